@@ -124,8 +124,8 @@ def _blocks(lines: Sequence[str], name: str) -> Iterator[Block]:
         elif start is None and fence:
             start, language = number, fence[1]
         elif start is None and line.strip():
-            found = dict(_COMMENT.findall(line)) if _COMMENT.fullmatch(line.strip()) else None
-            marks = {**marks, **found} if found is not None else {}
+            comment_marks = dict(_COMMENT.findall(line)) if _COMMENT.fullmatch(line.strip()) else None
+            marks = {**marks, **comment_marks} if comment_marks is not None else {}
 
 
 # Comparing output
@@ -156,11 +156,11 @@ def find_missing(expected: str, actual: str) -> str | None:
     """The first line of what is expected that does not come, in order."""
     lines = iter([mask(line) for line in actual.splitlines()])
     for line in expected.splitlines():
-        wanted = mask(line)
-        if not wanted or wanted == "...":
+        expected_line = mask(line)
+        if not expected_line or expected_line == "...":
             continue
-        pattern = re.compile(re.escape(wanted).replace(r"\.\.\.", ".*"))
-        if not any(pattern.fullmatch(found) for found in lines):
+        pattern = re.compile(re.escape(expected_line).replace(r"\.\.\.", ".*"))
+        if not any(pattern.fullmatch(line_of_output) for line_of_output in lines):
             return line
     return None
 
@@ -240,7 +240,7 @@ class Reader:
         return path
 
     def _to_free_ports(self, text: str) -> str:
-        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self._ports[found[0]], text)
+        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda match: self._ports[match[0]], text)
 
     def _as_written(self, text: str) -> str:
         for port, free in self._ports.items():
@@ -280,19 +280,19 @@ class Reader:
         for line in filter(str.strip, block.text.splitlines()):
             source, _, expected = line.rpartition(" => ")
             if "conditions" in block.marks:
-                found: Any = compile_condition(source.strip()).evaluate(self._scope).matched
+                value: Any = compile_condition(source.strip()).evaluate(self._scope).matched
             else:
-                found = compile_template(source.strip()).resolve(self._scope)
-            if orjson.dumps(found) != orjson.dumps(orjson.loads(expected)):
-                raise DocumentationWrong(f"{block.place}: {source.strip()} gives {found!r}")
+                value = compile_template(source.strip()).resolve(self._scope)
+            if orjson.dumps(value) != orjson.dumps(orjson.loads(expected)):
+                raise DocumentationWrong(f"{block.place}: {source.strip()} gives {value!r}")
 
     # Commands
 
     def _run_commands(self, block: Block) -> None:
         self._run_them(block)
-        for found in self._folder.rglob("postgres.users"):
-            if found.parent not in self._held:
-                self.hold(found.parent)
+        for users_file in self._folder.rglob("postgres.users"):
+            if users_file.parent not in self._held:
+                self.hold(users_file.parent)
 
     def _run_them(self, block: Block) -> None:
         if block.language != "console":
@@ -356,10 +356,10 @@ class Reader:
         return Ended(process.wait(), self._as_written(ESCAPES.sub("", seen.decode(errors="replace"))))
 
     def _expect(self, block: Block, ended: Ended) -> None:
-        wanted = int(block.marks.get("fails", 0))
-        if ended.code != wanted:
+        expected_code = int(block.marks.get("fails", 0))
+        if ended.code != expected_code:
             raise DocumentationWrong(
-                f"{block.place}: exit code {ended.code}, not {wanted}\n{block.text}\n--- output\n{ended.output}"
+                f"{block.place}: exit code {ended.code}, not {expected_code}\n{block.text}\n--- output\n{ended.output}"
             )
 
     def _run_python(self, block: Block) -> None:
@@ -449,9 +449,9 @@ def _has_said(log: Path, word: str) -> bool:
 def free_ports(number: int) -> list[str]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [str(one.getsockname()[1]) for one in sockets]
+        for socket_ in sockets:
+            socket_.bind(("127.0.0.1", 0))
+        return [str(socket_.getsockname()[1]) for socket_ in sockets]
 
 
 def _split_console(text: str) -> Iterator[tuple[str, str]]:

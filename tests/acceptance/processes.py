@@ -223,12 +223,15 @@ class Stage:
         [job_id] = self.submit_all([(shape, inputs)])
         return job_id
 
-    def submit_all(self, wanted: Sequence[tuple[Shape, Mapping[str, Any]]]) -> list[int]:
+    def submit_all(self, submissions: Sequence[tuple[Shape, Mapping[str, Any]]]) -> list[int]:
         """One transaction for each, so that each is given to one of the orchestrators."""
 
         async def run() -> list[int]:
             async with opened(self.dsn, application="acceptance") as conn:
-                made = [await submission.submit(conn, new_job(*one), threshold_seconds=60) for one in wanted]
+                made = [
+                    await submission.submit(conn, new_job(*arguments), threshold_seconds=60)
+                    for arguments in submissions
+                ]
                 await conn.execute(f"NOTIFY {MAIL}")
             return [submitted.job_id for submitted in made]
 

@@ -205,10 +205,10 @@ def await_sweep(conn: Connection) -> None:
 
 
 def _assert_none(conn: Connection, claim: str, query: str, **values: Any) -> None:
-    found = conn.execute(query, values or None).fetchall()
-    if found:
-        history = _tell_history(conn, found[0])
-        raise AssertionError(f"not true that {claim}: {len(found)} times, such as {found[:5]}\n{history}")
+    violations = conn.execute(query, values or None).fetchall()
+    if violations:
+        history = _tell_history(conn, violations[0])
+        raise AssertionError(f"not true that {claim}: {len(violations)} times, such as {violations[:5]}\n{history}")
 
 
 def _tell_history(conn: Connection, row: Mapping[str, Any]) -> str:
@@ -216,8 +216,8 @@ def _tell_history(conn: Connection, row: Mapping[str, Any]) -> str:
     key = {"job_id": row.get("job_id"), "node_id": row.get("node_id")}
     if None in key.values():
         return ""
-    told = [" ".join(map(str, one.values())) for one in conn.execute(HISTORY, key)]
-    return "\n".join([f"the history of {key}:", *told])
+    lines = [" ".join(map(str, event.values())) for event in conn.execute(HISTORY, key)]
+    return "\n".join([f"the history of {key}:", *lines])
 
 
 def _assert_timelines(conn: Connection) -> None:

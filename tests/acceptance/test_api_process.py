@@ -111,5 +111,5 @@ def test_a_stream_goes_on_without_a_gap_when_the_server_is_restarted(stage: Stag
         stage.start("api", "--port", port, workflows_dir=workflows)
         watcher.join(PATIENCE_SECONDS)
     query = "SELECT event_id FROM dagapp.dag_job_events WHERE job_id = %s ORDER BY 1"
-    wanted = stage.database.rows(query, int(job.job_id))
-    assert ids == [row["event_id"] for row in wanted]
+    expected = stage.database.rows(query, int(job.job_id))
+    assert ids == [row["event_id"] for row in expected]

@@ -70,7 +70,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 
 def test_nothing_is_decorated_and_no_machine_is_named() -> None:
     odd = re.compile("[\u2600-\u26ff\u2728\U0001f300-\U0001faff]|/(?:work|root|home)/|localhost")
-    assert not [f"{path.name}: {found[0]}" for path in PAGES if (found := odd.search(path.read_text(encoding="utf-8")))]
+    assert not [f"{path.name}: {match[0]}" for path in PAGES if (match := odd.search(path.read_text(encoding="utf-8")))]
 
 
 def test_the_tools_of_the_documentation_can_be_loaded() -> None:
@@ -115,7 +115,7 @@ def test_all_metrics_are_described() -> None:
 
 def test_all_of_the_client_is_described() -> None:
     words = _words("client.md")
-    methods = {name: one for name, one in vars(client.Client).items() if not name.startswith("_")}
+    methods = {name: method for name, method in vars(client.Client).items() if not name.startswith("_")}
     assert {*methods, *client.__all__} <= words
     for name, method in methods.items():
         assert set(inspect.signature(method).parameters) - {"self"} <= words, name
@@ -166,7 +166,7 @@ def test_all_tables_and_columns_are_described() -> None:
 
 def test_all_handlers_are_described() -> None:
     load_handlers([])
-    built_in = {one.name for one in registry if one.function.__module__ == "dagmaster.handlers.basic"}
+    built_in = {handler.name for handler in registry if handler.function.__module__ == "dagmaster.handlers.basic"}
     assert built_in <= _words("handlers.md")
 
 
@@ -209,8 +209,8 @@ def _shown(default: Any) -> str:
 
 def _links(path: Path) -> list[str]:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
-    found = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text)
-    return [link for pair in found for link in pair if link and not link.startswith("http")]
+    pairs = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text)
+    return [link for pair in pairs for link in pair if link and not link.startswith("http")]
 
 
 def _leads(page: Path, link: str) -> bool:

@@ -68,19 +68,19 @@ def run_forked(folder: Path, *command: str, **changes: str) -> tuple[int, str]:
 def test_it_finds_everything_as_it_would_be(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SELF)
     for command in (("-c", SELF, "one", "-c"), ("script.py", "one")):
-        found: list[dict[str, Any]] = []
+        outputs: list[dict[str, Any]] = []
         for run in (run_real, run_forked):
             code, output = run(tmp_path, "python", *command)
             assert code == 0, output
-            found.append(json.loads(output))
-        assert found[0] == found[1]
+            outputs.append(json.loads(output))
+        assert outputs[0] == outputs[1]
 
 
 def test_it_ends_as_it_would_end(tmp_path: Path) -> None:
     for program, code in ENDS.items():
-        found = run_forked(tmp_path, "python", "-c", program)
-        assert found == run_real(tmp_path, "python", "-c", program)
-        assert found[0] == code
+        ended = run_forked(tmp_path, "python", "-c", program)
+        assert ended == run_real(tmp_path, "python", "-c", program)
+        assert ended[0] == code
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,10 @@ def set_clock(process: Process) -> datetime:
     """What it shows then."""
     process.popen.send_signal(signal.SIGUSR2)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (told := TOLD.search(process.log.read_text())):
+    while not (match := TOLD.search(process.log.read_text())):
         assert time.monotonic() < deadline, process.last_words()
         time.sleep(POLL_SECONDS)
-    return datetime.fromisoformat(told[1])
+    return datetime.fromisoformat(match[1])
 
 
 @pytest.mark.parametrize("hours", [2, -2])

@@ -69,7 +69,7 @@ def operations(document: Any) -> list[schemathesis.APIOperation[Any, Any, Any, A
 def test_no_request_breaks_the_server_or_its_promise(server: Server) -> None:
     document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     with requests.Session() as session:  # One connection for all requests.
-        broken = [told for operation in operations(document) if (told := examine(operation, server, session))]
+        broken = [problem for operation in operations(document) if (problem := examine(operation, server, session))]
     assert not broken, "\n\n".join(broken)
 
 
@@ -87,8 +87,8 @@ def examine(
 
     try:
         request()
-    except BaseExceptionGroup as found:  # All of them are told at once.
-        problems = "; ".join(str(one) for one in found.exceptions)
+    except BaseExceptionGroup as failures:  # All of them are told at once.
+        problems = "; ".join(str(problem) for problem in failures.exceptions)
         return f"{operation.method.upper()} {operation.path}: {problems}"
     return None
 
@@ -110,6 +110,6 @@ def test_a_status_that_is_not_described_is_noticed(server: Server) -> None:
     del described["paths"][path]["get"]["responses"]["404"]
     document = schemathesis.openapi.from_dict({**described, "paths": {path: {"get": described["paths"][path]["get"]}}})
     [operation] = operations(document)
-    told = examine(operation, server)
-    assert told is not None
-    assert "404" in told
+    problem = examine(operation, server)
+    assert problem is not None
+    assert "404" in problem

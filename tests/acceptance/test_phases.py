@@ -40,9 +40,9 @@ nodes:
 
 
 def executed(stage: Stage, job_id: int) -> dict[str, object]:
-    found = stage.database.row("SELECT status, result_data FROM dagapp.dag_jobs WHERE job_id = %s", job_id)
-    assert found["status"] == "completed"
-    return found["result_data"]["work"]
+    job = stage.database.row("SELECT status, result_data FROM dagapp.dag_jobs WHERE job_id = %s", job_id)
+    assert job["status"] == "completed"
+    return job["result_data"]["work"]
 
 
 def attempts_of_phases(stage: Stage, job_id: int) -> list[tuple[str, str]]:

@@ -32,8 +32,8 @@ class Site:
         return str(answer.json()["job_id"])
 
     def job(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"/api/v1/jobs/{job_id}").raise_for_status().json()
-        return found
+        job: dict[str, Any] = self.client.get(f"/api/v1/jobs/{job_id}").raise_for_status().json()
+        return job
 
     def until(self, job_id: str, *statuses: str) -> dict[str, Any]:
         """The job, as soon as it is in one of these."""
@@ -85,7 +85,7 @@ class Visit:
 
     def forgive(self, fragment: str) -> None:
         """A complaint that the test brought about itself."""
-        self.complaints = [one for one in self.complaints if fragment not in one]
+        self.complaints = [complaint for complaint in self.complaints if fragment not in complaint]
 
     def close(self) -> None:
         self.page.close()
@@ -136,22 +136,22 @@ def accessibility_findings(page: Page) -> list[str]:
     """What axe-core finds serious or critical in both themes, with where."""
     # As an isolated script: the page's policy allows none but its own.
     page.evaluate(AXE)
-    found = []
+    findings = []
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-        found += [f"{theme}: {one}" for one in _examine(page)]
-    return found
+        findings += [f"{theme}: {finding}" for finding in _examine(page)]
+    return findings
 
 
 def _examine(page: Page) -> list[str]:
-    found = page.evaluate(
+    violations = page.evaluate(
         "async () => (await axe.run(document, {resultTypes: ['violations'],"
         " runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})).violations"
     )
     return [
-        f"{one['id']} ({one['impact']}): {node['target']} {node['failureSummary']}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
+        f"{violation['id']} ({violation['impact']}): {node['target']} {node['failureSummary']}"
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
     ]

@@ -83,14 +83,14 @@ def test_a_rejection_needs_a_reason_and_the_version_can_be_resubmitted(
 def test_a_decision_that_is_refused_says_why_where_it_was_made(
     site: AssetSite, visit: Callable[..., Visit], asset_id: str
 ) -> None:
-    one = visit()
-    page = one.page
+    visited = visit()
+    page = visited.page
     page.goto(f"/ui/assets/{asset_id}")
     page.get_by_role("button", name="Approve").click()
     site.client.post(f"/api/v1/assets/{asset_id}/reject", json={"reason": "blurred"}).raise_for_status()
     agree(page)
     expect(dialog(page).get_by_role("alert")).to_contain_text("version 0 is rejected")
-    one.forgive("409")
+    visited.forgive("409")
     dialog(page).get_by_role("button", name="Close").click()
     # What another reviewer decides appears by itself.
     expect(page.locator("#version-0")).to_contain_text("“blurred”")

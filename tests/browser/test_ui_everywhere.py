@@ -77,7 +77,7 @@ def test_a_page_can_be_used_by_everybody_and_fits_on_a_telephone(
     _open(page, path.format(**jobs))
     assert accessibility_findings(page) == []
     files = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
-    assert [one for one in files if "/ui/static/" in one and "/ui/static/v-" not in one] == []
+    assert [file for file in files if "/ui/static/" in file and "/ui/static/v-" not in file] == []
     page.set_viewport_size(LAPTOP)
     cut = page.evaluate("[...document.querySelectorAll('.card.flush')].map((one) => one.scrollWidth - one.clientWidth)")
     assert all(beyond <= 0 for beyond in cut), f"a table is cut by {max(cut)} px"

@@ -42,8 +42,8 @@ def signal(site: Site, job_id: str) -> None:
 def wait_for(site: Site, job_id: str, node_id: str, status: str) -> None:
     deadline = time.monotonic() + SOON
     address = f"/api/v1/jobs/{job_id}/nodes/{node_id}"
-    while (found := site.client.get(address).raise_for_status().json()["status"]) != status:
-        assert time.monotonic() < deadline, f"{node_id} is {found}"
+    while (current := site.client.get(address).raise_for_status().json()["status"]) != status:
+        assert time.monotonic() < deadline, f"{node_id} is {current}"
         time.sleep(0.05)
 
 
@@ -67,8 +67,8 @@ def render(page: Page, drawn: str) -> None:
 
 
 def focused(page: Page) -> str:
-    found: str = page.evaluate("document.activeElement.closest('.gnode')?.dataset.node ?? ''")
-    return found
+    node_id: str = page.evaluate("document.activeElement.closest('.gnode')?.dataset.node ?? ''")
+    return node_id
 
 
 def test_nodes_change_while_the_job_runs(site: Site, page: Page) -> None:
@@ -93,12 +93,12 @@ def test_a_graph_that_nobody_sees_is_not_asked_for_and_catches_up(site: Site, pa
         "() => { Object.defineProperty(document, 'hidden', {get: () => window.isAway, configurable: true});"
         " window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); }"
     )
-    asked: list[str] = []
-    page.on("request", lambda one: asked.append(one.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     signal(site, job_id)
     expect(card(page, "gather")).to_have_attribute("data-status", "completed")
     expect(card(page, "ask")).to_contain_text("running")
-    assert asked == []
+    assert urls == []
     page.evaluate("() => { window.isAway = false; document.dispatchEvent(new Event('visibilitychange')); }")
     expect(card(page, "ask")).to_contain_text("needs approval")
 
@@ -259,7 +259,8 @@ def test_it_can_be_used_by_all(visit: Callable[..., Visit], asking: str) -> None
     card(page, "spread").locator(".gnode-items").click()
     expect(page.locator(".graph-panel .grid-item")).to_have_count(10)
     page.mouse.move(5, 5)
-    assert [one for one in accessibility_findings(page) if "graph" in one or "gnode" in one or "panel" in one] == []
+    findings = accessibility_findings(page)
+    assert [finding for finding in findings if any(part in finding for part in ("graph", "gnode", "panel"))] == []
     assert page.evaluate("getComputedStyle(document.querySelector('.gnode-main')).animationName") == "none"
 
 
@@ -287,7 +288,7 @@ def until_queued(site: Site, number: int) -> None:
     deadline = time.monotonic() + 3 * SOON
     while True:
         queues = site.client.get("/api/v1/queues/status", timeout=60).json()["queues"]
-        if [one["depth"] for one in queues if one["queue"] == "nobodys"] == [number]:
+        if [queue["depth"] for queue in queues if queue["queue"] == "nobodys"] == [number]:
             return
         assert time.monotonic() < deadline, queues
         time.sleep(0.2)
@@ -328,7 +329,7 @@ def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -
     page.keyboard.press("Enter")
     expect(page.locator("#panel-why")).to_contain_text("no worker consumes this queue")
     page.evaluate("document.querySelector('#panel-why').isSame = true")
-    with page.expect_response(lambda one: one.url.endswith("/panel")):
+    with page.expect_response(lambda response: response.url.endswith("/panel")):
         page.locator(".gnode.is-selected").get_by_role("button").first.click()
     expect(page.locator("#panel-why")).to_contain_text("no worker consumes this queue")
     assert page.evaluate("document.querySelector('#panel-why').isSame")
@@ -375,9 +376,9 @@ def box_of(shown: Locator) -> FloatRect:
     return box
 
 
-def meet(one: Any, other: Any) -> bool:
+def meet(first: Any, second: Any) -> bool:
     return all(
-        one[at] < other[at] + other[size] and other[at] < one[at] + one[size]
+        first[at] < second[at] + second[size] and second[at] < first[at] + first[size]
         for at, size in (("x", "width"), ("y", "height"))
     )
 

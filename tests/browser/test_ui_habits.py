@@ -38,7 +38,7 @@ def test_two_keys_lead_to_a_page(page: Page, keys: str, path: str) -> None:
 
 def test_r_asks_for_the_page_again(page: Page) -> None:
     go(page)
-    with page.expect_request(lambda one: one.headers.get("x-live") == "1"):
+    with page.expect_request(lambda request: request.headers.get("x-live") == "1"):
         page.keyboard.press("r")
 
 
@@ -168,11 +168,11 @@ def test_a_question_begins_at_the_safe_answer_and_escape_leaves_it(site: Site, p
     page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
     question = page.get_by_role("dialog", name="Cancel 1 job?")
     expect(question.get_by_role("button", name="Close")).to_be_focused()
-    asked: list[str] = []
-    page.on("request", lambda one: asked.append(one.url) if one.method == "POST" else None)
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url) if request.method == "POST" else None)
     page.keyboard.press("Escape")
     expect(question).to_be_hidden()
-    assert asked == []
+    assert urls == []
 
 
 def test_the_pages_open_on_a_small_screen_and_escape_closes_them(visit: Callable[..., Visit]) -> None:
@@ -198,7 +198,7 @@ def test_a_page_that_is_not_there_leads_back(visit: Callable[..., Visit], path: 
     assert accessibility_findings(seen.page) == []
     seen.page.get_by_role("button", name="Back").click()
     seen.page.wait_for_url("**/ui/jobs")
-    seen.complaints = [one for one in seen.complaints if "404" not in one and "422" not in one]
+    seen.complaints = [complaint for complaint in seen.complaints if "404" not in complaint and "422" not in complaint]
 
 
 # Keeping up.
@@ -206,21 +206,21 @@ def test_a_page_that_is_not_there_leads_back(visit: Callable[..., Visit], path: 
 
 def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> tuple[list[str], float]:
     """What a page asks for within some seconds, and how many they were."""
-    asked: list[str] = []
-    page.on("request", lambda one: asked.append(one.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     began = time.monotonic()
     act()
     page.wait_for_timeout(WATCHED)
-    return asked, time.monotonic() - began
+    return urls, time.monotonic() - began
 
 
 def settle(page: Page) -> None:
     """Nothing is asked for any more for as long as a page waits between two questions."""
-    asked: list[str] = []
-    page.on("request", lambda one: asked.append(one.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     before = -1
-    while before != len(asked):
-        before = len(asked)
+    while before != len(urls):
+        before = len(urls)
         page.wait_for_timeout(GAP)
 
 
@@ -228,8 +228,8 @@ def settle(page: Page) -> None:
 def test_a_page_is_asked_for_once_when_it_is_opened(site: Site, page: Page, path: str) -> None:
     job_id = site.run("greet")
     until_quiet(site)
-    asked: list[str] = []
-    page.on("request", lambda one: asked.append(urlsplit(one.url).path))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(urlsplit(request.url).path))
     with page.expect_websocket() as opened:
         page.goto(path.format(job=job_id))
     said: list[str] = []
@@ -241,7 +241,7 @@ def test_a_page_is_asked_for_once_when_it_is_opened(site: Site, page: Page, path
     with opened.value.expect_event("framereceived", is_second):
         pass  # That nothing has happened, and that all is quiet.
     page.evaluate("new Promise((resolve) => setTimeout(resolve, 100))")
-    pages = [one for one in asked if not one.startswith("/ui/static/")]
+    pages = [path for path in urls if not path.startswith("/ui/static/")]
     assert len(pages) == len(set(pages)), pages
 
 
@@ -270,8 +270,8 @@ def test_a_busy_page_asks_at_most_every_one_and_a_half_seconds(site: Site, page:
         for _ in range(30):
             site.submit("greet")
 
-    asked, seconds = requests_of(page, submit_many)
-    assert 1 <= len(asked) <= seconds * 1000 / GAP + 2
+    urls, seconds = requests_of(page, submit_many)
+    assert 1 <= len(urls) <= seconds * 1000 / GAP + 2
 
 
 def test_a_page_that_nobody_sees_asks_for_nothing_and_catches_up(site: Site, page: Page) -> None:
@@ -295,7 +295,7 @@ def test_a_page_without_sockets_keeps_up_by_asking(site: Site, visit: Callable[.
     expect(page.locator(LIVE)).to_have_attribute("data-state", "polling")
     job_id = site.run("greet")
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
-    with page.expect_request(lambda one: one.headers.get("x-live") == "1"):
+    with page.expect_request(lambda request: request.headers.get("x-live") == "1"):
         page.clock.run_for(POLL)
     expect(page.locator(f"#job-{job_id}")).to_contain_text("completed")
 

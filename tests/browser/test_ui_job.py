@@ -52,10 +52,11 @@ def test_a_failed_job_says_why_and_can_be_tried_again(site: Site, page: Page) ->
 def test_the_page_of_an_ended_job_rests_while_others_work_and_notices_a_retry_by_others(site: Site, page: Page) -> None:
     job_id = site.run("stumble")
     answers: list[int] = []
-    page.on("response", lambda one: answers.append(one.status) if one.url.endswith(f"/ui/jobs/{job_id}") else None)
+    path = f"/ui/jobs/{job_id}"
+    page.on("response", lambda response: answers.append(response.status) if response.url.endswith(path) else None)
     page.goto(f"/ui/jobs/{job_id}")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
-    with page.expect_response(lambda one: one.status == 304):
+    with page.expect_response(lambda response: response.status == 304):
         site.submit("held")
     assert answers.count(200) == 1
     site.client.post(f"/api/v1/jobs/{job_id}/retry").raise_for_status()
@@ -92,12 +93,12 @@ def test_a_job_is_paused_and_resumed(site: Site, page: Page) -> None:
 def test_an_approval_and_a_signal_are_given_on_the_page(site: Site, page: Page) -> None:
     job_id = site.submit("release", name="version 2")
     page.goto(f"/ui/jobs/{job_id}")
-    asked = page.get_by_label("Approval ask")
-    expect(asked).to_contain_text("Ship version 2?")
-    asked.get_by_role("button", name="Approve").click()
+    approval = page.get_by_label("Approval ask")
+    expect(approval).to_contain_text("Ship version 2?")
+    approval.get_by_role("button", name="Approve").click()
     page.get_by_label("Reason").fill("looks good")
     page.locator("#confirm-yes").click()
-    expect(asked).to_have_count(0)
+    expect(approval).to_have_count(0)
     signal = page.get_by_label("Signal tests_done")
     signal.get_by_role("textbox").fill('{"passed": 212}')
     signal.get_by_role("button", name="Send").click()
@@ -224,11 +225,11 @@ def test_related_runs_lead_to_each_other(site: Site, page: Page) -> None:
 
 
 def test_a_job_that_does_not_exist_is_a_page_with_a_way_back(visit: Callable[..., Visit]) -> None:
-    one = visit()
-    one.page.goto("/ui/jobs/12345")
-    expect(one.page.get_by_text("there is no job 12345")).to_be_visible()
-    expect(one.page.get_by_role("button", name="Back")).to_be_visible()
-    one.forgive("404")
+    visited = visit()
+    visited.page.goto("/ui/jobs/12345")
+    expect(visited.page.get_by_text("there is no job 12345")).to_be_visible()
+    expect(visited.page.get_by_role("button", name="Back")).to_be_visible()
+    visited.forgive("404")
 
 
 def test_what_users_write_is_text_and_never_a_part_of_the_page(site: Site, page: Page) -> None:

@@ -86,8 +86,8 @@ def test_who_leaves_the_question_changes_nothing(site: Site, page: Page) -> None
 def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
     site: Site, visit: Callable[..., Visit]
 ) -> None:
-    one = visit()
-    page = one.page
+    visited = visit()
+    page = visited.page
     failed, done = site.run("fails"), site.run("greet")
     page.goto("/ui/jobs")
     for job_id in (failed, done):
@@ -98,7 +98,7 @@ def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
     expect(page.locator("#toasts")).to_contain_text("Retrying 1 job")
     expect(page.locator("#toasts")).to_contain_text(f"1 job not changed. job {done} is completed")
     expect(page.locator("[data-bulk-count]")).to_have_text("1")
-    one.forgive("409")
+    visited.forgive("409")
 
 
 def test_a_list_follows_what_is_typed_and_the_field_keeps_the_focus(site: Site, page: Page) -> None:

@@ -23,9 +23,9 @@ def keys(site: Site) -> dict[Role, str]:
 @pytest.fixture
 def sign_in(visit: Callable[..., Visit], keys: dict[Role, str]) -> Callable[[Role], Visit]:
     def enter(role: Role) -> Visit:
-        one = visit()
-        assert one.context.request.post("/ui/login", form={"key": keys[role]}, max_redirects=0).status == 303
-        return one
+        visited = visit()
+        assert visited.context.request.post("/ui/login", form={"key": keys[role]}, max_redirects=0).status == 303
+        return visited
 
     return enter
 
@@ -72,13 +72,13 @@ def test_a_key_of_a_reviewer_can_be_for_one_platform(sign_in: Callable[[Role], V
 
 
 def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visit]) -> None:
-    one = sign_in(Role.ADMIN)
-    page = one.page
+    visited = sign_in(Role.ADMIN)
+    page = visited.page
     page.goto("/ui/keys")
     page.get_by_label("Name").fill("the viewer")
     page.get_by_role("button", name="Create key").click()
     expect(page.get_by_role("alert").filter(has_text="there is a key named 'the viewer' already")).to_be_visible()
-    one.forgive("409")
+    visited.forgive("409")
 
 
 def test_a_viewer_sees_lists_without_buttons(sign_in: Callable[[Role], Visit]) -> None:
@@ -91,14 +91,14 @@ def test_a_viewer_sees_lists_without_buttons(sign_in: Callable[[Role], Visit]) -
 
 
 def test_an_operator_steers_but_has_no_keys(sign_in: Callable[[Role], Visit]) -> None:
-    one = sign_in(Role.OPERATOR)
-    page = one.page
+    visited = sign_in(Role.OPERATOR)
+    page = visited.page
     page.goto("/ui/workers")
     expect(page.get_by_role("button", name="Drain").first).to_be_visible()
     _expect_places(page, without=("Keys",))
     page.goto("/ui/keys")
     expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
-    one.forgive("403")
+    visited.forgive("403")
 
 
 def test_a_reviewer_of_one_platform_has_the_pages_of_assets_alone(
@@ -106,8 +106,8 @@ def test_a_reviewer_of_one_platform_has_the_pages_of_assets_alone(
 ) -> None:
     body = {"name": "gis review", "role": "reviewer", "platform_id": "arcgis"}
     answer = site.client.post("/api/v1/keys", json=body, headers={"Authorization": f"Bearer {keys[Role.ADMIN]}"})
-    one = visit()
-    page = one.page
+    visited = visit()
+    page = visited.page
     page.goto("/ui/login")
     page.get_by_label("API key").fill(answer.raise_for_status().json()["key"])
     page.get_by_role("button", name="Sign in").click()
@@ -122,16 +122,16 @@ def test_a_reviewer_of_one_platform_has_the_pages_of_assets_alone(
     page.wait_for_url("**/ui/review")
     page.goto("/ui/jobs")
     expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
-    one.forgive("403")
+    visited.forgive("403")
 
 
 def test_a_partner_is_refused_the_lists(sign_in: Callable[[Role], Visit]) -> None:
-    one = sign_in(Role.PARTNER)
-    page = one.page
+    visited = sign_in(Role.PARTNER)
+    page = visited.page
     for path in ("nodes", "workers", "health"):
         page.goto(f"/ui/{path}")
         expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
-    one.forgive("403")
+    visited.forgive("403")
 
 
 def _expect_places(page: Page, without: tuple[str, ...]) -> None:

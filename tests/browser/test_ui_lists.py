@@ -103,14 +103,14 @@ def test_a_worker_is_drained_and_resumed(site: Site, page: Page) -> None:
 
 def test_an_approval_is_given_with_a_comment(site: Site, page: Page, asking: str) -> None:
     page.goto("/ui/approvals")
-    asked = page.locator(f"#approval-{asking}-ask")
-    expect(asked).to_contain_text("Release 2.0?")
-    asked.get_by_role("button", name="Approve").click()
+    approval = page.locator(f"#approval-{asking}-ask")
+    expect(approval).to_contain_text("Release 2.0?")
+    approval.get_by_role("button", name="Approve").click()
     expect(page.locator("#confirm-text")).to_have_text("Release 2.0?")
     expect(page.locator("#confirm-yes")).to_have_class("button primary")
     page.locator("#confirm").get_by_label("Reason").fill("tested by hand")
     page.locator("#confirm-yes").click()
-    expect(asked).to_have_count(0)
+    expect(approval).to_have_count(0)
     expect(page.locator("#decided")).to_contain_text("tested by hand")
     site.until(asking, "completed")
 
@@ -152,6 +152,6 @@ def test_rows_are_cards_on_a_telephone(site: Site, visit: Callable[..., Visit], 
     expect(row.get_by_role("button", name="Retry")).to_be_in_viewport(ratio=1)
     assert row.evaluate("one => getComputedStyle(one).display") == "grid"
     page.goto("/ui/jobs")
-    check, badge = (page.locator(f"tbody {one}").first.bounding_box() for one in (".check input", ".badge"))
+    check, badge = (page.locator(f"tbody {selector}").first.bounding_box() for selector in (".check input", ".badge"))
     assert check is not None and badge is not None
     assert check["x"] + check["width"] <= badge["x"]

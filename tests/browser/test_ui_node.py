@@ -140,8 +140,8 @@ def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, visit: C
 def test_an_approval_is_rejected_on_the_page_of_its_node(site: Site, page: Page) -> None:
     job_id = site.submit("release")
     page.goto(f"/ui/jobs/{job_id}/nodes/ask")
-    asked = page.get_by_label("Approval ask")
-    asked.get_by_role("button", name="Reject").click()
+    approval = page.get_by_label("Approval ask")
+    approval.get_by_role("button", name="Reject").click()
     page.get_by_label("Reason").fill("not today")
     page.locator("#confirm-yes").click()
     expect(page.locator("#node-head .badge").first).to_have_text("failed")
@@ -168,10 +168,10 @@ def test_logs_and_outputs_are_text_and_never_a_part_of_the_page(site: Site, page
 
 def test_a_node_that_does_not_exist_is_a_page_with_a_way_back(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.run("stumble", failures=0)
-    one = visit()
-    one.page.goto(f"/ui/jobs/{job_id}/nodes/nowhere")
-    expect(one.page.get_by_text("has no node 'nowhere'")).to_be_visible()
-    one.forgive("404")
+    visited = visit()
+    visited.page.goto(f"/ui/jobs/{job_id}/nodes/nowhere")
+    expect(visited.page.get_by_text("has no node 'nowhere'")).to_be_visible()
+    visited.forgive("404")
 
 
 def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit]) -> None:

@@ -65,11 +65,11 @@ def test_a_backfill_says_how_many_jobs_before_it_starts_them(site: Site, page: P
 
 
 def test_a_range_that_is_none_is_refused_kindly(site: Site, visit: Callable[..., Visit]) -> None:
-    one = visit()
-    _row(site, one.page).get_by_role("button", name="Backfill").click()
-    dialog = one.page.get_by_role("dialog", name="Backfill yearly")
+    visited = visit()
+    _row(site, visited.page).get_by_role("button", name="Backfill").click()
+    dialog = visited.page.get_by_role("dialog", name="Backfill yearly")
     dialog.get_by_label("From").fill("2025-06-01T00:00")
     dialog.get_by_label("To (exclusive)").fill("2022-06-01T00:00")
     expect(dialog).to_contain_text("must begin after 1970, and end behind its beginning")
     expect(dialog.get_by_role("button", name="Start")).to_be_disabled()
-    one.forgive("422")
+    visited.forgive("422")

@@ -21,10 +21,10 @@ def assert_all_are_there(stage: Stage, planned: Sequence[PlannedJob], job_ids: M
     """Each job that people were given is there, as what they asked for, and no other is. Ids are by plan."""
     expected = {job_ids[job.number]: job.shape.workflow_id for job in planned if job.number in job_ids}
     assert len(expected) == len(planned), f"{len(planned) - len(expected)} plans have no job of their own"
-    found = {row["job_id"]: row["workflow_id"] for row in stage.database.rows(JOBS)}
-    lost = {job_id: kind for job_id, kind in expected.items() if found.get(job_id) != kind}
+    stored = {row["job_id"]: row["workflow_id"] for row in stage.database.rows(JOBS)}
+    lost = {job_id: kind for job_id, kind in expected.items() if stored.get(job_id) != kind}
     assert not lost, f"jobs were lost or changed: {lost}"
-    assert found.keys() == expected.keys(), f"nobody asked for these: {found.keys() - expected.keys()}"
+    assert stored.keys() == expected.keys(), f"nobody asked for these: {stored.keys() - expected.keys()}"
 
 
 def assert_all_slots_are_free(stage: Stage, slots: int, *, seconds: float) -> None:

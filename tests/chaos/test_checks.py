@@ -101,7 +101,7 @@ def test_each_damage_is_seen(stage: Stage) -> None:
 def check_jobs_are_counted(stage: Stage, people: People) -> None:
     ids = people.job_ids
     assert_all_are_there(stage, PLANNED, ids)
-    for planned, given, seen in (
+    for planned, job_ids, seen in (
         (PLANNED, ids | {0: ids[1]}, "no job of their own"),
         (PLANNED, {number: ids[number] for number in (0, 1, 2)}, "no job of their own"),
         (PLANNED, ids | {0: 1}, "lost or changed"),
@@ -109,7 +109,7 @@ def check_jobs_are_counted(stage: Stage, people: People) -> None:
         (PLANNED[1:], ids, "nobody asked"),
     ):
         with pytest.raises(AssertionError, match=seen):
-            assert_all_are_there(stage, planned, given)
+            assert_all_are_there(stage, planned, job_ids)
 
 
 def test_who_is_left_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

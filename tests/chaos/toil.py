@@ -27,9 +27,9 @@ async def travel(ctx: HandlerContext, params: Work) -> dict[str, Any]:
     for phase in ctx.remaining(PHASES):
         await asyncio.to_thread(execution.write, f"begin {phase}")
         await asyncio.sleep(params.seconds)
-        asked = monotonic()
+        began = monotonic()
         await ctx.checkpoint(phase)
-        if monotonic() - asked < contract.STORED_WITHIN_SECONDS:
+        if monotonic() - began < contract.STORED_WITHIN_SECONDS:
             await asyncio.to_thread(execution.write, f"saved {phase}")
     await asyncio.to_thread(execution.write, "end")
     return {"value": params.value}

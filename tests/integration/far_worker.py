@@ -22,14 +22,14 @@ class Far:
         return list(said["tasks"])
 
     async def report(self, *reports: dict[str, Any]) -> list[str]:
-        return [one["outcome"] for one in (await self.post("results", list(reports)))["outcomes"]]
+        return [outcome["outcome"] for outcome in (await self.post("results", list(reports)))["outcomes"]]
 
     async def beat(self, *running: str, status: int = 200, **counts: Any) -> Any:
         return await self.post("heartbeat", {"running": list(running), **counts}, status)
 
-    async def held(self) -> list[str]:
+    async def claimed(self) -> list[str]:
         said = await self.it.get(f"{WORKERS}/{self.id}/tasks", headers=self.headers)
-        return [one["task_id"] for one in said["tasks"]]
+        return [task["task_id"] for task in said["tasks"]]
 
     async def leave(self) -> None:
         await self.it.ask("DELETE", f"{WORKERS}/{self.id}", 204, headers=self.headers)

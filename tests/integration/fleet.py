@@ -81,13 +81,13 @@ def child(handler: str = "echo", **options: Any) -> ChildTask:
 
 def graph(nodes: Mapping[str, Node], workflow_id: str = "test", *, start: str | None = None, **fields: Any) -> Graph:
     """Compile it; `start` adds START before that node, and an END is there if one is named."""
-    whole = dict(nodes)
+    all_nodes = dict(nodes)
     if start is not None:
-        whole["START"] = StartNode(next=(start,))
+        all_nodes["START"] = StartNode(next=(start,))
     if any("END" in _targets(node) for node in nodes.values()):
-        whole["END"] = EndNode()
+        all_nodes["END"] = EndNode()
     inputs = {name: InputSpec(type=kind) for name, kind in fields.pop("inputs", {}).items()}
-    return compile_graph(Workflow(workflow_id=workflow_id, name=workflow_id, inputs=inputs, nodes=whole, **fields))
+    return compile_graph(Workflow(workflow_id=workflow_id, name=workflow_id, inputs=inputs, nodes=all_nodes, **fields))
 
 
 def _targets(node: Node) -> set[str]:
@@ -342,11 +342,11 @@ class Fleet:
         """The jobs, when all of them have ended, in the order asked for."""
         query = "SELECT count(*) = %s AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status::text = ANY(%s)"
         await self.until(query, lambda: [len(job_ids), list(job_ids), list(TERMINAL)], seconds)
-        found = {
+        jobs = {
             row["job_id"]: row
             for row in await self.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(%s)", list(job_ids))
         }
-        return [found[job_id] for job_id in job_ids]
+        return [jobs[job_id] for job_id in job_ids]
 
     async def completed(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
         jobs = await self.ended(*job_ids, seconds=seconds)

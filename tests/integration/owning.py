@@ -67,6 +67,6 @@ async def owner(dsn: str, *, hot: bool = True) -> AsyncIterator[Owner]:
     connected = connect_hot(dsn, application="test owner") if hot else connect(dsn, application="test owner")
     async with await connected as conn:
         keep_json(conn)
-        one = Owner(conn)
-        await register_orchestrator(conn, one.me)
-        yield one
+        created = Owner(conn)
+        await register_orchestrator(conn, created.me)
+        yield created

@@ -212,17 +212,17 @@ def wait_for_stop(ctx: Context) -> None:
 
 @handler("process.allocate", isolation="process", memory_mb=100)
 def allocate(ctx: Context) -> dict[str, int]:
-    held = bytearray(ctx.params["mb"] * 1024 * 1024)
-    return {"pid": os.getpid(), "length": len(held)}
+    memory = bytearray(ctx.params["mb"] * 1024 * 1024)
+    return {"pid": os.getpid(), "length": len(memory)}
 
 
 @handler("process.compute", isolation="process")
 def compute(ctx: Context) -> None:
-    held = b"x" * (ctx.params["mb"] * 1024 * 1024)
+    memory = b"x" * (ctx.params["mb"] * 1024 * 1024)
     until = time.process_time() + ctx.params["seconds"]
     while time.process_time() < until:
         pass
-    del held
+    del memory
 
 
 hoard: list[bytes] = []
@@ -255,14 +255,14 @@ def print_much(ctx: Context) -> None:
 
 @handler("process.make_a_mess", isolation="process")
 def make_a_mess(ctx: Context) -> dict[str, Any]:
-    found = {"cwd": str(Path.cwd()), "mess": os.environ.get("MESS"), "home": os.environ.get("HOME"), "pid": os.getpid()}
+    state = {"cwd": str(Path.cwd()), "mess": os.environ.get("MESS"), "home": os.environ.get("HOME"), "pid": os.getpid()}
     os.environ["MESS"] = "1"
     os.environ.pop("HOME", None)
-    found["umask"] = os.umask(0o077)
+    state["umask"] = os.umask(0o077)
     os.chdir("/")
     sys.stdout = None
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    return found
+    return state
 
 
 @handler("process.stdin", isolation="process")

@@ -86,11 +86,11 @@ async def remove(conn: Connection, days: float | None = 30.0, **options: Any) ->
 
 async def counts(dsn: str) -> dict[str, int]:
     """Rows of jobs, without the system's own timeline."""
-    found = {}
+    by_table = {}
     for table in TABLES:
         [row] = await rows(dsn, f"SELECT count(*) AS n FROM dagapp.{table} WHERE job_id <> 0")
-        found[table] = row["n"]
-    return found
+        by_table[table] = row["n"]
+    return by_table
 
 
 async def left(dsn: str) -> set[int]:
@@ -102,7 +102,7 @@ def kept_for(days: float, workflow_id: str) -> Graph:
 
 
 def exported(folder: Path, kind: str) -> list[dict[str, Any]]:
-    found = []
+    records = []
     for path in sorted((folder / kind).rglob("*.parquet")):
-        found += pyarrow.parquet.ParquetFile(path).read().to_pylist()
-    return found
+        records += pyarrow.parquet.ParquetFile(path).read().to_pylist()
+    return records

@@ -67,9 +67,9 @@ class Server:
 @contextmanager
 def server(dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> Iterator[Server]:
     """With an orchestrator and a worker of queue `q`, unless `works` is false."""
-    one = Server(dsn, workflows, works=works, **functions)
-    one.start()
+    started = Server(dsn, workflows, works=works, **functions)
+    started.start()
     try:
-        yield one
+        yield started
     finally:
-        one.stop()
+        started.stop()

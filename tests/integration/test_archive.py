@@ -49,8 +49,8 @@ async def test_the_files_say_what_the_rows_said(dsn: str, conn: Connection, tmp_
         [path] = (tmp_path / kind).iterdir()
         assert path.name == f"date={day}"
         [name] = path.iterdir()
-        found = [as_written(row) for row in exported(tmp_path, kind)]
-        assert sorted(found, key=str) == sorted(before, key=str), kind
+        written = [as_written(row) for row in exported(tmp_path, kind)]
+        assert sorted(written, key=str) == sorted(before, key=str), kind
         schema = pyarrow.parquet.read_schema(name)
         assert str(schema.field("job_id").type) == "int64"
         times = {str(schema.field(name).type) for name in ("created_at", "reported_at") if name in schema.names}

@@ -233,12 +233,12 @@ def test_a_job_that_there_is_not_is_wrong_use(command: str) -> None:
 
 
 def test_the_timeline_tells_what_happened_in_words(ended: str) -> None:
-    told = [line.partition("  ")[2] for line in call("timeline", ended).out.splitlines()[1:]]
-    assert told[0] == "submitted: two_ways version 1"
-    assert told[-1].startswith("the job is completed after ")
-    assert "yes skipped: its branch was not taken" in told
-    assert "no__0 failed: flaky_echo failed in attempt 1; it will be retried" in told
-    assert "no__0 attempt 2 of 2" in told
+    messages = [line.partition("  ")[2] for line in call("timeline", ended).out.splitlines()[1:]]
+    assert messages[0] == "submitted: two_ways version 1"
+    assert messages[-1].startswith("the job is completed after ")
+    assert "yes skipped: its branch was not taken" in messages
+    assert "no__0 failed: flaky_echo failed in attempt 1; it will be retried" in messages
+    assert "no__0 attempt 2 of 2" in messages
 
 
 def test_the_timeline_is_filtered_by_node_and_type(ended: str) -> None:

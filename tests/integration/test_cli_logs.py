@@ -92,9 +92,9 @@ async def test_attempts_are_followed_until_the_node_has_ended(
     is_read, read = threading.Event(), FileLogs._read
 
     def notice(*args: Any) -> bytes:
-        found = read(*args)
+        piece = read(*args)
         is_read.set()
-        return found
+        return piece
 
     monkeypatch.setattr(FileLogs, "_read", notice)
     async with owner(dsn) as job_owner:

@@ -101,9 +101,9 @@ def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
     read_until(running, "nap: running")
     code, err = stop(running, signal.SIGINT)
     assert code == 130
-    found = re.search(r"stopping: job (\d+) has not ended; it continues with `dagmaster dev`", err)
-    assert found
-    job_id = found[1]
+    match = re.search(r"stopping: job (\d+) has not ended; it continues with `dagmaster dev`", err)
+    assert match
+    job_id = match[1]
 
     dev = folder.start("dev", "--port", "0")
     read_until(dev, "ready; stop with Ctrl-C")

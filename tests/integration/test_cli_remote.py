@@ -76,9 +76,9 @@ def test_what_is_looked_at_over_http_is_what_the_database_says(dsn: str) -> None
     for question in (["show", job_id], ["show", job_id, "--children"], ["timeline", job_id], ["jobs"], ["queues"]):
         over_http, direct = call(*question), call("--database-url", dsn, *question)
         assert (over_http.code, over_http.out, over_http.err) == (0, direct.out, direct.err), question
-    asked = ["timeline", job_id, "--node", "spread", "--type", "node_completed", "--json"]
-    [line] = call(*asked).out.splitlines()
-    [known] = call("--database-url", dsn, *asked).out.splitlines()
+    command = ["timeline", job_id, "--node", "spread", "--type", "node_completed", "--json"]
+    [line] = call(*command).out.splitlines()
+    [known] = call("--database-url", dsn, *command).out.splitlines()
     assert orjson.loads(line) == orjson.loads(known)
 
 
@@ -157,8 +157,8 @@ def test_a_key_is_sent_and_one_on_the_command_line_is_warned_of(running: Server)
 @pytest.mark.usefixtures("at_server")
 def test_the_reason_why_a_job_waits_is_the_same_over_http(dsn: str) -> None:
     job_id = submit("waiting").out.strip()
-    while "queue" not in (told := call("explain", job_id, "work").out):
-        assert "orchestrator" not in told
+    while "queue" not in (explanation := call("explain", job_id, "work").out):
+        assert "orchestrator" not in explanation
     directly = call("--database-url", dsn, "explain", job_id, "work", "--json").json
     remotely = call("explain", job_id, "work", "--json").json
     assert remotely["sentence"] == directly["sentence"]

@@ -126,9 +126,9 @@ def test_in_a_pipe_a_long_output_is_cut_and_the_whole_is_there_as_json(tmp_path:
     assert lines[-2].startswith("in the web UI, while `dagmaster ")
     assert lines[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
     assert [line.split()[0] for line in lines if " = " in line] == ["zebra", "apple"]
-    whole = call("run", long, "--output", "json").json
-    assert list(whole["result"])[:2] == ["zebra", "apple"]
-    assert len(whole["result"]["zebra"]["echoed_params"]["text"]) == 2500
+    document = call("run", long, "--output", "json").json
+    assert list(document["result"])[:2] == ["zebra", "apple"]
+    assert len(document["result"]["zebra"]["echoed_params"]["text"]) == 2500
 
 
 def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> N
     assert cut == [f"step_{n}" for n in range(8)]
     assert screen[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
     [hint] = [line for line in screen if line.startswith("complete result: ")]
-    whole = call(*hint.removeprefix("complete result: dagmaster ").split()).json
-    assert whole["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
+    document = call(*hint.removeprefix("complete result: dagmaster ").split()).json
+    assert document["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
 
 
 @pytest.mark.timeout(60)

@@ -39,7 +39,7 @@ def add_worker(dsn: str, *, leaves: bool = False) -> str:
     return asyncio.run(add())
 
 
-def wanted(dsn: str) -> dict[str, str]:
+def desired_states(dsn: str) -> dict[str, str]:
     selected = asyncio.run(rows(dsn, "SELECT worker_id, wanted FROM dagapp.dag_workers"))
     return {row["worker_id"]: row["wanted"] for row in selected}
 
@@ -48,7 +48,7 @@ def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
     first, second = add_worker(dsn), add_worker(dsn)
     done = call("workers", "drain", first, *place)
     assert (done.code, done.out) == (0, f"Sent drain to worker {first}\n")
-    assert wanted(dsn) == {first: "drain", second: "run"}
+    assert desired_states(dsn) == {first: "drain", second: "run"}
     assert "active, drain requested" in call("workers", *place).out
     assert call("workers", "resume", first, second, "--json", *place).json == [
         {"worker_id": first, "wanted": "run"},
@@ -60,7 +60,7 @@ def test_all_workers_are_stopped(dsn: str, place: list[str]) -> None:
     assert call("workers", "stop", "--all", *place).err == "no active workers\n"
     first, second, gone = add_worker(dsn), add_worker(dsn), add_worker(dsn, leaves=True)
     assert call("workers", "stop", "--all", *place).code == 0
-    assert wanted(dsn) == {first: "stop", second: "stop", gone: "run"}
+    assert desired_states(dsn) == {first: "stop", second: "stop", gone: "run"}
 
 
 def test_a_worker_that_is_not_there_is_said(dsn: str, place: list[str]) -> None:

@@ -251,10 +251,10 @@ CREATED = {"job_id": "7", "workflow_id": "w", "workflow_version": 1, "status": "
 
 def scripted(*answers: Answer | int | dict[str, object]) -> tuple[Client, list[httpx.Request]]:
     """A client of a server that gives these answers, one after the other."""
-    waiting, asked = list(answers), []
+    waiting, requests = list(answers), []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requests.append(request)
         said = waiting.pop(0)
         if isinstance(said, int):
             return httpx.Response(said, headers={"Retry-After": "0"})
@@ -262,7 +262,7 @@ def scripted(*answers: Answer | int | dict[str, object]) -> tuple[Client, list[h
 
     client = Client("http://server")
     client._transport.http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
-    return client, asked
+    return client, requests
 
 
 def refuse(request: httpx.Request) -> httpx.Response:

@@ -19,8 +19,8 @@ def ask(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def oid(dsn: str) -> int:
-    [(found,)] = ask(dsn, "SELECT oid FROM pg_database WHERE datname = current_database()")
-    return found
+    [(identity,)] = ask(dsn, "SELECT oid FROM pg_database WHERE datname = current_database()")
+    return identity
 
 
 def test_a_database_that_was_used_is_lent_again_as_it_was_made(databases: Databases) -> None:

@@ -29,37 +29,37 @@ def report(job_id: int, node: str = "work", kind: type = TaskCompleted) -> Any:
     return kind(node, f"{job_id}_{node}_0", "w", datetime.now(UTC), content)
 
 
-async def live(one: Owner) -> None:
-    await one.submit(single())
-    await one.advance(Load())
+async def live(job_owner: Owner) -> None:
+    await job_owner.submit(single())
+    await job_owner.advance(Load())
 
 
-async def completed(one: Owner) -> None:
-    await live(one)
-    await one.advance(report(one.job_id))
+async def completed(job_owner: Owner) -> None:
+    await live(job_owner)
+    await job_owner.advance(report(job_owner.job_id))
 
 
-async def failed(one: Owner) -> None:
-    await live(one)
-    await one.advance(report(one.job_id, kind=TaskFailed))
+async def failed(job_owner: Owner) -> None:
+    await live(job_owner)
+    await job_owner.advance(report(job_owner.job_id, kind=TaskFailed))
 
 
-async def forgiven(one: Owner) -> None:
+async def forgiven(job_owner: Owner) -> None:
     """Completed although nodes of it, and a child of a fan-out, have failed."""
     nodes: dict[str, Any] = {
         "work": task("echo", "spread", allow_failure=True),
         "spread": FanOutNode(source="{{ [1] }}", task=child(), allow_failure=True, next=("gather",)),
         "gather": FanInNode(next=("END",)),
     }
-    await one.submit(graph(nodes, start="work"))
-    await one.advance(Load())
-    await one.advance(report(one.job_id, kind=TaskFailed))
-    await one.advance(report(one.job_id, "spread__0", TaskFailed))
+    await job_owner.submit(graph(nodes, start="work"))
+    await job_owner.advance(Load())
+    await job_owner.advance(report(job_owner.job_id, kind=TaskFailed))
+    await job_owner.advance(report(job_owner.job_id, "spread__0", TaskFailed))
 
 
-async def fanned(one: Owner) -> None:
-    await one.submit(fan(), {"items": [1, 2, 3]})
-    await one.advance(Load())
+async def fanned(job_owner: Owner) -> None:
+    await job_owner.submit(fan(), {"items": [1, 2, 3]})
+    await job_owner.advance(Load())
 
 
 Base = Callable[[Owner], Awaitable[None]]
@@ -148,17 +148,17 @@ BREAKS: dict[str, tuple[Base, str]] = {
 
 @asynccontextmanager
 async def healthy(dsn: str, base: Base) -> AsyncIterator[Owner]:
-    async with owner(dsn) as one:
-        await base(one)
+    async with owner(dsn) as job_owner:
+        await base(job_owner)
         await rows(dsn, "DELETE FROM dagapp.dag_mailbox")
-        yield one
+        yield job_owner
 
 
-def change(dsn: str, statements: str, one: Owner) -> None:
+def change(dsn: str, statements: str, job_owner: Owner) -> None:
     """By hand, without the triggers, as the worst of operators could."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("SET session_replication_role = replica; SET search_path = dagapp")
-        conn.execute(statements.format(job=one.job_id, owner=one.id))
+        conn.execute(statements.format(job=job_owner.job_id, owner=job_owner.id))
 
 
 def without_partition(dsn: str, days_ahead: int) -> None:
@@ -188,15 +188,15 @@ async def test_a_healthy_job_gives_no_findings(dsn: str, base: Base) -> None:
 async def test_what_is_broken_is_found_and_repaired(dsn: str, name: str) -> None:
     base, statements = BREAKS[name]
     check = next(check for check in CHECKS if check.name == name)
-    async with healthy(dsn, base) as one:
+    async with healthy(dsn, base) as job_owner:
         if name in ("misplaced_events", "missing_partitions"):
             without_partition(dsn, 7 if name == "misplaced_events" else 1)
-        change(dsn, statements, one)
-        [found] = await look(dsn)
-        assert (found.name, found.count, found.repaired) == (name, 1, 0)
-        assert found.is_open and len(found.examples) == 1 and "key" not in found.examples[0]
-        [found] = await look(dsn, repair=True, actor="ann")
-        assert found.repaired == (1 if check.repair else 0)
+        change(dsn, statements, job_owner)
+        [finding] = await look(dsn)
+        assert (finding.name, finding.count, finding.repaired) == (name, 1, 0)
+        assert finding.is_open and len(finding.examples) == 1 and "key" not in finding.examples[0]
+        [finding] = await look(dsn, repair=True, actor="ann")
+        assert finding.repaired == (1 if check.repair else 0)
         assert [left.name for left in await look(dsn)] == ([] if check.repair else [name])
         commands = await rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = 'command'")
         audit = {"command": "doctor.repair", "check": name, "actor": "ann"}
@@ -204,18 +204,18 @@ async def test_what_is_broken_is_found_and_repaired(dsn: str, name: str) -> None
 
 
 async def test_what_is_young_is_on_its_way(dsn: str) -> None:
-    async with healthy(dsn, live) as one:
-        change(dsn, "DELETE FROM dag_tasks_waiting", one)
+    async with healthy(dsn, live) as job_owner:
+        change(dsn, "DELETE FROM dag_tasks_waiting", job_owner)
         await rows(dsn, "UPDATE dagapp.dag_node_states SET version = version WHERE node_id = 'work'")
         assert await look(dsn, limits=Limits(settle_seconds=60)) == []
 
 
 async def test_what_is_found_only_once_is_left_out(dsn: str) -> None:
-    async with healthy(dsn, live) as one, opened(dsn, application="test") as conn:
-        change(dsn, "DELETE FROM dag_tasks_waiting", one)
+    async with healthy(dsn, live) as job_owner, opened(dsn, application="test") as conn:
+        change(dsn, "DELETE FROM dag_tasks_waiting", job_owner)
         looking = asyncio.create_task(examine(conn, limits=AT_ONCE, again_seconds=0.3))
         await until_first_pass(dsn)
-        change(dsn, A_WAITING_TASK, one)
+        change(dsn, A_WAITING_TASK, job_owner)
         assert await looking == []
 
 
@@ -247,8 +247,8 @@ async def test_a_repaired_job_goes_on_to_its_end(dsn: str, name: str) -> None:
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
         change(dsn, REPAIRED_BY_HAND[name], Owner(None, role.it.me, job_id=job_id))
-        [found] = await look(dsn, repair=True)
-        assert (found.name, found.is_open) == (name, False)
+        [finding] = await look(dsn, repair=True)
+        assert (finding.name, finding.is_open) == (name, False)
         await running.worker()
         await running.completed(job_id)
 
@@ -265,8 +265,8 @@ async def test_a_live_job_that_was_left_with_a_failed_node_ends_as_failed(dsn: s
             f"DELETE FROM dag_tasks_waiting; UPDATE dag_node_states SET status = {left}",
             Owner(None, role.it.me, job_id=job_id),
         )
-        [found] = await look(dsn, repair=True)
-        assert (found.name, found.is_open) == ("finished_live_jobs", False)
+        [finding] = await look(dsn, repair=True)
+        assert (finding.name, finding.is_open) == ("finished_live_jobs", False)
         [job] = await running.ended(job_id)
         assert job["status"] == "failed"
 
@@ -297,24 +297,24 @@ async def ask(dsn: str, *args: str) -> Any:
 
 async def test_the_command_says_that_all_is_well(dsn: str) -> None:
     async with healthy(dsn, completed):
-        told = await ask(dsn)
-        assert told.code == 0
-        assert "consistency checks passed" in told.out
+        result = await ask(dsn)
+        assert result.code == 0
+        assert "consistency checks passed" in result.out
 
 
 async def test_the_command_shows_what_is_broken_and_repairs_it(dsn: str) -> None:
-    async with healthy(dsn, completed) as one:
-        change(dsn, f"UPDATE dag_jobs SET owner_id = '{{owner}}', updated_at = {LONG_AGO}", one)
-        told = await ask(dsn)
-        assert told.code == 1
-        assert "ended jobs that still have an owner" in told.out and "--repair" in told.out
-        assert str(one.job_id) in told.out
-        told = await ask(dsn, "--repair", "--json")
-        assert told.code == 0
-        [finding] = told.json["findings"]
+    async with healthy(dsn, completed) as job_owner:
+        change(dsn, f"UPDATE dag_jobs SET owner_id = '{{owner}}', updated_at = {LONG_AGO}", job_owner)
+        result = await ask(dsn)
+        assert result.code == 1
+        assert "ended jobs that still have an owner" in result.out and "--repair" in result.out
+        assert str(job_owner.job_id) in result.out
+        result = await ask(dsn, "--repair", "--json")
+        assert result.code == 0
+        [finding] = result.json["findings"]
         assert (finding["name"], finding["repaired"], finding["severity"]) == ("owned_ended_jobs", 1, Severity.PROBLEM)
-        assert finding["examples"][0]["job_id"] == str(one.job_id)
-        assert {point["state"] for point in told.json["database"]} <= {"ok", "warning", "problem"}
+        assert finding["examples"][0]["job_id"] == str(job_owner.job_id)
+        assert {point["state"] for point in result.json["database"]} <= {"ok", "warning", "problem"}
 
 
 # The database itself.
@@ -326,22 +326,22 @@ async def points(dsn: str) -> dict[str, Point]:
 
 
 async def test_a_database_at_rest_is_well_but_for_the_fsync_of_tests(dsn: str) -> None:
-    found = await points(dsn)
-    assert {name for name, point in found.items() if point.state is not State.OK} == {"durability"}
-    assert "fsync" in found["durability"].sentence
-    assert found["connections"].data["by_application"]["test"] >= 1
-    assert found["partitions"].data["partitions"] == 8
-    assert {"dag_jobs", "dag_job_events"} <= set(found["tables"].data)
+    by_name = await points(dsn)
+    assert {name for name, point in by_name.items() if point.state is not State.OK} == {"durability"}
+    assert "fsync" in by_name["durability"].sentence
+    assert by_name["connections"].data["by_application"]["test"] >= 1
+    assert by_name["partitions"].data["partitions"] == 8
+    assert {"dag_jobs", "dag_job_events"} <= set(by_name["tables"].data)
 
 
 async def test_who_holds_a_transaction_open_is_named_without_what_they_asked(dsn: str) -> None:
     async with await psycopg.AsyncConnection.connect(dsn, application_name="sleeper") as sleeper:
         await sleeper.execute("SELECT 'a secret'")
-        found = await points(dsn)
+        by_name = await points(dsn)
         for name in ("oldest_transaction", "idle_in_transaction"):
-            assert found[name].data["application_name"] == "sleeper"
-            assert found[name].data["pid"] == sleeper.info.backend_pid
-            assert "a secret" not in str(found[name])
+            assert by_name[name].data["application_name"] == "sleeper"
+            assert by_name[name].data["pid"] == sleeper.info.backend_pid
+            assert "a secret" not in str(by_name[name])
 
 
 async def test_who_waits_for_a_lock_is_seen(dsn: str) -> None:
@@ -372,10 +372,10 @@ async def test_health_is_a_database_workers_and_no_task_left_lying(dsn: str) -> 
         await running.orchestrator()
         await running.submit(single())
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
-        found = await health_check(conn, stuck_seconds=0)
-        assert (found["status"], found["active_workers"], found["stale_tasks"]) == ("degraded", 0, 1)
+        health = await health_check(conn, stuck_seconds=0)
+        assert (health["status"], health["active_workers"], health["stale_tasks"]) == ("degraded", 0, 1)
         await running.worker()
         await running.is_clean()
-        found = await health_check(conn, stuck_seconds=0)
-        assert (found["status"], found["active_workers"], found["stale_tasks"]) == ("ok", 1, 0)
-        assert found["database"]["status"] == "ok"
+        health = await health_check(conn, stuck_seconds=0)
+        assert (health["status"], health["active_workers"], health["stale_tasks"]) == ("ok", 1, 0)
+        assert health["database"]["status"] == "ok"

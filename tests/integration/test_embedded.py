@@ -38,11 +38,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def postmasters(folder: Path) -> list[int]:
     """The living servers of a folder, found without the help of the code under test."""
-    wanted = str(folder.resolve() / "postgres" / "data")
+    data_folder = str(folder.resolve() / "postgres" / "data")
     return [
         process.pid
         for process in psutil.process_iter(["name", "cmdline"])
-        if process.info["name"] == "postgres" and wanted in (process.info["cmdline"] or [])
+        if process.info["name"] == "postgres" and data_folder in (process.info["cmdline"] or [])
     ]
 
 

@@ -58,8 +58,8 @@ async def begun(it: Web, workflow: Graph, inputs: dict[str, Any] | None = None, 
     return dict(await it.get(f"/api/v1/jobs/{job_id}/progress"))
 
 
-def seconds_until(told: str) -> float:
-    return (datetime.fromisoformat(told) - datetime.now(UTC)).total_seconds()
+def seconds_until(timestamp: str) -> float:
+    return (datetime.fromisoformat(timestamp) - datetime.now(UTC)).total_seconds()
 
 
 async def test_the_end_of_a_job_is_estimated_from_those_before_it(dsn: str) -> None:
@@ -207,11 +207,11 @@ async def complete_all(dsn: str, seconds: float = 10.0) -> None:
 
 async def usual(conn: Connection, workflow: Graph) -> dict[str, Usual]:
     """The times in hundredths of a second: the rows of a job are not all written in the same moment."""
-    found = {}
+    by_node = {}
     for name, row in (await usual_times(conn, workflow)).items():
         run_seconds = round(row.run_seconds, 2) if row.run_seconds is not None else None
-        found[name] = replace(row, run_seconds=run_seconds, wait_seconds=round(row.wait_seconds, 2))
-    return found
+        by_node[name] = replace(row, run_seconds=run_seconds, wait_seconds=round(row.wait_seconds, 2))
+    return by_node
 
 
 async def test_the_median_counts_and_the_same_definition_goes_before_another(dsn: str) -> None:

@@ -65,9 +65,9 @@ async def test_a_task_waits_in_a_queue_that_nobody_consumes(dsn: str) -> None:
             explanation.sentence == "Node `work` waits in queue `q` after 1 other task; no worker consumes this queue."
         )
         assert (explanation.kind, explanation.data["ahead"], explanation.data["consumers"]) == (Kind.QUEUED, 1, 0)
-        whole = await why(running, first)
+        of_job = await why(running, first)
         expected = f"Job {first} waits for `work`, which is next in queue `q`; no worker consumes this queue."
-        assert whole.sentence == expected
+        assert of_job.sentence == expected
 
 
 async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(dsn: str) -> None:
@@ -114,8 +114,8 @@ async def test_a_node_waits_for_those_that_still_decide(dsn: str) -> None:
         explanation = await why(running, job_id, "merge")
         assert explanation.sentence == "Node `merge` waits for `left` and `right`, which are running."
         assert (await why(running, job_id, "after")).sentence == "Node `after` waits for `merge`, which is waiting."
-        whole = await why(running, job_id)
-        assert {group["node_id"] for group in whole.data["stands"]} == {"left", "right"}
+        of_job = await why(running, job_id)
+        assert {group["node_id"] for group in of_job.data["stands"]} == {"left", "right"}
         may_end.set()
         await running.completed(job_id)
 
@@ -148,8 +148,8 @@ async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
         )
         gather = await why(running, job_id, "gather")
         assert gather.sentence == "Node `gather` waits for `spread`, which is expanded with 5 of 5 children open."
-        whole = await why(running, job_id)
-        assert whole.sentence.startswith(f"Job {job_id} waits for `spread` (2 of 5 children): `spread__0` is next in")
+        of_job = await why(running, job_id)
+        assert of_job.sentence.startswith(f"Job {job_id} waits for `spread` (2 of 5 children): `spread__0` is next in")
         async with opened(dsn, application="test") as conn:
             await request_pause(conn, job_id, actor="ada", reason=None)
             await until(conn, job_id, lambda job: job["paused_at"] is not None, seconds=20)
@@ -219,16 +219,18 @@ async def test_what_has_ended_says_how_and_why(dsn: str) -> None:
         await running.worker()
         job_id = await running.submit(graph(nodes, start="route", inputs={"n": "integer"}), {"n": 1})
         await running.ended(job_id)
-        whole = await why(running, job_id)
-        assert (whole.kind, whole.data["cause"]) == (Kind.ENDED, ["ok"])
-        assert whole.sentence.startswith(f"Job {job_id} failed at ") and "disk full" in whole.sentence
-        found = {node_id: await why(running, job_id, node_id) for node_id in nodes}
-        assert found["ok"].sentence.startswith("Node `ok` failed for good after 1 attempt: ")
+        of_job = await why(running, job_id)
+        assert (of_job.kind, of_job.data["cause"]) == (Kind.ENDED, ["ok"])
+        assert of_job.sentence.startswith(f"Job {job_id} failed at ") and "disk full" in of_job.sentence
+        by_node = {node_id: await why(running, job_id, node_id) for node_id in nodes}
+        assert by_node["ok"].sentence.startswith("Node `ok` failed for good after 1 attempt: ")
         skipped = "was skipped because `route` took the branch `rest`, which does not lead to it."
-        assert found["huge"].sentence == f"Node `huge` {skipped}"
-        assert found["after_huge"].sentence == f"Node `after_huge` {skipped}"
-        assert found["last"].sentence.startswith(f"Node `last` was skipped because job {job_id} failed (node ok failed")
-        assert found["route"].sentence.startswith("Node `route` completed at ")
+        assert by_node["huge"].sentence == f"Node `huge` {skipped}"
+        assert by_node["after_huge"].sentence == f"Node `after_huge` {skipped}"
+        assert by_node["last"].sentence.startswith(
+            f"Node `last` was skipped because job {job_id} failed (node ok failed"
+        )
+        assert by_node["route"].sentence.startswith("Node `route` completed at ")
 
 
 async def test_a_failed_job_that_is_to_be_tried_again_says_so(dsn: str) -> None:
@@ -279,15 +281,15 @@ async def test_a_job_of_a_hundred_thousand_children_is_explained_within_seconds(
         )
         start = process_time()  # Others may use the machine, too.
         explanation = await why(running, job_id, "spread__99999")
-        whole = await why(running, job_id)
+        of_job = await why(running, job_id)
         assert process_time() - start < 10
         assert (explanation.kind, explanation.data["ahead"], explanation.data["depth"]) == (
             Kind.QUEUED,
             99_999,
             100_000,
         )
-        assert whole.data["stands"][0]["count"] == 100_000
-        assert whole.sentence == "No orchestrator is running."
+        assert of_job.data["stands"][0]["count"] == 100_000
+        assert of_job.sentence == "No orchestrator is running."
 
 
 async def test_the_command_says_the_sentence_first(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +299,9 @@ async def test_the_command_says_the_sentence_first(dsn: str, tmp_path: Path, mon
         await running.orchestrator()
         job_id = await running.submit(single())
         await settled(running, job_id, "work", "dispatched")
-        whole = await asyncio.to_thread(call, "explain", job_id)
-        assert whole.code == 0, whole.err
-        assert whole.out.splitlines()[:2] == [
+        result = await asyncio.to_thread(call, "explain", job_id)
+        assert result.code == 0, result.err
+        assert result.out.splitlines()[:2] == [
             f"Job {job_id} waits for `work`, which is next in queue `q`; no worker consumes this queue.",
             "  `work` is next in queue `q`; no worker consumes this queue.",
         ]

@@ -23,10 +23,10 @@ from dagmaster.worker.worker import Worker
 FRESH, ROUND_TRIP = 0.02, 0.06
 
 
-def delayed(whole: Callable[..., Any], seconds: float = ROUND_TRIP) -> Callable[..., Any]:
+def delayed(function: Callable[..., Any], seconds: float = ROUND_TRIP) -> Callable[..., Any]:
     async def call(*args: Any, **options: Any) -> Any:
         await asyncio.sleep(seconds / 2)
-        answer = await whole(*args, **options)
+        answer = await function(*args, **options)
         await asyncio.sleep(seconds / 2)
         return answer
 

@@ -117,10 +117,10 @@ async def test_a_missing_queue_is_unavailable_until_a_worker_brings_it(dsn: str,
 async def test_handlers_are_listed_with_who_runs_them(dsn: str, folder: Path) -> None:
     async with far(dsn, folder) as it:
         worker = await it.fleet.worker(known=diggers(), queues=("earth",))
-        [one] = (await it.get("/api/v1/handlers?text=dig"))["items"]
-        assert (one["queue"], one["timeout_seconds"], one["workers"]) == ("earth", 7, [worker.id])
-        assert list(one["params"]["properties"]) == ["depth", "tool"]
-        assert one["documentation"].startswith("Dig a hole.")
+        [entry] = (await it.get("/api/v1/handlers?text=dig"))["items"]
+        assert (entry["queue"], entry["timeout_seconds"], entry["workers"]) == ("earth", 7, [worker.id])
+        assert list(entry["params"]["properties"]) == ["depth", "tool"]
+        assert entry["documentation"].startswith("Dig a hole.")
         page = await it.get("/ui/handlers")
         assert "Dig a hole." in page and f"/ui/workers#worker-{worker.id}" in page and "depth: integer" in page
         await worker.stop()
@@ -218,8 +218,8 @@ async def test_a_form_and_the_api_describe_inputs_as_their_handler_does(dsn: str
 
     known = handlers()
     known.register(Handler("dig", dig, queue="earth", params=Described))
-    given = FAR.replace("nodes:", "inputs: {n: integer}\nnodes:").replace("depth: 3", "depth: '{{ inputs.n }}'")
-    (folder / "far.yaml").write_text(given)
+    text = FAR.replace("nodes:", "inputs: {n: integer}\nnodes:").replace("depth: 3", "depth: '{{ inputs.n }}'")
+    (folder / "far.yaml").write_text(text)
     async with far(dsn, folder) as it:
         await it.fleet.worker(known=known, queues=("earth",))
         shown = await it.get("/api/v1/workflows/far")
@@ -244,5 +244,5 @@ async def test_validate_checks_against_what_workers_have_registered(dsn: str, fo
         unchecked = await asyncio.to_thread(call, *database, "validate", wrong, "--no-contracts")
         assert REFUSED not in unchecked.out
         async with it.real_server() as url:
-            asked = await asyncio.to_thread(call, "--url", url, "validate", wrong)
-        assert f"{wrong}:4:39: error: {REFUSED}" in asked.out
+            result = await asyncio.to_thread(call, "--url", url, "validate", wrong)
+        assert f"{wrong}:4:39: error: {REFUSED}" in result.out

@@ -54,10 +54,10 @@ async def submitted(it: Web, workflow_id: str = "single") -> int:
 
 
 async def claimed(link: HttpLink, number: int = 1) -> list[TaskMessage]:
-    found: list[TaskMessage] = []
-    while len(found) < number:
-        found += await link.exchange([], number - len(found))
-    return found
+    messages: list[TaskMessage] = []
+    while len(messages) < number:
+        messages += await link.exchange([], number - len(messages))
+    return messages
 
 
 def done(message: TaskMessage, output: bytes = b'{"n":7}', **fields: Any) -> TaskReport:
@@ -295,15 +295,15 @@ async def test_a_key_of_another_role_is_refused_with_a_hint(dsn: str) -> None:
 
 async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = asyncio.Event()
-    whole = remote_workers.claim
+    original = remote_workers.claim
 
-    async def told(*args: Any, **options: Any) -> Any:
+    async def notifying_claim(*args: Any, **options: Any) -> Any:
         try:
-            return await whole(*args, **options)
+            return await original(*args, **options)
         finally:
             is_over.set()
 
-    monkeypatch.setattr(remote_workers, "claim", told)
+    monkeypatch.setattr(remote_workers, "claim", notifying_claim)
     async with web(dsn, single()) as it, linked(it) as link:
         waiting = asyncio.create_task(link.exchange([], 4))
         await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN dagmaster_t%%'")
@@ -324,12 +324,12 @@ async def test_logs_go_to_the_server_in_pieces_and_once(dsn: str, monkeypatch: p
         [message] = await claimed(link)
         logs = HttpLogs(link._transport)
         await logs.append(message.task_id, b"a" * 12_345)
-        whole, sent = link._transport.ask, 0
+        original, sent = link._transport.ask, 0
 
         async def broken(*args: Any, **options: Any) -> Any:
             nonlocal sent
             sent += 1
-            said = await whole(*args, **options)
+            said = await original(*args, **options)
             if sent == 2:
                 raise ServerUnavailable
             return said

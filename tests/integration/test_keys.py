@@ -19,9 +19,9 @@ async def make(conn: Connection, name: str = "ci", role: Role = Role.OPERATOR, *
 
 
 async def commands(dsn: str) -> list[dict[str, str]]:
-    found = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0 ORDER BY event_id")
-    assert {row["event_type"] for row in found} <= {"command"}
-    return [row["event_data"] for row in found]
+    events = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0 ORDER BY event_id")
+    assert {row["event_type"] for row in events} <= {"command"}
+    return [row["event_data"] for row in events]
 
 
 # Keys

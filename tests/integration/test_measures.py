@@ -54,17 +54,17 @@ async def test_workflows_are_measured_by_how_their_jobs_went(dsn: str) -> None:
     await past.job("running")
     await past.job("failed", error="long ago", hours_ago=24 * 8)
     await past.job(workflow="other")
-    [found, other] = await measured(dsn, workflow_measures)
-    assert (found["workflow_id"], other["workflow_id"]) == ("w", "other")
-    counts = [found[name] for name in ("total", "completed", "failed", "cancelled")]
+    [row, other] = await measured(dsn, workflow_measures)
+    assert (row["workflow_id"], other["workflow_id"]) == ("w", "other")
+    counts = [row[name] for name in ("total", "completed", "failed", "cancelled")]
     assert counts == [7, 4, 1, 1]
-    assert found["success_rate"] == 0.8
-    assert found["avg_duration_seconds"] == pytest.approx(4)
-    assert found["p50_duration_seconds"] == pytest.approx(2.5)
-    assert found["p95_duration_seconds"] == pytest.approx(8.95)
-    assert found["common_failures"] == [{"error_message": "no luck", "occurrences": 1}]
-    assert found["period"]["days"] == 7
-    assert found["period"]["to"] - found["period"]["from"] == timedelta(days=7)
+    assert row["success_rate"] == 0.8
+    assert row["avg_duration_seconds"] == pytest.approx(4)
+    assert row["p50_duration_seconds"] == pytest.approx(2.5)
+    assert row["p95_duration_seconds"] == pytest.approx(8.95)
+    assert row["common_failures"] == [{"error_message": "no luck", "occurrences": 1}]
+    assert row["period"]["days"] == 7
+    assert row["period"]["to"] - row["period"]["from"] == timedelta(days=7)
     assert [row["workflow_id"] for row in await measured(dsn, workflow_measures, "other")] == ["other"]
     [longer] = await measured(dsn, workflow_measures, "w", days=30)
     assert longer["failed"] == 2
@@ -72,9 +72,9 @@ async def test_workflows_are_measured_by_how_their_jobs_went(dsn: str) -> None:
 
 async def test_what_has_not_ended_has_no_rate(dsn: str) -> None:
     await Past(dsn).job("running")
-    [found] = await measured(dsn, workflow_measures)
-    assert (found["total"], found["success_rate"], found["avg_duration_seconds"]) == (1, None, None)
-    assert found["common_failures"] == []
+    [row] = await measured(dsn, workflow_measures)
+    assert (row["total"], row["success_rate"], row["avg_duration_seconds"]) == (1, None, None)
+    assert row["common_failures"] == []
 
 
 async def test_failures_are_grouped_by_cause(dsn: str) -> None:
@@ -103,12 +103,12 @@ async def test_children_count_under_their_fan_out(dsn: str) -> None:
         await running.run(fan(handler="fail"), {"items": [1]})
         flaky = single("flaky_echo", params={"fail_attempts": 2}, retry=retry(2), workflow_id="flaky")
         await running.run(flaky)
-    found = {row["node_id"]: row for row in await measured(dsn, node_measures, "fan")}
-    assert set(found) == {"START", "spread", "gather", "END"}
-    spread = found["spread"]
+    by_node = {row["node_id"]: row for row in await measured(dsn, node_measures, "fan")}
+    assert set(by_node) == {"START", "spread", "gather", "END"}
+    spread = by_node["spread"]
     assert (spread["is_fan_out"], spread["executions"], spread["completed"], spread["failed"]) == (True, 4, 3, 1)
     assert spread["success_rate"] == 0.75
-    assert (found["gather"]["executions"], found["gather"]["skipped"]) == (1, 1)
+    assert (by_node["gather"]["executions"], by_node["gather"]["skipped"]) == (1, 1)
     work = next(row for row in await measured(dsn, node_measures, "flaky") if row["node_id"] == "work")
     assert (work["executions"], work["completed"], work["total_retries"]) == (1, 1, 2)
     assert work["avg_duration_seconds"] >= 0
@@ -121,17 +121,17 @@ async def test_throughput_has_every_bucket(dsn: str) -> None:
     await past.job(hours_ago=3, seconds=4)
     await past.job("failed", hours_ago=3)
     await past.job(hours_ago=30)
-    found = await measured(dsn, throughput, hours=6, bucket_minutes=30)
-    assert len(found) == 13
-    starts = [row["bucket_start"] for row in found]
+    buckets = await measured(dsn, throughput, hours=6, bucket_minutes=30)
+    assert len(buckets) == 13
+    starts = [row["bucket_start"] for row in buckets]
     assert all(later - earlier == timedelta(minutes=30) for earlier, later in pairwise(starts))
     assert starts[-1] <= datetime.now(UTC) < starts[-1] + timedelta(minutes=30)
-    assert sum(row["jobs_completed"] for row in found) == 2
-    busy = [row for row in found if row["jobs_completed"]]
-    assert all(row["avg_duration_seconds"] is None for row in found if row not in busy)
+    assert sum(row["jobs_completed"] for row in buckets) == 2
+    busy = [row for row in buckets if row["jobs_completed"]]
+    assert all(row["avg_duration_seconds"] is None for row in buckets if row not in busy)
     total = sum(row["avg_duration_seconds"] * row["jobs_completed"] for row in busy)
     assert total == pytest.approx(6)
-    assert sum(row["jobs_failed"] for row in found) == 1
+    assert sum(row["jobs_failed"] for row in buckets) == 1
 
 
 @pytest.mark.parametrize(

@@ -123,16 +123,16 @@ def test_the_migrations_build_exactly_the_models(empty: str) -> None:
 
 def test_every_enum_of_the_models_has_its_values_in_the_database(empty: str) -> None:
     migrate.upgrade(empty)
-    found: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
     for name, label in objects(empty)["enums"]:
-        found.setdefault(name, []).append(label)
+        labels.setdefault(name, []).append(label)
     meant = {
         column.type.name: list(column.type.enums)
         for table in Base.metadata.tables.values()
         for column in table.columns
         if isinstance(column.type, Enum)
     }
-    assert found == meant
+    assert labels == meant
 
 
 def test_going_down_and_up_again_gives_the_same_schema(empty: str) -> None:
@@ -140,7 +140,7 @@ def test_going_down_and_up_again_gives_the_same_schema(empty: str) -> None:
     first = objects(empty)
     migrate.downgrade(empty, "base")
     assert migrate.current(empty) is None
-    assert {kind: found for kind, found in objects(empty).items() if found and kind not in ("columns", "indexes")} == {}
+    assert {kind: names for kind, names in objects(empty).items() if names and kind not in ("columns", "indexes")} == {}
     assert {row[0] for row in objects(empty)["columns"]} == {"alembic_version"}
     migrate.upgrade(empty)
     assert objects(empty) == first

@@ -219,7 +219,7 @@ async def test_rubbish_fails_the_attempt_for_good(dsn: str, slices: list[bytes],
 
 
 async def test_an_attempt_that_is_over_adds_nothing(dsn: str) -> None:
-    told: list[bool] = []
+    refusals: list[bool] = []
 
     async def adds(ctx: HandlerContext) -> None:
         began.set()
@@ -227,7 +227,7 @@ async def test_an_attempt_that_is_over_adds_nothing(dsn: str) -> None:
         try:
             await ctx.add(encode_slices([node(ctx, 1)]))
         finally:
-            told.append(True)
+            refusals.append(True)
 
     began, withdrawn = asyncio.Event(), asyncio.Event()
     async with fleet(dsn, adds=adds) as running:
@@ -238,7 +238,7 @@ async def test_an_attempt_that_is_over_adds_nothing(dsn: str) -> None:
         await running.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
         await running.rows("UPDATE dagapp.dag_node_states SET task_id = 'another' WHERE node_id = 'work'")
         withdrawn.set()
-        await wait_until(lambda: bool(told))
+        await wait_until(lambda: bool(refusals))
         assert await running.value("SELECT count(*) FROM dagapp.dag_mailbox WHERE kind = 'added'") == 0
         await running.cancel(job_id)
         await running.ended(job_id)
@@ -405,11 +405,11 @@ async def test_people_see_what_was_added(dsn: str) -> None:
         assert progress["estimated_completion"] is None and 0 < progress["overall_percent"] < 100
         [drawn] = [node for node in (await it.get(f"{path}/graph"))["nodes"] if node["node_id"] == "work"]
         assert (drawn["children"], drawn["added"]) == ({}, {"completed": 1, "running": 1, "pending": 1})
-        told = {name: await it.get(f"{path}/nodes/{name}/explain") for name in ("work", "work.2", "work.3")}
-        assert "gives the result of `work.3`, which is waiting" in told["work"]["sentence"]
-        assert "waits for `work.2`, which is running" in told["work.3"]["sentence"]
-        whole = (await it.get(f"{path}/explain"))["sentence"]
-        assert "waits for `work.2` that `work` has added" in whole
+        explanations = {name: await it.get(f"{path}/nodes/{name}/explain") for name in ("work", "work.2", "work.3")}
+        assert "gives the result of `work.3`, which is waiting" in explanations["work"]["sentence"]
+        assert "waits for `work.2`, which is running" in explanations["work.3"]["sentence"]
+        sentence = (await it.get(f"{path}/explain"))["sentence"]
+        assert "waits for `work.2` that `work` has added" in sentence
         # Two of them begin at the same moment: which is first is for their worker to say.
         assert sorted(item["node_id"] for item in (await it.get(f"{path}/nodes?parent=work"))["items"]) == [
             "work.1",
@@ -417,8 +417,8 @@ async def test_people_see_what_was_added(dsn: str) -> None:
             "work.3",
         ]
         async with opened(dsn, application="test") as conn:
-            found = await run(conn, "find_lost_runs", {"settle_seconds": 0.0, "limit": 10})
-            assert await found.fetchall() == []
+            cursor = await run(conn, "find_lost_runs", {"settle_seconds": 0.0, "limit": 10})
+            assert await cursor.fetchall() == []
         go_on.set()
         await it.fleet.completed(job_id)
         assert (await it.get(f"{path}/progress"))["overall_percent"] == 100

@@ -110,19 +110,19 @@ async def test_a_chore_that_fails_leaves_the_connection_to_the_others(
 
 async def test_a_lost_connection_is_opened_again_for_all(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "RETRY_SECONDS", 0.01)
-    shared, one, other = SharedConnection(dsn, "doomed"), Counted(), Counted()
-    running = [asyncio.create_task(Chore("test", 0.01, shared.takes(each.run_once)).run()) for each in (one, other)]
+    shared, first, second = SharedConnection(dsn, "doomed"), Counted(), Counted()
+    running = [asyncio.create_task(Chore("test", 0.01, shared.takes(each.run_once)).run()) for each in (first, second)]
     try:
-        await until_both(one, other, 2)
+        await until_both(first, second, 2)
         await rows(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'doomed'")
-        await until_both(one, other, max(one.change_sets, other.change_sets) + 3)
+        await until_both(first, second, max(first.change_sets, second.change_sets) + 3)
     finally:
         await stop(running)
         await shared.close()
 
 
-async def until_both(one: Counted, other: Counted, change_sets: int) -> None:
-    await wait_until(lambda: min(one.change_sets, other.change_sets) >= change_sets)
+async def until_both(first: Counted, second: Counted, change_sets: int) -> None:
+    await wait_until(lambda: min(first.change_sets, second.change_sets) >= change_sets)
 
 
 async def stop(running: list[asyncio.Task[Any]]) -> None:

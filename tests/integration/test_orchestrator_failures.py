@@ -39,13 +39,13 @@ async def test_back_off_is_really_waited(dsn: str) -> None:
         at_once = await running.submit(single(**flaky, retry=retry(3, 0)))
         jobs = await running.completed(fixed, doubled, bounded, at_once)
         assert [job["result_data"]["work"]["retry_count"] for job in jobs] == [2, 2, 2, 2]
-        for job_id, wanted in (
+        for job_id, delays in (
             (fixed, [0.15, 0.15]),
             (doubled, [0.15, 0.3]),
             (bounded, [0.15, 0.2]),
             (at_once, [0, 0]),
         ):
-            for waited, least in zip(await gaps(running, job_id), wanted, strict=True):
+            for waited, least in zip(await gaps(running, job_id), delays, strict=True):
                 assert least <= waited < least + 5
         tasks = [row["task_id"] for row in await attempts(running, fixed)]
         assert tasks == [f"{fixed}_work_{n}" for n in range(3)]

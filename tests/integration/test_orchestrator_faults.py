@@ -89,10 +89,10 @@ async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_o
 ) -> None:
     bad: set[JobId] = set()
 
-    def stumble(job: Any, *rest: Any) -> Any:
+    def stumble(job: Any, *arguments: Any) -> Any:
         if job.job_id in bad:
             raise RuntimeError("a bug \0 with strange text")
-        return decide(job, *rest)
+        return decide(job, *arguments)
 
     monkeypatch.setattr(orchestrator, "decide", stumble)
     async with fleet(dsn) as running:

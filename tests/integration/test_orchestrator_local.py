@@ -59,8 +59,8 @@ async def test_local_tasks_are_held_in_the_database_like_any_other(dsn: str) -> 
         worker = await running.worker(owner=role)
         job_id = await running.submit(single("wait"))
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running")
-        [held] = await running.rows("SELECT task_id, worker_id, handler FROM dagapp.dag_tasks_running")
-        assert held == {"task_id": f"{job_id}_work_0", "worker_id": worker.id, "handler": "wait"}
+        [task] = await running.rows("SELECT task_id, worker_id, handler FROM dagapp.dag_tasks_running")
+        assert task == {"task_id": f"{job_id}_work_0", "worker_id": worker.id, "handler": "wait"}
         assert (await running.nodes(job_id))["work"]["status"] == "running"
         gate.set()
         await running.completed(job_id)

@@ -113,8 +113,8 @@ async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -
         await me.submit(fan(handler="echo", retry=retry(1, on_oom="heavy")), {"items": [1, 2]})
         await me.advance(Load())
         task_id = f"{me.job_id}_spread__1_0"
-        given = TaskReport(TaskId(task_id), me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
-        changes = await me.advance(given.message(WorkerId("w"), datetime.now(UTC)))
+        failure = TaskReport(TaskId(task_id), me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
+        changes = await me.advance(failure.message(WorkerId("w"), datetime.now(UTC)))
         [dispatch] = changes.dispatches.values()
         assert (task_of(changes, dispatch).queue, queues_called(changes, ())) == ("heavy", {"heavy"})
         selected = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")
@@ -126,12 +126,12 @@ async def test_handlers_are_judged_by_what_they_raise(dsn: str) -> None:
         pass
 
     def call(ctx: HandlerContext) -> dict[str, Any]:
-        wanted = ctx.params["raises"]
-        if ctx.retry_count == 0 and wanted == "Busy":
+        kind = ctx.params["raises"]
+        if ctx.retry_count == 0 and kind == "Busy":
             raise Busy("try later")
-        if ctx.retry_count == 0 and wanted == "Retry":
+        if ctx.retry_count == 0 and kind == "Retry":
             raise Retry("not yet", after=0)
-        if wanted == "ValueError":
+        if kind == "ValueError":
             raise ValueError("for ever")
         return {}
 

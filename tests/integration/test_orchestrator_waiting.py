@@ -197,10 +197,10 @@ async def test_many_signals_at_once_are_all_heard(running: Fleet) -> None:
     nodes = {f"w{n}": WaitNode(signal=f"s{n}", next=(f"w{n + 1}" if n < 19 else "END",)) for n in range(20)}
     job_id = await running.submit(graph(nodes, start="w0"))
 
-    async def one(number: int) -> None:
+    async def send(number: int) -> None:
         async with opened(running.dsn, application="test") as conn:
             await send_signal(conn, job_id, f"s{number}", data=number, actor=None)
 
-    await asyncio.gather(*(one(number) for number in reversed(range(20))))
+    await asyncio.gather(*(send(number) for number in reversed(range(20))))
     [job] = await running.completed(job_id)
     assert [job["result_data"][f"w{n}"]["signal"]["data"] for n in range(20)] == list(range(20))

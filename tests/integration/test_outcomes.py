@@ -131,12 +131,12 @@ async def test_a_fan_out_has_one_outcome_everywhere(it: Web, outcome: str) -> No
 
 async def test_counts_agree_and_take_a_fan_out_by_its_outcome(it: Web) -> None:
     job_id = await submitted(it, "failed")
-    whole = await it.get(f"/api/v1/jobs/{job_id}")
-    told = await it.get(f"/api/v1/jobs/{job_id}/progress")
-    assert whole["summary"] == told["nodes"]
-    assert whole["summary"]["failed"] == 2  # The item and its fan-out.
-    assert sum(number for name, number in whole["summary"].items() if name != "total") == whole["summary"]["total"]
-    [spread] = [node for node in whole["nodes"] if node["node_id"] == "spread"]
+    job = await it.get(f"/api/v1/jobs/{job_id}")
+    progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
+    assert job["summary"] == progress["nodes"]
+    assert job["summary"]["failed"] == 2  # The item and its fan-out.
+    assert sum(number for name, number in job["summary"].items() if name != "total") == job["summary"]["total"]
+    [spread] = [node for node in job["nodes"] if node["node_id"] == "spread"]
     assert (spread["status"], spread["children"]) == ("completed", {"completed": 1, "failed": 1})
     listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
     assert "2 failed" in listed
@@ -165,9 +165,9 @@ async def cancelled_job(it: Web) -> JobId:
 async def broken_job(it: Web) -> JobId:
     """A job that another node failed while a child of its tolerant fan-out was running."""
     job_id = JobId(int((await it.post("/api/v1/jobs", {"workflow_id": "breaks_elsewhere"}, 201))["job_id"]))
-    held = """SELECT count(*) FILTER (WHERE node_id = 'spread__0' AND status = 'completed') = 1
+    query = """SELECT count(*) FILTER (WHERE node_id = 'spread__0' AND status = 'completed') = 1
         AND count(*) FILTER (WHERE status = 'running') = 2 AS ok FROM dagapp.dag_node_states WHERE job_id = %s"""
-    await it.fleet.until(held, lambda: [job_id])
+    await it.fleet.until(query, lambda: [job_id])
     BREAKING[-1].set()
     await it.fleet.until("SELECT status = 'failed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])
     return job_id
@@ -184,9 +184,9 @@ async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_a
     shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
     assert shown == dict.fromkeys(shown, "cancelled")
     path = f"/api/v1/jobs/{job_id}"
-    whole, told = await it.get(path), await it.get(f"{path}/progress")
-    assert whole["summary"] == told["nodes"]
-    assert (whole["summary"]["failed"], whole["summary"]["cancelled"]) == (failures, 2)  # The item and its fan-out.
+    job, progress = await it.get(path), await it.get(f"{path}/progress")
+    assert job["summary"] == progress["nodes"]
+    assert (job["summary"]["failed"], job["summary"]["cancelled"]) == (failures, 2)  # The item and its fan-out.
     child = await it.get(f"{path}/nodes/spread__1")
     assert (child["status"], child["ended_by"], child["outcome"]) == ("failed", ended_by, "cancelled")
     assert (await it.get(f"{path}/nodes?parent=spread&status=failed"))["items"] == []
@@ -207,8 +207,8 @@ async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_a
 
 async def test_a_fan_out_lasts_until_its_last_child_has_ended(it: Web) -> None:
     job_id = await submitted(it, "completed")
-    whole = await it.get(f"/api/v1/jobs/{job_id}?children=true")
-    nodes = {node["node_id"]: node for node in whole["nodes"]}
+    job = await it.get(f"/api/v1/jobs/{job_id}?children=true")
+    nodes = {node["node_id"]: node for node in job["nodes"]}
     assert nodes["spread"]["duration_seconds"] >= nodes["spread__1"]["duration_seconds"]
     last = max(nodes[name]["completed_at"] for name in ("spread__0", "spread__1"))
     took = datetime.fromisoformat(last) - datetime.fromisoformat(nodes["spread"]["started_at"])
@@ -241,8 +241,8 @@ async def test_tolerated_failures_are_counted_by_the_api_and_the_command_line(it
     assert {job["job_id"]: job["tolerated_failures"] for job in listed} == expected
     assert (await it.get(f"/api/v1/jobs/{tolerated}"))["tolerated_failures"] == 1
     with local.opened(load_settings(database_url=it.dsn)) as backend:
-        found = await asyncio.to_thread(backend.jobs, status=None, workflow_id=None, limit=9)
-    assert {str(job["job_id"]): job["tolerated_failures"] for job in found} == expected
+        jobs = await asyncio.to_thread(backend.jobs, status=None, workflow_id=None, limit=9)
+    assert {str(job["job_id"]): job["tolerated_failures"] for job in jobs} == expected
     plain = await asyncio.to_thread(call, "--database-url", it.dsn, "jobs", "--output", "plain")
     [row] = [line for line in plain.out.splitlines() if line.startswith(str(tolerated))]
     assert row.split()[2] == "completed" and row.endswith("1 tolerated failure")
@@ -255,8 +255,8 @@ async def test_failed_children_come_in_the_order_of_their_items(it: Web) -> None
     for index in (107, 27, 127):
         await rows(it.dsn, add, job_id, index, index, index)
     async with opened(it.dsn, application="test") as conn:
-        found = await failed_nodes(conn, job_id, limit=10)
-    assert [row["node_id"] for row in found] == ["spread__1", "spread__27", "spread__107", "spread__127"]
+        failed = await failed_nodes(conn, job_id, limit=10)
+    assert [row["node_id"] for row in failed] == ["spread__1", "spread__27", "spread__107", "spread__127"]
 
 
 async def test_the_page_of_a_fan_out_shows_its_items(it: Web) -> None:

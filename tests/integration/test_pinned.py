@@ -34,18 +34,18 @@ async def test_a_definition_that_is_gone_is_not_found(dsn: str) -> None:
 async def test_what_was_not_asked_for_longest_makes_room(dsn: str) -> None:
     pinned = PinnedGraphs(most_nodes=8)
     async with opened(dsn, application="test") as conn:
-        one, two = [await submitted(conn, single(workflow_id=name)) for name in ("one", "two")]
+        first, second = [await submitted(conn, single(workflow_id=name)) for name in ("one", "two")]
         large = await submitted(conn, graph({"a": task("echo", "b"), "b": task("echo", "END")}, "large", start="a"))
-        kept, left = await pinned.find(conn, one), await pinned.find(conn, two)
-        assert await pinned.find(conn, one) is kept
+        kept, left = await pinned.find(conn, first), await pinned.find(conn, second)
+        assert await pinned.find(conn, first) is kept
         await pinned.find(conn, large)
-        assert await pinned.find(conn, one) is kept
-        assert await pinned.find(conn, two) is not left
+        assert await pinned.find(conn, first) is kept
+        assert await pinned.find(conn, second) is not left
 
 
 async def test_connections_that_leave_json_as_it_is_will_do(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         workflow_hash = await submitted(conn, single())
         keep_json(conn)
-        found = await PinnedGraphs().find(conn, workflow_hash)
-        assert found is not None and "work" in found.nodes
+        pinned = await PinnedGraphs().find(conn, workflow_hash)
+        assert pinned is not None and "work" in pinned.nodes

@@ -65,10 +65,10 @@ class Task:
 
     def __init__(self, children: Children, handler: str | Handler, /, **fields: Any) -> None:
         self.handler = registry.get(handler) if isinstance(handler, str) else handler
-        self.told: asyncio.Queue[Progress] = asyncio.Queue()
+        self.updates: asyncio.Queue[Progress] = asyncio.Queue()
         self.saved: list[Checkpoint] = []
         self.log = bytearray()
-        sinks = {"progress_sink": self.told.put_nowait, "checkpoint_sink": self._save}
+        sinks = {"progress_sink": self.updates.put_nowait, "checkpoint_sink": self._save}
         ids = {"task_id": "7_work_0", "job_id": 7, "node_id": "work", "handler": self.handler.name}
         self.ctx = HandlerContext(**{**sinks, **ids, **fields})
         self.running = asyncio.create_task(children.run(self.handler, self.ctx, self.log.extend))
@@ -81,7 +81,7 @@ class Task:
 
     async def progress(self) -> float:
         async with asyncio.timeout(60):
-            return (await self.told.get()).current
+            return (await self.updates.get()).current
 
 
 async def run(children: Children, handler: str | Handler, /, **params: Any) -> Outcome:
@@ -130,9 +130,9 @@ async def test_params_are_validated_there(shared: Children) -> None:
 
 async def test_the_context_is_that_of_the_task(shared: Children) -> None:
     task = Task(shared, "process.who", params={"x": 1}, retry_count=3, timeout_seconds=5.0, worker_id="w")
-    found = orjson.loads((await task.running).output or b"")
-    assert found.pop("pid") != os.getpid()
-    assert found == {name: getattr(task.ctx, name) for name in found}
+    fields = orjson.loads((await task.running).output or b"")
+    assert fields.pop("pid") != os.getpid()
+    assert fields == {name: getattr(task.ctx, name) for name in fields}
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ async def test_a_checkpoint_is_stored_before_the_handler_goes_on(shared: Childre
 
     task = Task(shared, "process.phases", checkpoint_sink=keep)
     for phase in ("one", "two", "three"):
-        found, stored = await reached.get()
-        assert found == phase and not task.running.done()
+        current, stored = await reached.get()
+        assert current == phase and not task.running.done()
         stored.set_result(None)
     assert (await task.running).output == b'{"done":["one","two","three"],"from":null}'
     assert task.ctx.last_checkpoint == Checkpoint("three", {"done": ["one", "two"]}, ())
@@ -237,8 +237,8 @@ async def test_an_error_of_the_one_who_keeps_checkpoints_is_the_handlers(shared:
 async def test_much_progress_is_told_now_and_then_and_the_last_always(shared: Children) -> None:
     task = Task(shared, "process.last_word")
     await task.running
-    told = [task.told.get_nowait() for _ in range(task.told.qsize())]
-    assert told[-1].current == 1000 and len(told) < 100
+    progress = [task.updates.get_nowait() for _ in range(task.updates.qsize())]
+    assert progress[-1].current == 1000 and len(progress) < 100
 
 
 async def test_progress_is_told_while_the_handler_is_silent(own: Children) -> None:
@@ -438,9 +438,9 @@ async def test_what_a_handler_changed_is_as_before_for_the_next(own: Children) -
 
 @pytest.mark.parametrize("handler", ["process.leaves_thread", "process.leaves_subprocess"])
 async def test_one_that_leaves_something_running_is_replaced(shared: Children, handler: str) -> None:
-    found = await output(shared, handler)
-    await until_gone(*found.values())
-    assert (await output(shared, "process.who"))["pid"] != found["pid"]
+    pids = await output(shared, handler)
+    await until_gone(*pids.values())
+    assert (await output(shared, "process.who"))["pid"] != pids["pid"]
 
 
 async def test_one_that_gives_no_memory_back_is_replaced(own: Children) -> None:

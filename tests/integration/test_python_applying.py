@@ -46,9 +46,9 @@ async def result_of(running: Fleet, job_id: int) -> Any:
 
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
-    async with fleet(dsn) as whole:
-        await whole.worker(owner=await whole.orchestrator())
-        yield whole
+    async with fleet(dsn) as started:
+        await started.worker(owner=await started.orchestrator())
+        yield started
 
 
 # A recursive crawl.

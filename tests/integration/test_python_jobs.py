@@ -46,9 +46,9 @@ async def settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
-    async with fleet(dsn) as whole:
-        await whole.worker(owner=await whole.orchestrator())
-        yield whole
+    async with fleet(dsn) as started:
+        await started.worker(owner=await started.orchestrator())
+        yield started
 
 
 @task
@@ -86,10 +86,10 @@ async def test_an_entry_that_nobody_knows_is_refused_at_once(name: str, hint: st
 
 
 async def test_an_entry_that_only_a_worker_knows_is_taken(dsn: str) -> None:
-    async with fleet(dsn, far_away=lambda ctx: {"by": "a worker"}) as whole:
-        await whole.worker(owner=await whole.orchestrator())
+    async with fleet(dsn, far_away=lambda ctx: {"by": "a worker"}) as started:
+        await started.worker(owner=await started.orchestrator())
         job = await create_job("far", "far_away")
-        [row] = await whole.completed(job.id)
+        [row] = await started.completed(job.id)
         assert row["result_data"]["entry"] == {"by": "a worker"}
 
 
@@ -99,12 +99,12 @@ async def test_a_name_that_only_workers_know_can_be_mapped(dsn: str) -> None:
 
     known = handlers()
     known.register(handler_for(total, "far.module:total"))
-    async with fleet(dsn) as whole:
-        await whole.worker(owner=await whole.orchestrator(), known=known)
+    async with fleet(dsn) as started:
+        await started.worker(owner=await started.orchestrator(), known=known)
         group = dagmaster.map("far.module:total", [1, 2, 3], chunk_size=2, add=10)
         first = next(iter(group.tasks()))
         job = await create_job("mapped", first.handler, first.kwargs)
-        [row] = await whole.completed(job.id)
+        [row] = await started.completed(job.id)
         assert row["result_data"]["entry"] == {"result": 13}
 
 
@@ -139,9 +139,9 @@ def test_a_task_has_one_handler():
 
 
 async def test_the_health_of_the_installation_can_be_asked(running):
-    found = await dagmaster.health_check()
-    assert (found["status"], found["active_workers"], found["stale_tasks"]) == ("ok", 1, 0)
-    assert found["database"]["status"] == "ok"
+    health = await dagmaster.health_check()
+    assert (health["status"], health["active_workers"], health["stale_tasks"]) == ("ok", 1, 0)
+    assert health["database"]["status"] == "ok"
 
 
 def test_the_folder_of_the_logs_is_made(tmp_path, monkeypatch):

@@ -44,6 +44,6 @@ def test_a_task_may_have_a_process_of_its_own_and_add_tasks_from_there() -> None
     def apart() -> dict[str, int]:
         return {"pid": where(), "sum": adding()}
 
-    found = apart.run()
-    assert found["pid"] not in (0, os.getpid())
-    assert found["sum"] == 3
+    result = apart.run()
+    assert result["pid"] not in (0, os.getpid())
+    assert result["sum"] == 3

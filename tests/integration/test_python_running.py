@@ -225,8 +225,8 @@ def test_what_was_allowed_to_fail_is_none_to_all_who_use_it() -> None:
 
     @workflow
     def outer() -> Any:
-        one, several, text = inner()
-        return [shown(one), several, text]
+        single, several, text = inner()
+        return [shown(single), several, text]
 
     assert inner.run() == [None, [1.0, None], "None"]
     assert outer.run() == ["None", [1.0, None], "None"]
@@ -262,8 +262,8 @@ def test_a_workflow_that_is_called_is_a_job_of_its_own() -> None:
 
     @workflow
     def outer(n: int) -> int:
-        found = inner(n)
-        return clean(found["loaded"]["total"], factor=found["inputs"][2])
+        results = inner(n)
+        return clean(results["loaded"]["total"], factor=results["inputs"][2])
 
     assert outer.run(4) == 12
 

@@ -53,10 +53,10 @@ async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIt
     ):
         for conn in (durable, quick):
             keep_json(conn)
-        one = this_instance()
+        instance = this_instance()
         if is_registered:
-            await instances.register_worker(quick, one, queues or ["q"], 4)
-        yield Claimer(PostgresLink(durable, quick, one.worker_id, Notifier(dsn)), one.worker_id, durable)
+            await instances.register_worker(quick, instance, queues or ["q"], 4)
+        yield Claimer(PostgresLink(durable, quick, instance.worker_id, Notifier(dsn)), instance.worker_id, durable)
 
 
 async def put(me: Owner, name: str = "work", queue: str = "q", retry: RetryPolicy = NO_RETRY, **options: Any) -> int:
@@ -91,8 +91,8 @@ async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) 
         correlation_id="c-9",
     )
     assert message.params.replace(b" ", b"") == '{"x":[1,{"ü":null}]}'.encode()
-    [held] = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_tasks_running")
-    assert held == {"task_id": message.task_id, "worker_id": worker.worker_id}
+    [running] = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_tasks_running")
+    assert running == {"task_id": message.task_id, "worker_id": worker.worker_id}
     [mail] = await rows(dsn, "SELECT kind, task_id, worker_id FROM dagapp.dag_mailbox WHERE kind <> 'submitted'")
     assert mail == {"kind": "started", "task_id": message.task_id, "worker_id": worker.worker_id}
 
@@ -239,12 +239,12 @@ async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None
     async def take_all() -> list[str]:
         taken: list[str] = []
         async with claimer(dsn) as worker:
-            held: list[TaskMessage] = []
+            messages: list[TaskMessage] = []
             while True:
-                held = await worker.report(*held, limit=7) if held else await worker.claim(7)
-                if not held:
+                messages = await worker.report(*messages, limit=7) if messages else await worker.claim(7)
+                if not messages:
                     return taken
-                taken += [message.task_id for message in held]
+                taken += [message.task_id for message in messages]
 
     shares = await asyncio.gather(*(take_all() for _ in range(4)))
     everything = [task_id for share in shares for task_id in share]

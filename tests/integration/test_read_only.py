@@ -102,11 +102,11 @@ async def test_over_http_it_is_a_503_that_may_be_tried_again(dsn: str) -> None:
 def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_error(
     monkeypatch: pytest.MonkeyPatch, ping: Ping
 ) -> None:
-    asked = []
+    attempts = []
 
     async def check(dsn: str, *, writable: bool) -> None:
-        asked.append(dsn)
-        if len(asked) < 3:
+        attempts.append(dsn)
+        if len(attempts) < 3:
             raise DatabaseUnavailable("the database system is starting up")
 
     monkeypatch.setattr(databases, "_check", check)
@@ -114,7 +114,7 @@ def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_erro
     monkeypatch.setattr(databases, "PGconn", SimpleNamespace(ping=lambda dsn: ping))
     if ping is Ping.REJECT:
         databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)
-        assert len(asked) == 3
+        assert len(attempts) == 3
     else:
         with pytest.raises(DatabaseUnavailable):
             databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)

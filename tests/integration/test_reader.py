@@ -43,13 +43,13 @@ def role(dsn: str) -> Iterator[str]:
 
 def relations(dsn: str, schema: str) -> list[str]:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        found = conn.execute(
+        names = conn.execute(
             "SELECT format('%%I.%%I', nspname, relname) FROM pg_class c JOIN pg_namespace s ON s.oid = relnamespace "
             "WHERE nspname = %s AND relkind IN ('r', 'p', 'v') ORDER BY 1",
             [schema],
         ).fetchall()
-    assert found
-    return [name for (name,) in found]
+    assert names
+    return [name for (name,) in names]
 
 
 def sessions(reader: Reader) -> Iterator[psycopg.Connection[Any]]:

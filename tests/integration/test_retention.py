@@ -95,11 +95,11 @@ async def test_two_at_once_are_one_too_many(dsn: str, conn: Connection) -> None:
 
 
 async def test_a_job_that_somebody_holds_is_left_for_the_next_time(dsn: str, conn: Connection) -> None:
-    held, free = await ended(dsn, times=2)
+    locked, free = await ended(dsn, times=2)
     async with opened(dsn, application="holder") as holder, holder.transaction():
-        await holder.execute(b"SELECT FROM dagapp.dag_jobs WHERE job_id = $1 FOR UPDATE", [held])
+        await holder.execute(b"SELECT FROM dagapp.dag_jobs WHERE job_id = $1 FOR UPDATE", [locked])
         assert (await remove(conn)).jobs == 1
-        assert await left(dsn) == {held}
+        assert await left(dsn) == {locked}
     assert (await remove(conn)).jobs == 1
     assert free not in await left(dsn)
 

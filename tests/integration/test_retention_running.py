@@ -84,9 +84,9 @@ async def test_prune_needs_to_know_for_how_long(old: list[int], dsn: str) -> Non
 
 
 async def test_a_dry_run_only_tells(old: list[int], dsn: str) -> None:
-    told = (await prune("--days", 30, "--dry-run", "--json")).json
-    assert [(one["workflow_id"], one["jobs"]) for one in told] == [("other", 1), ("single", 2)]
-    assert told[1]["nodes"] == 6
+    summary = (await prune("--days", 30, "--dry-run", "--json")).json
+    assert [(row["workflow_id"], row["jobs"]) for row in summary] == [("other", 1), ("single", 2)]
+    assert summary[1]["nodes"] == 6
     shown = await prune("--days", 60, "--dry-run")
     assert "other" in shown.out and "single" not in shown.out
     assert "1 job would be removed" in shown.err

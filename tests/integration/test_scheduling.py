@@ -88,10 +88,10 @@ async def test_three_orchestrators_start_each_job_once(dsn: str) -> None:
         await running.until("SELECT bool_and(next_at > now()) AS ok FROM dagapp.dag_schedules")
         jobs = await rows(dsn, JOBS)
     times = {began + timedelta(hours=number) for number in range(4)}
-    found = [(job["schedule_id"], job["scheduled_for"]) for job in jobs]
-    assert len(found) == len(set(found))
-    assert {(name, at) for name in names for at in times} <= set(found)
-    assert len(found) <= len(names) * 5  # The hour may have changed meanwhile.
+    runs = [(job["schedule_id"], job["scheduled_for"]) for job in jobs]
+    assert len(runs) == len(set(runs))
+    assert {(name, at) for name in names for at in times} <= set(runs)
+    assert len(runs) <= len(names) * 5  # The hour may have changed meanwhile.
 
 
 async def test_many_who_look_at_once_start_one_job(dsn: str) -> None:
@@ -111,8 +111,8 @@ async def test_downtime_is_made_up_for_as_catchup_says(dsn: str, catchup: str, s
     await look(dsn)
     jobs = await rows(dsn, JOBS)
     assert [job["scheduled_for"] for job in jobs] == [began + timedelta(days=day) for day in range(4)][4 - started :]
-    found = await events(dsn, "schedule_missed")
-    assert [(event["job_id"], event["data"]["count"]) for event in found] == ([(0, missed)] if missed else [])
+    missed_events = await events(dsn, "schedule_missed")
+    assert [(event["job_id"], event["data"]["count"]) for event in missed_events] == ([(0, missed)] if missed else [])
     [row] = await rows(dsn, "SELECT next_at, last_at FROM dagapp.dag_schedules")
     assert row["next_at"] == began + timedelta(days=4)
     assert row["last_at"] == (jobs[-1]["scheduled_for"] if jobs else None)
@@ -206,9 +206,9 @@ async def test_the_doctor_names_a_schedule_that_starts_nothing(dsn: str) -> None
     await rows(dsn, "UPDATE dagapp.dag_schedules SET workflow_hash = 'gone' WHERE schedule_id = 'bad' RETURNING 1")
     await look(dsn)
     async with opened(dsn, application="test") as conn:
-        [found] = await examine(conn, again_seconds=0)
-        assert found.name == "failing_schedules"
-        [bad] = found.examples
+        [finding] = await examine(conn, again_seconds=0)
+        assert finding.name == "failing_schedules"
+        [bad] = finding.examples
         assert bad["schedule_id"] == "bad" and "not in dag_workflows" in bad["error_message"]
         await sync_schedules(conn, [scheduled("0 * * * *", "bad")])
         await conn.execute(b"UPDATE dagapp.dag_schedules SET next_at = $1", [hour_ago(0)])

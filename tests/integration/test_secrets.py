@@ -80,8 +80,8 @@ def inner() -> Graph:
     )
 
 
-def with_secret(one: Graph) -> Graph:
-    workflow = one.workflow.model_copy(update={"inputs": SECRET})
+def with_secret(graph: Graph) -> Graph:
+    workflow = graph.workflow.model_copy(update={"inputs": SECRET})
     return type("Kept", (), {"workflow": workflow})()
 
 
@@ -95,7 +95,7 @@ async def spilling(dsn: str, **settings: Any) -> AsyncIterator[Web]:
 
 async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
     """Where it is found in the database, whole or as JSON writes it."""
-    found = []
+    columns_with_secret = []
     forms = [clear, clear.replace('"', '\\"')]
     async with opened(dsn, application="test") as conn:
         for column in await (await conn.execute(COLUMNS)).fetchall():
@@ -104,8 +104,8 @@ async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
                 f"WHERE strpos({column['field']}::text, form) > 0 LIMIT 1"
             )
             if await (await conn.execute(query, [forms])).fetchall():
-                found.append(f"{column['name']}.{column['field']}")
-    return found
+                columns_with_secret.append(f"{column['name']}.{column['field']}")
+    return columns_with_secret
 
 
 async def test_a_secret_is_in_no_row_no_log_no_answer_and_no_page(
@@ -124,9 +124,9 @@ async def test_a_secret_is_in_no_row_no_log_no_answer_and_no_page(
         assert any("printed ***" in text for text in logs.values())
         assert [path for path, text in logs.items() if CLEAR in text] == []
         path = f"/api/v1/jobs/{made['job_id']}"
-        asked = [path, f"{path}/nodes", f"{path}/nodes/spill", f"{path}/timeline", f"{path}/nodes/spill/checkpoints"]
+        paths = [path, f"{path}/nodes", f"{path}/nodes/spill", f"{path}/timeline", f"{path}/nodes/spill/checkpoints"]
         pages = [f"/ui/jobs/{made['job_id']}{part}" for part in ("", "/timeline", "/nodes/spill")]
-        for address in (*asked, *pages, f"{path}/nodes/spill/logs", "/ui/submit?workflow=leaky&job=" + made["job_id"]):
+        for address in (*paths, *pages, f"{path}/nodes/spill/logs", "/ui/submit?workflow=leaky&job=" + made["job_id"]):
             answer = (await it.client.get(address)).text
             assert CLEAR not in answer and "hunter2" not in answer, address
             assert "dms1[" not in answer, address
@@ -213,8 +213,8 @@ def test_a_secret_has_no_default_and_decides_nothing() -> None:
 def test_a_secret_parameter_in_python_is_a_secret_input() -> None:
     def signs_in(token: SecretStr, again: SecretStr | None = None, name: str = "me") -> None: ...
 
-    found = {name: spec.secret for name, spec in inputs_of(Signature(signs_in)).items()}
-    assert found == {"token": True, "again": True, "name": False}
+    secrets = {name: spec.secret for name, spec in inputs_of(Signature(signs_in)).items()}
+    assert secrets == {"token": True, "again": True, "name": False}
 
 
 async def test_a_secret_in_a_process_of_its_own_is_hidden_too(dsn: str, log_dir: Path) -> None:

@@ -36,7 +36,7 @@ from dagmaster.store.workers import WorkerRow
 
 ASKS = graph({"ask": ApprovalNode(message="Go on?", next=("END",))}, "asks", start="ask")
 GRAPHS = {"single": single("echo"), "asks": ASKS}
-WORKFLOWS = {one.workflow.workflow_id: one.workflow for one in GRAPHS.values()}
+WORKFLOWS = {graph.workflow.workflow_id: graph.workflow for graph in GRAPHS.values()}
 
 
 def find(name: str) -> Workflow:

@@ -21,16 +21,16 @@ TABLES = ("dag_jobs", "dag_node_states", "dag_job_events", "dag_task_results", "
 
 @pytest.fixture
 async def me(dsn: str) -> AsyncIterator[Owner]:
-    async with owner(dsn) as one:
-        yield one
+    async with owner(dsn) as created:
+        yield created
 
 
 async def everything(dsn: str) -> dict[str, list[dict[str, Any]]]:
     """All rows of all tables that a commit may write."""
-    found = {}
+    by_table = {}
     for table in (*TABLES, "dag_mailbox"):
-        found[table] = await rows(dsn, f"SELECT * FROM dagapp.{table} ORDER BY 1, 2, 3")
-    return found
+        by_table[table] = await rows(dsn, f"SELECT * FROM dagapp.{table} ORDER BY 1, 2, 3")
+    return by_table
 
 
 def now() -> datetime:
@@ -125,7 +125,7 @@ async def test_an_owner_that_lost_a_job_writes_nothing_and_is_told_which(dsn: st
     kept = await me.submit(single())
     await me.submit(single())
     loaded = {job_id: await me.load(job_id) for job_id in (kept.job_id, me.job_id)}
-    change_sets = [(me.decide(one, Load()), one.owner_epoch) for one in loaded.values()]
+    change_sets = [(me.decide(job, Load()), job.owner_epoch) for job in loaded.values()]
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = 'thief' WHERE job_id = %s", me.job_id)
     before = await everything(dsn)
     with pytest.raises(OwnershipLost) as caught:
@@ -162,7 +162,7 @@ async def test_rows_that_are_not_as_known_refuse_the_whole_batch(dsn: str, me: O
         await rows(dsn, f"UPDATE dagapp.{table} SET version = version + 1 WHERE job_id = %s", me.job_id)
         before = await everything(dsn)
         with pytest.raises(RowsDiffer):
-            await commit(me.conn, me.batch(*((me.decide(one, Load()), 1) for one in loaded)))
+            await commit(me.conn, me.batch(*((me.decide(job, Load()), 1) for job in loaded)))
         assert await everything(dsn) == before
 
 

@@ -23,11 +23,11 @@ async def add(dsn: str, days: int, event_type: str = "command", job_id: int = 1)
 
 
 async def partitions(dsn: str) -> set[str]:
-    found = await rows(
+    tables = await rows(
         dsn,
         "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'dagapp.dag_job_events'::regclass",
     )
-    return {row["name"].removeprefix("dagapp.dag_job_events_") for row in found}
+    return {row["name"].removeprefix("dagapp.dag_job_events_") for row in tables}
 
 
 def days(first: int, last: int) -> set[str]:
@@ -35,10 +35,10 @@ def days(first: int, last: int) -> set[str]:
 
 
 async def placed(dsn: str) -> dict[str, int]:
-    found = await rows(
+    tables = await rows(
         dsn, "SELECT tableoid::regclass::text AS name, count(*) AS n FROM dagapp.dag_job_events GROUP BY 1"
     )
-    return {row["name"].removeprefix("dagapp.dag_job_events_"): row["n"] for row in found}
+    return {row["name"].removeprefix("dagapp.dag_job_events_"): row["n"] for row in tables}
 
 
 async def test_there_is_a_partition_for_each_coming_day(dsn: str) -> None:

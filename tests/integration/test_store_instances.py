@@ -20,34 +20,34 @@ from dagmaster.store.submission import NewJob
 WORKER: dict[str, Any] = {"queues": ["q"], "concurrency": 4}
 
 
-async def status(dsn: str, one: Instance) -> str:
+async def status(dsn: str, instance: Instance) -> str:
     [row] = await rows(
         dsn,
         """SELECT status FROM dagapp.dag_orchestrators WHERE orchestrator_id = %s
            UNION ALL SELECT status FROM dagapp.dag_workers WHERE worker_id = %s""",
-        one.instance_id,
-        one.instance_id,
+        instance.instance_id,
+        instance.instance_id,
     )
     return row["status"]
 
 
 async def owners(dsn: str) -> list[tuple[str | None, int]]:
-    found = await rows(dsn, "SELECT owner_id, owner_epoch FROM dagapp.dag_jobs ORDER BY job_id")
-    return [(row["owner_id"], row["owner_epoch"]) for row in found]
+    jobs = await rows(dsn, "SELECT owner_id, owner_epoch FROM dagapp.dag_jobs ORDER BY job_id")
+    return [(row["owner_id"], row["owner_epoch"]) for row in jobs]
 
 
-async def grow_old(dsn: str, one: Instance, seconds: float = 3600) -> None:
+async def grow_old(dsn: str, instance: Instance, seconds: float = 3600) -> None:
     for table, key, column in (
         ("dag_orchestrators", "orchestrator_id", "heartbeat_at"),
         ("dag_workers", "worker_id", "last_heartbeat"),
     ):
         update = f"UPDATE dagapp.{table} SET {column} = now() - make_interval(secs => %s) WHERE {key} = %s"
-        await rows(dsn, update, seconds, one.instance_id)
+        await rows(dsn, update, seconds, instance.instance_id)
 
 
 async def submit(conn: Connection, count: int, owner_id: str | None) -> list[int]:
     new = [NewJob(single(), {}) for _ in range(count)]
-    return [one.job_id for one in await submission.submit_many(conn, new, threshold_seconds=30, owner_id=owner_id)]
+    return [job.job_id for job in await submission.submit_many(conn, new, threshold_seconds=30, owner_id=owner_id)]
 
 
 def dead() -> Instance:
@@ -105,8 +105,8 @@ async def test_a_worker_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) 
 async def test_jobs_of_an_owner_that_no_longer_beats_are_taken_over(dsn: str) -> None:
     stale, alive, me = this_instance(), this_instance(), this_instance()
     async with opened(dsn, application="test") as conn:
-        for one in (stale, alive, me):
-            await instances.register_orchestrator(conn, one)
+        for instance in (stale, alive, me):
+            await instances.register_orchestrator(conn, instance)
         taken_before = await submit(conn, 2, stale.instance_id)
         await submit(conn, 1, alive.instance_id)
         orphans = await submit(conn, 1, "nobody knows")
@@ -155,17 +155,17 @@ async def test_each_orphan_is_taken_by_exactly_one(dsn: str) -> None:
 async def test_jobs_are_handed_over_in_turn_to_those_who_live(dsn: str) -> None:
     me, stale, *heirs = (this_instance() for _ in range(4))
     async with opened(dsn, application="test") as conn:
-        for one in (me, stale, *heirs):
-            await instances.register_orchestrator(conn, one)
+        for instance in (me, stale, *heirs):
+            await instances.register_orchestrator(conn, instance)
         await grow_old(dsn, stale)
         await submit(conn, 7, me.instance_id)
         await submit(conn, 1, stale.instance_id)
         await rows(dsn, "DELETE FROM dagapp.dag_mailbox")
         assert await instances.hand_over_jobs(conn, me, threshold_seconds=30) == 7
-    *given, kept = await owners(dsn)
+    *handed_over, kept = await owners(dsn)
     assert kept == (stale.instance_id, 1)
-    assert {epoch for _, epoch in given} == {2}
-    shares = [[name for name, _ in given].count(heir.instance_id) for heir in heirs]
+    assert {epoch for _, epoch in handed_over} == {2}
+    shares = [[name for name, _ in handed_over].count(heir.instance_id) for heir in heirs]
     assert sorted(shares) == [3, 4]
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'adopted'")) == 7
 
@@ -183,13 +183,13 @@ async def test_instances_whose_process_is_gone_are_buried_at_once(dsn: str) -> N
     alive, gone, gone_worker = this_instance(), dead(), dead()
     elsewhere = replace(dead(), host_key="another machine")
     async with opened(dsn, application="test") as conn:
-        for one in (alive, gone, elsewhere):
-            await instances.register_orchestrator(conn, one)
+        for instance in (alive, gone, elsewhere):
+            await instances.register_orchestrator(conn, instance)
         await instances.register_worker(conn, gone_worker, **WORKER)
         buried = await instances.bury_dead(conn, alive.host_key)
         assert sorted(buried) == sorted([gone.instance_id, gone_worker.instance_id])
         assert await instances.bury_dead(conn, alive.host_key) == []
-    assert [await status(dsn, one) for one in (alive, gone, gone_worker, elsewhere)] == [
+    assert [await status(dsn, instance) for instance in (alive, gone, gone_worker, elsewhere)] == [
         "running",
         "lost",
         "lost",
@@ -207,13 +207,13 @@ def unreaped() -> Iterator[int]:
 
 async def test_a_zombie_counts_as_dead(dsn: str, unreaped: int) -> None:
     async with opened(dsn, application="test") as conn:
-        one = replace(this_instance(), pid=unreaped)
-        await instances.register_worker(conn, one, **WORKER)
+        instance = replace(this_instance(), pid=unreaped)
+        await instances.register_worker(conn, instance, **WORKER)
         for _ in range(400):
-            if buried := await instances.bury_dead(conn, one.host_key):
+            if buried := await instances.bury_dead(conn, instance.host_key):
                 break
             await asyncio.sleep(0.01)
-        assert buried == [one.instance_id]
+        assert buried == [instance.instance_id]
 
 
 async def held_task(dsn: str, worker: Instance) -> int:
@@ -237,19 +237,20 @@ async def held_task(dsn: str, worker: Instance) -> int:
 async def test_tasks_of_workers_that_no_longer_beat_are_rescued(dsn: str) -> None:
     alive, stale, stopped, unknown = (this_instance() for _ in range(4))
     async with opened(dsn, application="test") as conn:
-        for one in (alive, stale, stopped):
-            await instances.register_worker(conn, one, **WORKER)
+        for instance in (alive, stale, stopped):
+            await instances.register_worker(conn, instance, **WORKER)
         await instances.stop_worker(conn, stopped.worker_id, {})
-        held = {one.instance_id: await held_task(dsn, one) for one in (alive, stale, stopped, unknown)}
+        owners_of_tasks = (alive, stale, stopped, unknown)
+        job_ids = {instance.instance_id: await held_task(dsn, instance) for instance in owners_of_tasks}
         await grow_old(dsn, stale, 31)
         assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 3
         assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 0
     assert await status(dsn, stale) == "lost"
     kept = await rows(dsn, "SELECT job_id FROM dagapp.dag_tasks_running")
-    assert kept == [{"job_id": held[alive.instance_id]}]
+    assert kept == [{"job_id": job_ids[alive.instance_id]}]
     lost = await rows(dsn, "SELECT job_id, worker_id FROM dagapp.dag_mailbox WHERE kind = 'lost'")
     assert {row["worker_id"]: row["job_id"] for row in lost} == {
-        name: job_id for name, job_id in held.items() if name != alive.instance_id
+        name: job_id for name, job_id in job_ids.items() if name != alive.instance_id
     }
 
 
@@ -293,14 +294,14 @@ async def test_a_rescuer_waits_for_a_worker_that_is_just_reporting(dsn: str) -> 
 async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         stopped, recent, running = (this_instance() for _ in range(3))
-        for one in (stopped, recent, running):
-            await instances.register_orchestrator(conn, one)
-            await instances.register_worker(conn, one, **WORKER)
-        for one in (stopped, recent):
-            await instances.stop_orchestrator(conn, one, {})
-            await instances.stop_worker(conn, one.worker_id, {})
-        for one in (stopped, running):
-            await grow_old(dsn, one, 8 * 86_400)
+        for instance in (stopped, recent, running):
+            await instances.register_orchestrator(conn, instance)
+            await instances.register_worker(conn, instance, **WORKER)
+        for instance in (stopped, recent):
+            await instances.stop_orchestrator(conn, instance, {})
+            await instances.stop_worker(conn, instance.worker_id, {})
+        for instance in (stopped, running):
+            await grow_old(dsn, instance, 8 * 86_400)
         await instances.forget_instances(conn, days=7)
         for listed in (await orchestrators.list_orchestrators(conn), await workers.list_workers(conn)):
             assert len(listed) == 2
@@ -327,12 +328,12 @@ async def test_an_orchestrator_that_dies_while_it_is_stalled_is_buried(
 @pytest.fixture
 def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """/proc as another user sees it with hidepid=2, or in a unit of systemd with ProtectProc."""
-    whole = Path.read_text
+    original = Path.read_text
 
     def read_text(path: Path, *args: Any, **options: Any) -> str:
         if str(path).startswith("/proc/") and path.name == "stat":
             raise FileNotFoundError(2, "No such file or directory", str(path))
-        return whole(path, *args, **options)
+        return original(path, *args, **options)
 
     monkeypatch.setattr(Path, "read_text", read_text)
 

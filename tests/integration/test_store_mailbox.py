@@ -36,8 +36,8 @@ from dagmaster.store.mailbox import close_late_mail, jobs_with_mail, read_mail
 
 @pytest.fixture
 async def me(dsn: str) -> AsyncIterator[Owner]:
-    async with owner(dsn) as one:
-        yield one
+    async with owner(dsn) as created:
+        yield created
 
 
 async def read(me: Owner, limit: int = 1000) -> list[Any]:
@@ -82,7 +82,7 @@ async def test_a_message_is_read_as_it_was_sent(me: Owner) -> None:
         ManualRetry(),
     ]
     await mailbox.add_mail(me.conn, [encode(me.job_id, message) for message in sent])
-    assert [replace(one, at=now) if hasattr(one, "at") else one for one in await read(me)] == sent
+    assert [replace(message, at=now) if hasattr(message, "at") else message for message in await read(me)] == sent
 
 
 async def test_what_is_added_is_read_as_it_was_sent(me: Owner) -> None:
@@ -149,9 +149,9 @@ async def test_small_mail_is_read_before_much_mail_of_another_job(me: Owner) -> 
     await me.submit(single())
     await add_mail(me.conn, [report(me, "started")])
     mail = await read_mail(me.conn, me.id, 1000, max_bytes=250_000)
-    assert [one.job_id for one in mail] == [much, much, much, much, me.job_id, me.job_id]
+    assert [item.job_id for item in mail] == [much, much, much, much, me.job_id, me.job_id]
     assert mail.is_cut and not mail.is_all
-    assert sum(one.stored_bytes for one in mail) > 3 * 100_000
+    assert sum(item.stored_bytes for item in mail) > 3 * 100_000
     assert await jobs_with_mail(me.conn, [much, me.job_id], mail) == {much}
 
 
@@ -161,9 +161,9 @@ async def test_the_oldest_mail_is_read_however_large_it_is(me: Owner) -> None:
     await add_mail(me.conn, [report(me, "completed", output={"text": "x" * 100_000})])
     for _ in range(3):
         await me.submit(single())
-    oldest, *rest = await read_mail(me.conn, me.id, 1000, max_bytes=1)
+    oldest, *others = await read_mail(me.conn, me.id, 1000, max_bytes=1)
     assert oldest.stored_bytes > 100_000
-    assert len(rest) == 1
+    assert len(others) == 1
 
 
 async def test_an_owner_reads_only_the_mail_of_its_own_jobs(dsn: str, me: Owner) -> None:
@@ -239,11 +239,11 @@ async def test_late_signals_and_tasks_are_noted(dsn: str, me: Owner) -> None:
     signal = {"job_id": me.job_id, "kind": "signal", "data": {"name": "go", "data": 1, "actor": "ann"}}
     await add_mail(me.conn, [signal, {"job_id": me.job_id, "kind": "added", "output": {}, "data": {"actor": "bob"}}])
     assert await close_late_mail(me.conn) == 2
-    told = "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = %s AND event_status = 'warning'"
-    [received] = await rows(dsn, told, "signal_received")
+    query = "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = %s AND event_status = 'warning'"
+    [received] = await rows(dsn, query, "signal_received")
     late = {"name": "go", "actor": "ann", "woke": [], "kept": False, "reason": "the job has ended"}
     assert received["event_data"] == late
-    [warned] = await rows(dsn, told, "job_warning")
+    [warned] = await rows(dsn, query, "job_warning")
     refusal = {"warning": "what was added is refused: the job has ended", "refused": "added", "actor": "bob"}
     assert warned["event_data"] == refusal
 

@@ -47,7 +47,7 @@ def is_part(name: str) -> bool:
 def every_statement() -> dict[str, statements.Statement]:
     checks = tuple(name for name in SQL if name.startswith("check_"))
     whole_batch = statements.compose(("held", *batch.PARTS.values()), checks)
-    return {name: one for name, one in SQL.items() if not is_part(name)} | {"a whole batch": whole_batch}
+    return {name: statement for name, statement in SQL.items() if not is_part(name)} | {"a whole batch": whole_batch}
 
 
 def test_every_statement_fits_the_schema(plain: psycopg.Connection[Any]) -> None:
@@ -69,12 +69,14 @@ def columns(conn: psycopg.Connection[Any], statement: statements.Statement) -> l
 
 def test_every_statement_gives_the_same_on_the_schema_one_step_ahead(plain: psycopg.Connection[Any]) -> None:
     """An upgrade adds columns while the old program runs."""
-    before = {name: columns(plain, one) for name, one in every_statement().items()}
+    before = {name: columns(plain, statement) for name, statement in every_statement().items()}
     with plain.transaction(force_rollback=True):
         for table in Base.metadata.tables.values():
             plain.execute(f"ALTER TABLE {table.fullname} ADD COLUMN a_new_one text DEFAULT 'new'")
         changed = {
-            name: after for name, one in every_statement().items() if (after := columns_in(plain, one)) != before[name]
+            name: after
+            for name, statement in every_statement().items()
+            if (after := columns_in(plain, statement)) != before[name]
         }
     assert changed == {}
 
@@ -82,9 +84,9 @@ def test_every_statement_gives_the_same_on_the_schema_one_step_ahead(plain: psyc
 def columns_in(conn: psycopg.Connection[Any], statement: statements.Statement) -> list[bytes | None] | str:
     """In a transaction that outlives what is wrong with it."""
     conn.execute("SAVEPOINT one")
-    found = columns(conn, statement)
+    names = columns(conn, statement)
     conn.execute("ROLLBACK TO SAVEPOINT one")
-    return found
+    return names
 
 
 def test_no_parameter_is_left_in_the_text() -> None:

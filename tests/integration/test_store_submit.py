@@ -130,10 +130,10 @@ async def test_the_submitter_may_name_the_owner(dsn: str) -> None:
 async def test_several_orchestrators_share_what_is_submitted(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         instances = [this_instance(), this_instance()]
-        for one in instances:
-            await register_orchestrator(conn, one)
+        for instance in instances:
+            await register_orchestrator(conn, instance)
         owners = {(await submit(conn, NewJob(single(), {}))).owner_id for _ in range(40)}
-    assert owners == {one.instance_id for one in instances}
+    assert owners == {instance.instance_id for instance in instances}
 
 
 async def test_the_same_key_with_the_same_content_gives_the_first_job(dsn: str) -> None:
@@ -161,7 +161,7 @@ async def test_submitters_do_not_share_their_keys(dsn: str) -> None:
             for who in ("", "ada", "bob")
         ]
         again = await submit(conn, NewJob(ANYTHING, {"who": "ada"}, submitted_by="ada", idempotency_key="k"))
-    assert len({one.job_id for one in submitted}) == 3
+    assert len({job.job_id for job in submitted}) == 3
     assert again.job_id == submitted[1].job_id
 
 
@@ -178,8 +178,8 @@ async def test_twenty_submissions_of_one_key_at_once_give_one_job(dsn: str) -> N
             return await submit(conn, NewJob(what, {}, idempotency_key="k"))
 
     submitted = await asyncio.gather(*(submit_alone() for _ in range(20)))
-    assert len({one.job_id for one in submitted}) == 1
-    assert [one.is_new for one in submitted].count(True) == 1
+    assert len({job.job_id for job in submitted}) == 1
+    assert [job.is_new for job in submitted].count(True) == 1
     assert await counts(dsn) == {"jobs": 1, "nodes": 3, "events": 1, "mail": 1, "workflows": 1}
 
 
@@ -187,8 +187,8 @@ async def test_a_key_that_is_repeated_within_one_call_gives_one_job(dsn: str) ->
     async with opened(dsn, application="test") as conn:
         new = [NewJob(ANYTHING, {"n": n % 2}, idempotency_key=f"k{n % 2}") for n in range(6)]
         submitted = await submission.submit_many(conn, new, threshold_seconds=30)
-    assert len({one.job_id for one in submitted}) == 2
-    assert [one.is_new for one in submitted] == [True, True, False, False, False, False]
+    assert len({job.job_id for job in submitted}) == 2
+    assert [job.is_new for job in submitted] == [True, True, False, False, False, False]
 
 
 async def test_five_hundred_jobs_are_submitted_in_one_call(dsn: str) -> None:
@@ -197,13 +197,13 @@ async def test_five_hundred_jobs_are_submitted_in_one_call(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         submitted = await submission.submit_many(conn, new, threshold_seconds=30)
         assert await jobs.count_live_jobs(conn) == 500
-    assert len({one.job_id for one in submitted}) == 500
-    found = await rows(dsn, "SELECT job_id, workflow_id, correlation_id FROM dagapp.dag_jobs ORDER BY job_id")
-    assert [(row["job_id"], row["correlation_id"]) for row in found] == [
-        (one.job_id, f"c{n}") for n, one in enumerate(submitted)
+    assert len({job.job_id for job in submitted}) == 500
+    stored = await rows(dsn, "SELECT job_id, workflow_id, correlation_id FROM dagapp.dag_jobs ORDER BY job_id")
+    assert [(row["job_id"], row["correlation_id"]) for row in stored] == [
+        (job.job_id, f"c{n}") for n, job in enumerate(submitted)
     ]
     nodes = await rows(dsn, "SELECT job_id, count(*) AS n FROM dagapp.dag_node_states GROUP BY job_id ORDER BY job_id")
-    assert [row["n"] for row in nodes] == [len(one.graph.nodes) for one in new]
+    assert [row["n"] for row in nodes] == [len(job.graph.nodes) for job in new]
 
 
 async def test_callers_with_the_same_new_things_in_another_order_do_not_block_each_other(dsn: str) -> None:
@@ -215,7 +215,7 @@ async def test_callers_with_the_same_new_things_in_another_order_do_not_block_ea
            CREATE TRIGGER slowly BEFORE INSERT ON dagapp.dag_workflows FOR EACH ROW EXECUTE FUNCTION slowly()""",
     )
     graphs = [single(workflow_id=f"w{n}") for n in range(5)]
-    new = [NewJob(one, {}, idempotency_key=one.workflow.workflow_id) for one in graphs]
+    new = [NewJob(item, {}, idempotency_key=item.workflow.workflow_id) for item in graphs]
 
     async def submit_all(these: list[NewJob]) -> list[Submitted]:
         async with opened(dsn, application="test") as conn:
@@ -223,8 +223,8 @@ async def test_callers_with_the_same_new_things_in_another_order_do_not_block_ea
 
     forward, backward = new, new[::-1]
     answers = await asyncio.gather(*(submit_all(these) for these in (forward, backward) * 2))
-    assert {frozenset(one.job_id for one in answer) for answer in answers} == {
-        frozenset(one.job_id for one in answers[0])
+    assert {frozenset(item.job_id for item in answer) for answer in answers} == {
+        frozenset(item.job_id for item in answers[0])
     }
     assert (await counts(dsn))["jobs"] == 5
 
@@ -332,7 +332,7 @@ async def test_only_live_jobs_of_this_owner_are_loaded(dsn: str) -> None:
         ended = await me.submit(single())
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'cancelled' WHERE job_id = %s", ended.job_id)
         loaded = await job_states.load(me.conn, me.id, [mine.job_id, others.job_id, ended.job_id, JobId(1)], me.graphs)
-    [one] = loaded
-    assert one.owner_epoch == 1
-    assert (one.state.job_id, one.state.priority, one.state.correlation_id) == (mine.job_id, 3, "c")
-    assert datetime.now(UTC) - one.state.created_at < timedelta(minutes=1)
+    [job] = loaded
+    assert job.owner_epoch == 1
+    assert (job.state.job_id, job.state.priority, job.state.correlation_id) == (mine.job_id, 3, "c")
+    assert datetime.now(UTC) - job.state.created_at < timedelta(minutes=1)

@@ -86,16 +86,16 @@ async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn
         await it.fleet.orchestrator()
         async with it.real_server() as url, linked(url) as holder, linked(url) as other:
             await it.fleet.submit(counting(x=1))
-            held = (await claimed(holder)).task_id
-            await holder.remember(held, "", b'{"n":1}', 60)
+            task_id = (await claimed(holder)).task_id
+            await holder.remember(task_id, "", b'{"n":1}', 60)
             with pytest.raises(TaskOver, match="not this worker's"):
-                await other.recall(held, "")
+                await other.recall(task_id, "")
             with pytest.raises(TaskOver, match="not this worker's"):
-                await other.remember(held, "", b'{"n":2}', None)
-            found = await holder.recall(held, "")
-            assert isinstance(found, Recalled)
-            assert found.output == b'{"n":1}'
-            assert await holder.recall(held, "2") is None
+                await other.remember(task_id, "", b'{"n":2}', None)
+            recalled = await holder.recall(task_id, "")
+            assert isinstance(recalled, Recalled)
+            assert recalled.output == b'{"n":1}'
+            assert await holder.recall(task_id, "2") is None
             await it.fleet.submit(counting(x=2))
             mine = (await claimed(other)).task_id
             assert await other.recall(mine, "") is None

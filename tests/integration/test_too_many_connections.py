@@ -77,8 +77,8 @@ async def test_what_serves_waits_as_long_as_it_takes(
     settings = load_settings(database_url=crowded)
 
     def begin(*, writable: bool) -> str:
-        with databases.database(settings, writable=writable) as found:
-            return found
+        with databases.database(settings, writable=writable) as url:
+            return url
 
     with pytest.raises(TooManyConnections):
         await asyncio.to_thread(begin, writable=False)

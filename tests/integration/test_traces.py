@@ -48,10 +48,10 @@ async def stumbling(ctx: HandlerContext) -> None:
 
 
 def by_name(exporter: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
-    found: dict[str, list[ReadableSpan]] = {}
+    grouped: dict[str, list[ReadableSpan]] = {}
     for span in exporter.get_finished_spans():
-        found.setdefault(span.name, []).append(span)
-    return found
+        grouped.setdefault(span.name, []).append(span)
+    return grouped
 
 
 def attempt_of(span: ReadableSpan) -> Any:
@@ -71,9 +71,9 @@ def test_one_trace_goes_from_the_request_to_the_handlers_own_span(
         with tracing.coming_from(PARENT):
             job_id = client.submit("greeting").job_id
         assert client.wait(job_id).status == "completed"
-    found = by_name(spans)
+    grouped = by_name(spans)
     [submit], [dispatch], [execute], [inner], [process] = (
-        found[name] for name in ("submit_job", "dispatch_node", "execute_own_span", "inner", "process_job")
+        grouped[name] for name in ("submit_job", "dispatch_node", "execute_own_span", "inner", "process_job")
     )
     assert f"{submit.parent.span_id:016x}" == PARENT.split("-")[2]
     assert is_child(dispatch, submit)
@@ -92,9 +92,9 @@ async def test_each_attempt_has_its_own_dispatch_in_the_jobs_trace(dsn: str, spa
         await running.worker()  # in a process of its own, as far as it knows
         job = await running.run(single("stumbling", retry=retry(1)), trace_parent=PARENT)
     assert job["status"] == "completed"
-    found = by_name(spans)
-    first, second = sorted(found["execute_stumbling"], key=attempt_of)
-    dispatches = {span.context.span_id: span for span in found["dispatch_node"]}
+    grouped = by_name(spans)
+    first, second = sorted(grouped["execute_stumbling"], key=attempt_of)
+    dispatches = {span.context.span_id: span for span in grouped["dispatch_node"]}
     assert len(dispatches) == 2
     for execution in (first, second):
         dispatch = dispatches[execution.parent.span_id]
@@ -102,7 +102,7 @@ async def test_each_attempt_has_its_own_dispatch_in_the_jobs_trace(dsn: str, spa
         assert f"{dispatch.parent.span_id:016x}" == PARENT.split("-")[2]
     assert (first.status.status_code, second.status.status_code) == (trace.StatusCode.ERROR, trace.StatusCode.UNSET)
     assert first.events[0].attributes["exception.type"] == "ValueError"
-    [process] = found["process_job"]
+    [process] = grouped["process_job"]
     assert process.status.status_code is trace.StatusCode.UNSET
     assert process.end_time - process.start_time >= (first.end_time - first.start_time)
 
@@ -141,12 +141,12 @@ def test_a_request_has_an_id_a_trace_and_a_line_in_the_log(
     write_workflow(tmp_path, GREETING)
     caplog.set_level(logging.DEBUG, "dagmaster.http.request_log")
     with server(dsn, tmp_path, works=False, own_span=own_span) as host, httpx.Client(base_url=host.url) as client:
-        given = client.get("/api/v1/jobs?status=failed", headers={"X-Request-ID": "mine-1"})
+        response = client.get("/api/v1/jobs?status=failed", headers={"X-Request-ID": "mine-1"})
         made = client.get("/api/v1/jobs/77", headers={"X-Request-ID": "not\tmine"})
         body = {"workflow_id": "greeting"}
         created = client.post("/api/v1/jobs", json=body, headers={"traceparent": PARENT})
         stored = _trace_parent(dsn, created.json()["job_id"])
-    assert given.headers["X-Request-ID"] == "mine-1"
+    assert response.headers["X-Request-ID"] == "mine-1"
     assert made.status_code == 404
     assert len(made.headers["X-Request-ID"]) == 16
     assert stored == PARENT

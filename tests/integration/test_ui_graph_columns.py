@@ -66,12 +66,12 @@ def test_a_column_is_as_short_as_its_values_allow() -> None:
 
 def test_columns_say_what_the_api_says() -> None:
     wide, rows = a_wide_job()
-    told = draw(JOB, wide, rows, [], last_event_id=3).model_dump(mode="json")
+    drawn = draw(JOB, wide, rows, [], last_event_id=3).model_dump(mode="json")
     packed = orjson.loads(orjson.dumps(draw_columns(JOB, wide, rows, [], last_event_id=3)))
-    assert (packed["status"], packed["last_event_id"]) == (told["status"], told["last_event_id"])
+    assert (packed["status"], packed["last_event_id"]) == (drawn["status"], drawn["last_event_id"])
     nodes = rows_of(packed["nodes"], DRAWN_OF_NODES)
-    assert [node["node_id"] for node in nodes] == [node["node_id"] for node in told["nodes"]]
-    for node, other in zip(nodes, told["nodes"], strict=True):
+    assert [node["node_id"] for node in nodes] == [node["node_id"] for node in drawn["nodes"]]
+    for node, other in zip(nodes, drawn["nodes"], strict=True):
         plain = set(DRAWN_OF_NODES) - {*TIMES, "children", "added", "error_message"}
         assert {name: node[name] for name in plain} == {name: other[name] for name in plain}
         assert node["error_message"] == (other["error_message"] and other["error_message"][:MAX_ERROR])
@@ -79,13 +79,13 @@ def test_columns_say_what_the_api_says() -> None:
         assert began == datetime.fromisoformat(other["started_at"])
     edges = rows_of(packed["edges"], ("source", "target", *DRAWN_OF_EDGES))
     assert [(nodes[edge["source"]]["node_id"], nodes[edge["target"]]["node_id"], edge["kind"]) for edge in edges] == [
-        (edge["source"], edge["target"], edge["kind"]) for edge in told["edges"]
+        (edge["source"], edge["target"], edge["kind"]) for edge in drawn["edges"]
     ]
 
 
 def test_columns_take_a_tenth_of_the_bytes() -> None:
     wide, rows = a_wide_job()
-    whole = draw(JOB, wide, rows, [], last_event_id=3).model_dump_json().encode()
+    plain = draw(JOB, wide, rows, [], last_event_id=3).model_dump_json().encode()
     packed = orjson.dumps(draw_columns(JOB, wide, rows, [], last_event_id=3))
-    assert len(packed) < len(whole) / 9
-    assert len(gzip.compress(packed)) < len(gzip.compress(whole))
+    assert len(packed) < len(plain) / 9
+    assert len(gzip.compress(packed)) < len(gzip.compress(plain))

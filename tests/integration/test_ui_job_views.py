@@ -47,8 +47,8 @@ FAILS = graph({"step": task("fail", "END", params={"password": "hunter2"}, retry
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
-    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, RETURNS, runs=True) as one:
-        yield one
+    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, RETURNS, runs=True) as started:
+        yield started
 
 
 async def run(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> JobId:
@@ -166,8 +166,8 @@ async def test_viewers_have_no_buttons_that_change_something(it: Web) -> None:
 
 async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: Web) -> None:
     job_id = await run(it, "asks")
-    asked = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(asked, lambda: [job_id])
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(query, lambda: [job_id])
     listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
     assert "needs approval" in listed
     assert "is-running" not in listed
@@ -181,21 +181,21 @@ async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: We
 async def test_the_page_draws_what_the_api_tells(it: Web) -> None:
     job_id = await run(it, "stumbles")
     await until_ended(it, job_id)
-    told = await it.get(f"/api/v1/jobs/{job_id}/graph")
+    graph = await it.get(f"/api/v1/jobs/{job_id}/graph")
     answer = await it.client.get(f"/ui/jobs/{job_id}/graph", headers={"Accept-Encoding": "gzip"})
     drawn = answer.json()
-    assert drawn["nodes"]["node_id"] == [node["node_id"] for node in told["nodes"]]
-    assert drawn["nodes"]["children"] == [node["children"] or None for node in told["nodes"]]
-    assert drawn["edges"]["length"] == len(told["edges"])
-    assert drawn["last_event_id"] == told["last_event_id"]
+    assert drawn["nodes"]["node_id"] == [node["node_id"] for node in graph["nodes"]]
+    assert drawn["nodes"]["children"] == [node["children"] or None for node in graph["nodes"]]
+    assert drawn["edges"]["length"] == len(graph["edges"])
+    assert drawn["last_event_id"] == graph["last_event_id"]
     assert f'data-graph="/ui/jobs/{job_id}/graph"' in await it.get(f"/ui/jobs/{job_id}")
     await it.get("/ui/jobs/1/graph", 404)
 
 
 async def test_a_job_says_by_when_it_has_to_end(it: Web) -> None:
     job_id = await run(it, "asks")
-    asked = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(asked, lambda: [job_id])  # From then on its owner writes nothing.
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(query, lambda: [job_id])  # From then on its owner writes nothing.
     assert "<dt>Deadline</dt>" not in await it.get(f"/ui/jobs/{job_id}?tab=data")
     await rows(
         it.dsn, "UPDATE dagapp.dag_jobs SET deadline_at = now() + interval '23.5 hours' WHERE job_id = %s", job_id
@@ -228,8 +228,8 @@ async def test_a_job_and_what_it_has_called_lead_to_each_other(it: Web) -> None:
     job_id = await run(it, "calls")
     await until_ended(it, job_id)
     async with opened(it.dsn, application="test") as conn:
-        found = await conn.execute("SELECT job_id FROM dagapp.dag_jobs WHERE parent_job_id = $1", [job_id])
-        [child] = await found.fetchall()
+        cursor = await conn.execute("SELECT job_id FROM dagapp.dag_jobs WHERE parent_job_id = $1", [job_id])
+        [child] = await cursor.fetchall()
     assert f"/ui/jobs/{child['job_id']}" in await it.get(f"/ui/jobs/{job_id}?tab=related")
     assert f"/ui/jobs/{job_id}/nodes/sub" in await it.get(f"/ui/jobs/{child['job_id']}?tab=related")
 

@@ -31,8 +31,8 @@ DAILY = graph({"a": task("echo", "END")}, "daily", start="a", schedule={"cron": 
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
-    async with web(dsn, ECHO, FAIL, ASK, DAILY, runs=True) as one:
-        yield one
+    async with web(dsn, ECHO, FAIL, ASK, DAILY, runs=True) as started:
+        yield started
 
 
 async def submitted(it: Web, workflow_id: str, **options: Any) -> JobId:
@@ -54,14 +54,14 @@ async def asking(it: Web, **options: Any) -> JobId:
 
 
 async def test_an_empty_database_says_what_to_do(dsn: str) -> None:
-    async with web(dsn) as one:
+    async with web(dsn) as empty:
         for name in LISTS:
-            assert "<h1>" in await one.get(f"/ui/{name}")
-        assert "Submit a job" in await one.get("/ui/nodes")
-        assert "dagmaster worker" in await one.get("/ui/workers")
-        assert "No orchestrator is running" in await one.get("/ui/queues")
-        assert "No keys yet" in await one.get("/ui/keys")
-        assert "Running, but something needs attention" in await one.get("/ui/health")
+            assert "<h1>" in await empty.get(f"/ui/{name}")
+        assert "Submit a job" in await empty.get("/ui/nodes")
+        assert "dagmaster worker" in await empty.get("/ui/workers")
+        assert "No orchestrator is running" in await empty.get("/ui/queues")
+        assert "No keys yet" in await empty.get("/ui/keys")
+        assert "Running, but something needs attention" in await empty.get("/ui/health")
 
 
 async def test_pages_are_for_those_who_may_look(it: Web) -> None:
@@ -113,17 +113,17 @@ async def test_nodes_are_found_by_status_workflow_and_text(it: Web) -> None:
     good, bad = await ended(it, "echoes"), await ended(it, "breaks")
     async with opened(it.dsn, application="test") as conn:
 
-        async def found(**wanted: Any) -> set[int]:
-            return {row["job_id"] for row in await search_nodes(conn, NodeSearch(**wanted), limit=50)}
+        async def matching(**filters: Any) -> set[int]:
+            return {row["job_id"] for row in await search_nodes(conn, NodeSearch(**filters), limit=50)}
 
-        assert await found() == {good, bad}
-        assert await found(statuses=["failed"]) == {bad}
-        assert await found(workflow_id="echoes") == {good}
-        assert await found(text="no way to") == {bad}
-        assert await found(text="%") == set()
-        assert await found(text=str(good)) == {good}
-        assert await found(statuses=["running", "pending"]) == set()
-        assert await found(since=datetime.now(UTC) + timedelta(hours=1)) == set()
+        assert await matching() == {good, bad}
+        assert await matching(statuses=["failed"]) == {bad}
+        assert await matching(workflow_id="echoes") == {good}
+        assert await matching(text="no way to") == {bad}
+        assert await matching(text="%") == set()
+        assert await matching(text=str(good)) == {good}
+        assert await matching(statuses=["running", "pending"]) == set()
+        assert await matching(since=datetime.now(UTC) + timedelta(hours=1)) == set()
 
 
 async def test_secrets_in_errors_are_hidden(it: Web) -> None:
@@ -168,10 +168,10 @@ async def test_results_of_children_and_of_added_tasks_know_their_handler(it: Web
     )
     since = datetime.now(UTC) - timedelta(hours=1)
     async with opened(it.dsn, application="test") as conn:
-        found = {(row["job_id"], row["node_id"]): row["handler"] for row in await list_results(conn, since=since)}
-        assert found[fanned["job_id"], "spread__0"] == "echo"
+        handlers = {(row["job_id"], row["node_id"]): row["handler"] for row in await list_results(conn, since=since)}
+        assert handlers[fanned["job_id"], "spread__0"] == "echo"
         [added] = await list_results(conn, since=since, handler="far")
-        assert (added["node_id"], found[job_id, "ask.1"]) == ("ask.1", "far")
+        assert (added["node_id"], handlers[job_id, "ask.1"]) == ("ask.1", "far")
 
 
 async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: Web) -> None:
@@ -179,13 +179,13 @@ async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: W
     waiting = await asking(it)
     async with opened(it.dsn, application="test") as conn:
 
-        async def found(*statuses: str) -> list[JobRow]:
+        async def matching(*statuses: str) -> list[JobRow]:
             return await list_jobs(conn, JobFilter(statuses), limit=50)
 
-        assert [row["job_id"] for row in await found("running", "pending")] == [waiting]
-        assert [row["job_id"] for row in await found("running", "failed")] == [waiting, bad]
+        assert [row["job_id"] for row in await matching("running", "pending")] == [waiting]
+        assert [row["job_id"] for row in await matching("running", "failed")] == [waiting, bad]
         counts = NodeCounts(keep=1)
-        jobs = await found()
+        jobs = await matching()
         first = await counts.of(conn, jobs)
         assert (first[good].counts, first[bad].counts["failed"]) == ({"completed": 3}, 1)
         await rows(it.dsn, "UPDATE dagapp.dag_node_states SET status = 'skipped'")
@@ -228,8 +228,8 @@ async def test_a_schedule_that_cannot_be_started_says_why(it: Web) -> None:
 
 
 async def test_health_shows_no_secret(dsn: str) -> None:
-    async with web(dsn, secret_key="abcdefghijklmnopqrst", database_url="postgresql://u:hunter2@h/d") as one:
-        shown = await one.get("/ui/health")
+    async with web(dsn, secret_key="abcdefghijklmnopqrst", database_url="postgresql://u:hunter2@h/d") as started:
+        shown = await started.get("/ui/health")
     assert "secret_key" in shown
     assert "abcdefghij" not in shown
     assert "hunter2" not in shown
@@ -307,8 +307,8 @@ def test_a_task_that_no_worker_can_run_is_unclaimable() -> None:
         {"queue": queue, "handler": handler, "waiting": 2, "oldest": now}
         for queue, handler in (("q", "echo"), ("q", "cut"), ("gpu", "echo"))
     ]
-    found = [(one.queue, one.handler, one.has_workers) for one in find_unclaimable(waiting, fleet)]
-    assert found == [("q", "cut", True), ("gpu", "echo", False)]
+    unclaimable = [(task.queue, task.handler, task.has_workers) for task in find_unclaimable(waiting, fleet)]
+    assert unclaimable == [("q", "cut", True), ("gpu", "echo", False)]
 
 
 def test_a_queue_is_listed_that_only_a_workflow_names() -> None:

@@ -64,7 +64,7 @@ class Past:
         async with opened(self.dsn, application="test") as conn:
             return await find_trouble(conn, Patience())
 
-    async def asked(self, ask: Any, *args: Any, **options: Any) -> Any:
+    async def read(self, ask: Any, *args: Any, **options: Any) -> Any:
         async with opened(self.dsn, application="test") as conn:
             return await ask(conn, *args, **options)
 
@@ -78,17 +78,17 @@ def past(dsn: str) -> Past:
 
 
 async def test_an_empty_database_has_nothing_to_tell(past: Past) -> None:
-    counts = await past.asked(job_counts)
+    counts = await past.read(job_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [0, 0, 0, 0, False]
     assert await past.trouble() == Trouble([], [], [], [], [], [], [])
-    assert await past.asked(runs_by_workflow, workflows=5, runs=5) == {}
+    assert await past.read(runs_by_workflow, workflows=5, runs=5) == {}
 
 
 async def test_jobs_are_counted_by_how_they_stand_and_how_they_ended_lately(past: Past) -> None:
     for status in ("pending", "running", "running", "completed", "failed", "cancelled"):
         await past.job(status)
     await past.job("failed", minutes=60 * 25)
-    counts = await past.asked(job_counts)
+    counts = await past.read(job_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [1, 2, 1, 1, True]
 
 
@@ -97,11 +97,11 @@ async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
 ) -> None:
     monkeypatch.setattr(dashboard, "SCAN_ENDED", 2)
     jobs = [await past.job("completed", minutes=minutes) for minutes in (90, 60.5, 30)]
-    async with web(past.dsn) as one:
-        shown = await one.get("/ui/")
+    async with web(past.dsn) as site:
+        shown = await site.get("/ui/")
         assert "in the last 1 h" in shown
         [path] = re.findall(r'id="tile-completed"\s+href="([^"]+)"', shown)
-        listed = re.findall(r'<tr id="job-(\d+)"', await one.get(unescape(path)))
+        listed = re.findall(r'<tr id="job-(\d+)"', await site.get(unescape(path)))
     assert listed == [str(jobs[2]), str(jobs[1])]
 
 
@@ -112,10 +112,10 @@ async def test_a_failure_is_told_for_a_day_however_many_jobs_have_ended_since(
     await past.job("failed", minutes=600, error="disk full")
     for minutes in (3, 2, 1):
         await past.job("completed", minutes=minutes)
-    assert (await past.asked(job_counts))["failed"] == 1
+    assert (await past.read(job_counts))["failed"] == 1
     assert [row["error"] for row in (await past.trouble()).failures] == ["disk full"]
-    async with web(past.dsn) as one:
-        tile = (await one.get("/ui/")).partition('id="tile-failed"')[2].partition("</a>")[0]
+    async with web(past.dsn) as site:
+        tile = (await site.get("/ui/")).partition('id="tile-failed"')[2].partition("</a>")[0]
     assert "in the last 24 h" in tile
 
 
@@ -140,9 +140,9 @@ async def test_failures_that_differ_only_in_numbers_and_ids_are_one(past: Past) 
     last = await past.job("failed", error="no file 4 of run 3f2b8c1e-1111-4000-8000-00000000abcd", minutes=1)
     await past.job("failed", error="disk full")
     await past.job("failed", workflow="other", error="disk full")
-    found = {(row["workflow_id"], row["jobs"], row["job_id"]) for row in (await past.trouble()).failures}
-    assert {(workflow, jobs) for workflow, jobs, _ in found} == {("w", 2), ("w", 1), ("other", 1)}
-    assert ("w", 2, last) in found
+    failures = {(row["workflow_id"], row["jobs"], row["job_id"]) for row in (await past.trouble()).failures}
+    assert {(workflow, jobs) for workflow, jobs, _ in failures} == {("w", 2), ("w", 1), ("other", 1)}
+    assert ("w", 2, last) in failures
 
 
 async def test_a_workflow_that_completed_after_it_failed_has_recovered(past: Past) -> None:
@@ -151,8 +151,8 @@ async def test_a_workflow_that_completed_after_it_failed_has_recovered(past: Pas
     await past.job("failed", workflow="well", error="x")
     await past.job("completed", workflow="well", minutes=1)
     await past.job("running", workflow="well", minutes=0)
-    found = [(row["workflow_id"], row["has_recovered"]) for row in (await past.trouble()).failures]
-    assert found == [("ill", False), ("well", True)]
+    failures = [(row["workflow_id"], row["has_recovered"]) for row in (await past.trouble()).failures]
+    assert failures == [("ill", False), ("well", True)]
 
 
 async def test_jobs_that_nobody_begins_stand_still(past: Past) -> None:
@@ -177,8 +177,8 @@ async def test_tasks_that_no_worker_would_take_are_found(past: Past) -> None:
         " VALUES ('a', 'h', 1, 'h', 'active', '{cpu}', '{other}', 1)",
     )
     trouble = await past.trouble()
-    found = {(row["queue"], row["tasks"], row["is_consumed"]) for row in trouble.untaken}
-    assert found == {("gpu", 2, False), ("cpu", 1, True)}
+    untaken = {(row["queue"], row["tasks"], row["is_consumed"]) for row in trouble.untaken}
+    assert untaken == {("gpu", 2, False), ("cpu", 1, True)}
     assert {row["why"] for row in trouble.still} == {"tasks"}
     await rows(past.dsn, "UPDATE dagapp.dag_workers SET queues = '{cpu, gpu}', handlers = NULL")
     assert (await past.trouble()).untaken == []
@@ -225,12 +225,12 @@ async def test_runs_are_the_newest_of_the_workflows_that_ran_last(past: Past) ->
     for minutes in (30, 20, 10):
         await past.job(workflow="often", minutes=minutes)
     await past.job(workflow="now", minutes=0)
-    found = await past.asked(runs_by_workflow, workflows=2, runs=2)
-    assert {name: [run["job_id"] for run in runs] for name, runs in found.items()} == {"now": [5], "often": [4, 3]}
-    everything = await past.asked(runs_by_workflow, workflows=9, runs=9)
+    recent = await past.read(runs_by_workflow, workflows=2, runs=2)
+    assert {name: [run["job_id"] for run in runs] for name, runs in recent.items()} == {"now": [5], "often": [4, 3]}
+    everything = await past.read(runs_by_workflow, workflows=9, runs=9)
     assert list(everything) == ["now", "often", "rare"]
-    assert [run["job_id"] for run in await past.asked(runs_of_workflow, "rare", runs=9)] == [1]
-    assert await past.asked(runs_of_workflow, "unknown", runs=9) == []
+    assert [run["job_id"] for run in await past.read(runs_of_workflow, "rare", runs=9)] == [1]
+    assert await past.read(runs_of_workflow, "unknown", runs=9) == []
 
 
 async def test_versions_know_how_often_they_ran(dsn: str) -> None:
@@ -241,7 +241,7 @@ async def test_versions_know_how_often_they_ran(dsn: str) -> None:
         async with opened(dsn, application="test") as conn:
             versions = await workflow_versions(conn, "chain")
             nodes = await grid_nodes(conn, [job_id], ["n0", "n1", "n2"])
-    assert [one["runs"] for one in versions] == [1, 2], "the newest first"
+    assert [version["runs"] for version in versions] == [1, 2], "the newest first"
     assert {key[1]: row["status"] for key, row in nodes.items()} == {"n0": "completed", "n1": "completed"}
 
 
@@ -291,7 +291,7 @@ def test_throughput_is_stacked_and_said_in_a_table() -> None:
 def test_durations_lead_to_their_jobs_and_show_the_median() -> None:
     chart = draw_durations([a_run("failed", 9, 2), a_run("completed", 5, 1)])
     assert chart is not None
-    assert [one.href for one in chart.columns] == ["/ui/jobs/1", "/ui/jobs/2"], "the newest on the right"
+    assert [column.href for column in chart.columns] == ["/ui/jobs/1", "/ui/jobs/2"], "the newest on the right"
     assert chart.up == ("10 s", "5 s", "0")
     assert chart.middle == 50.0
     assert "failed, 9 s" in chart.columns[1].tip

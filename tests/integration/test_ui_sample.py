@@ -26,7 +26,7 @@ async def test_an_empty_installation_offers_a_sample(dsn: str, folder: Path) -> 
         for page in ("/ui/", "/ui/submit"):
             assert SAMPLE in await it.get(page)
         added = await it.post(SAMPLE, None, 201)
-        assert [one["workflow_id"] for one in added["workflows"]] == ["sample"]
+        assert [workflow["workflow_id"] for workflow in added["workflows"]] == ["sample"]
         assert added["problems"] == []
         assert SAMPLE not in await it.get("/ui/submit")
         await it.post(SAMPLE, None, 409)

@@ -33,7 +33,7 @@ OURS = "http://127.0.0.1"
 
 
 @given(
-    st.text() | st.text(alphabet=st.characters(codec="latin-1")) | st.binary().map(lambda one: one.decode("latin-1"))
+    st.text() | st.text(alphabet=st.characters(codec="latin-1")) | st.binary().map(lambda data: data.decode("latin-1"))
 )
 def test_no_garbage_opens_a_session_or_breaks_the_lock(text: str) -> None:
     assert open_session(text, SECRET) is None
@@ -43,7 +43,7 @@ def test_no_garbage_opens_a_session_or_breaks_the_lock(text: str) -> None:
 def test_a_cookie_that_was_changed_anywhere_is_none(data: st.DataObject) -> None:
     sealed = new_session("key").sealed(SECRET)
     place = data.draw(st.integers(0, len(sealed) - 1))
-    letter = data.draw(st.characters(codec="ascii").filter(lambda one: one != sealed[place]))
+    letter = data.draw(st.characters(codec="ascii").filter(lambda character: character != sealed[place]))
     # The last letter of base64 without padding holds bits that say nothing.
     changed = open_session(sealed[:place] + letter + sealed[place + 1 :], SECRET)
     assert changed is None
@@ -83,9 +83,9 @@ async def sign_in(it: Web, role: Role = Role.OPERATOR, name: str = "ada", **form
 
 
 async def csrf(it: Web) -> str:
-    found = re.search(r'name="csrf-token" content="([^"]+)"', await it.get("/ui/jobs"))
-    assert found
-    return found[1]
+    match = re.search(r'name="csrf-token" content="([^"]+)"', await it.get("/ui/jobs"))
+    assert match
+    return match[1]
 
 
 async def test_without_a_session_every_page_leads_to_the_login_and_back(dsn: str) -> None:
@@ -119,13 +119,13 @@ async def test_the_cookie_is_kept_from_scripts_and_other_sites(dsn: str) -> None
         assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/" in cookie
         assert "Secure" not in cookie
         key = await text_of(it, "eve", Role.VIEWER)
-        for told in ({"base_url": "https://127.0.0.1"}, {"headers": {"X-Forwarded-Proto": "https"}}):
-            async with httpx.AsyncClient(**{"base_url": OURS, "transport": it.client._transport, **told}) as client:  # type: ignore[arg-type]
+        for options in ({"base_url": "https://127.0.0.1"}, {"headers": {"X-Forwarded-Proto": "https"}}):
+            async with httpx.AsyncClient(**{"base_url": OURS, "transport": it.client._transport, **options}) as client:  # type: ignore[arg-type]
                 assert "Secure" in (await client.post("/ui/login", data={"key": key})).headers["set-cookie"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "goes_to"),
+    ("target", "goes_to"),
     [
         ("/ui/jobs?status=failed", "/ui/jobs?status=failed"),
         ("//evil.example", "/ui/"),
@@ -140,10 +140,10 @@ async def test_the_cookie_is_kept_from_scripts_and_other_sites(dsn: str) -> None
         ("", "/ui/"),
     ],
 )
-async def test_nobody_is_led_to_another_site(dsn: str, wanted: str, goes_to: str) -> None:
+async def test_nobody_is_led_to_another_site(dsn: str, target: str, goes_to: str) -> None:
     async with guarded(dsn) as it:
-        assert (await sign_in(it, next=wanted)).headers["location"] == goes_to
-        again = await it.client.get("/ui/login", params={"next": wanted})
+        assert (await sign_in(it, next=target)).headers["location"] == goes_to
+        again = await it.client.get("/ui/login", params={"next": target})
         assert again.headers["location"] == goes_to
 
 
@@ -375,6 +375,6 @@ def test_the_fingerprint_changes_with_any_file(tmp_path: Path) -> None:
     for folder, name, content in zip(folders, "aaab", ("1", "1", "12", "1"), strict=True):
         folder.mkdir()
         (folder / name).write_text(content)
-    one, same, *others = map(fingerprint, folders)
-    assert one == same
-    assert len({one, *others}) == 3
+    first, same, *others = map(fingerprint, folders)
+    assert first == same
+    assert len({first, *others}) == 3

@@ -173,8 +173,10 @@ async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str)
         await running.completed(crowd, elsewhere)
         await pressure.run_once(conn)
         await running.completed(late)
-        found = [(data["queue"], data["state"], data["depth"]) for data in await said(dsn, "orchestrator_backpressure")]
-        assert found == [("q", "closed", 8), ("q", "open", 0)]
+        states = [
+            (data["queue"], data["state"], data["depth"]) for data in await said(dsn, "orchestrator_backpressure")
+        ]
+        assert states == [("q", "closed", 8), ("q", "open", 0)]
 
 
 async def test_the_chore_closes_and_opens_queues_by_itself(dsn: str) -> None:

@@ -229,11 +229,11 @@ async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_time
             await it.post(CHECKPOINT, body)
         await it.fleet.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
         history = (await it.get(f"{path}/checkpoints"))["items"]
-        assert [one["phase_name"] for one in history] == ["write", "read"]
+        assert [checkpoint["phase_name"] for checkpoint in history] == ["write", "read"]
         assert history[0]["state_data"] == {"password": "***"}
         assert (await it.get(path))["checkpoint_phase"] == "write"
-        told = (await it.get(f"{path}/timeline?event_types=node_checkpoint"))["events"]
-        assert [event["message"] for event in told] == ["checkpoint read", "checkpoint write"]
+        events = (await it.get(f"{path}/timeline?event_types=node_checkpoint"))["events"]
+        assert [event["message"] for event in events] == ["checkpoint read", "checkpoint write"]
         await it.post(RESULT, result(task_id), 202)
         await it.fleet.completed(job_of(task_id))
 

@@ -172,13 +172,13 @@ async def stage(dsn: str) -> AsyncIterator[tuple[Web, dict[str, str]]]:
         yield it, jobs
 
 
-def check(asked: Asked, answer: Any) -> None:
-    inner = answer[asked.within] if asked.within else answer
+def check(call: Asked, answer: Any) -> None:
+    inner = answer[call.within] if call.within else answer
     if isinstance(inner, list):
-        assert inner, f"{asked.path} gives an empty list"
+        assert inner, f"{call.path} gives an empty list"
         inner = inner[0]
-    missing = asked.fields - set(inner) if asked.fields else set()
-    assert not missing, f"{asked.path} lacks {missing}"
+    missing = call.fields - set(inner) if call.fields else set()
+    assert not missing, f"{call.path} lacks {missing}"
 
 
 def test_the_table_names_existing_routes() -> None:
@@ -188,44 +188,44 @@ def test_the_table_names_existing_routes() -> None:
         for route in cast("list[Any]", router.routes)
         for method in getattr(route, "methods", None) or ()
     }
-    assert {asked.name for asked in (*READS, *CHANGES)} <= routes
+    assert {call.name for call in (*READS, *CHANGES)} <= routes
 
 
 async def test_every_read_of_the_catalogue_answers_as_described(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
-        for asked in READS:
-            check(asked, await it.get(asked.path.format(**jobs), asked.status))
+        for call in READS:
+            check(call, await it.get(call.path.format(**jobs), call.status))
 
 
 # What changes a job needs one that nobody has changed before.
-OF_JOBS = [asked for asked in CHANGES if "{" in asked.path]
+OF_JOBS = [call for call in CHANGES if "{" in call.path]
 
 
-@pytest.mark.parametrize("asked", OF_JOBS, ids=[asked.path for asked in OF_JOBS])
-async def test_every_change_of_a_job_answers_as_described(dsn: str, asked: Asked) -> None:
+@pytest.mark.parametrize("call", OF_JOBS, ids=[call.path for call in OF_JOBS])
+async def test_every_change_of_a_job_answers_as_described(dsn: str, call: Asked) -> None:
     async with stage(dsn) as (it, jobs):
-        check(asked, await it.post(asked.path.format(**jobs), asked.body, asked.status))
+        check(call, await it.post(call.path.format(**jobs), call.body, call.status))
 
 
 async def test_every_other_change_of_the_catalogue_answers_as_described(dsn: str) -> None:
     async with stage(dsn) as (it, _):
-        for asked in CHANGES:
-            if asked not in OF_JOBS:
-                check(asked, await it.post(asked.path, asked.body, asked.status))
+        for call in CHANGES:
+            if call not in OF_JOBS:
+                check(call, await it.post(call.path, call.body, call.status))
 
 
 async def test_what_is_unknown_is_404(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
-        for name in sorted({asked.name for asked in (*READS, *CHANGES)} | {"GET /api/v1/jobs/{job_id}/explain"}):
+        for name in sorted({call.name for call in (*READS, *CHANGES)} | {"GET /api/v1/jobs/{job_id}/explain"}):
             method, path = name.split(" ")
             if "{" not in path:
                 continue
             for unknown in ("247845805292758904", "nonsense"):
-                asked = path.replace("{job_id}", unknown).replace("{node_id}", "work")
-                asked = asked.replace("{workflow_id}", unknown).replace("{name}", unknown).replace("{check}", unknown)
+                url = path.replace("{job_id}", unknown).replace("{node_id}", "work")
+                url = url.replace("{workflow_id}", unknown).replace("{name}", unknown).replace("{check}", unknown)
                 if "metrics" in path:
                     continue  # A workflow without jobs has no figures.
-                said = await it.ask(method, asked, 404, json={} if method == "POST" else None)
+                said = await it.ask(method, url, 404, json={} if method == "POST" else None)
                 assert said["error"]["code"] and said["error"]["message"]
         said = await it.get(f"/api/v1/jobs/{jobs['done']}/nodes/nope/progress", 404)
         assert "nope" in said["error"]["message"]

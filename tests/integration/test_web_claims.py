@@ -57,11 +57,11 @@ async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
+        [task] = await worker.claim()
         began = monotonic()
-        said = await worker.post("claim", {"limit": 4, "wait_seconds": 10, "reports": [done(one["task_id"])]})
+        said = await worker.post("claim", {"limit": 4, "wait_seconds": 10, "reports": [done(task["task_id"])]})
         assert monotonic() - began < 5
-        assert (said["tasks"], [one["outcome"] for one in said["outcomes"]]) == ([], ["accepted"])
+        assert (said["tasks"], [entry["outcome"] for entry in said["outcomes"]]) == ([], ["accepted"])
         await it.fleet.completed(job_id)
 
 
@@ -75,8 +75,8 @@ async def test_who_hangs_up_while_it_waits_loses_nothing(dsn: str) -> None:
                 await client.post(path, json={"limit": 4, "wait_seconds": 15}, timeout=0.5)
         await submitted(it)
         # Whether the claim noticed in time or not: the task is this worker's, or still waits.
-        claimed = [one["task_id"] for one in await worker.claim(wait_seconds=1)]
-        assert len(claimed or await worker.held()) == 1
+        claimed = [task["task_id"] for task in await worker.claim(wait_seconds=1)]
+        assert len(claimed or await worker.claimed()) == 1
 
 
 async def test_an_answer_that_got_lost_is_found_among_the_tasks(dsn: str) -> None:
@@ -118,11 +118,11 @@ async def test_a_report_may_be_sent_again(dsn: str) -> None:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
-        assert await worker.report(done(one["task_id"])) == ["accepted"]
-        assert await worker.report(done(one["task_id"], output={"n": 8})) == ["over"]
+        [task] = await worker.claim()
+        assert await worker.report(done(task["task_id"])) == ["accepted"]
+        assert await worker.report(done(task["task_id"], output={"n": 8})) == ["over"]
         [job] = await it.fleet.completed(job_id)
-        assert await worker.report(done(one["task_id"], output={"n": 9})) == ["over"]
+        assert await worker.report(done(task["task_id"], output={"n": 9})) == ["over"]
         assert job["result_data"]["work"] == {"n": 7}
         await it.fleet.is_clean()
         assert "result_ignored work" not in await it.fleet.trace(job_id)
@@ -133,8 +133,8 @@ async def test_two_who_send_the_same_report_at_once_are_heard_once(dsn: str) -> 
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
-        heard = await asyncio.gather(*(worker.report(done(one["task_id"])) for _ in range(5)))
+        [task] = await worker.claim()
+        heard = await asyncio.gather(*(worker.report(done(task["task_id"])) for _ in range(5)))
         assert sorted(outcome for [outcome] in heard) == ["accepted", *["over"] * 4]
         await it.fleet.completed(job_id)
 
@@ -180,11 +180,11 @@ async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
         claimed: list[Any] = []
         while len(claimed) < 2:
             claimed += await worker.claim()
-        large, small = (one["task_id"] for one in claimed)
+        large, small = (task["task_id"] for task in claimed)
         said = await worker.post("results", [done(large, output={"x": "y" * 2000}), done(small)])
-        assert [one["outcome"] for one in said["outcomes"]] == ["refused", "accepted"]
+        assert [entry["outcome"] for entry in said["outcomes"]] == ["refused", "accepted"]
         assert "the limit is 1,000" in said["outcomes"][0]["reason"]
-        assert await worker.held() == [large]
+        assert await worker.claimed() == [large]
         assert await worker.report(failed(large, permanent=True)) == ["accepted"]
         assert {job["status"] for job in await it.fleet.ended(*jobs)} == {"completed", "failed"}
 
@@ -203,9 +203,9 @@ async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn:
         operator = await it.key("me")
         made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=operator)
         first, second = await far(it, await it.key("a", Role.WORKER)), await far(it, await it.key("b", Role.WORKER))
-        [one] = await first.claim()
-        assert await second.report(done(one["task_id"], output={"n": "forged"})) == ["over"]
-        assert await first.report(done(one["task_id"])) == ["accepted"]
+        [task] = await first.claim()
+        assert await second.report(done(task["task_id"], output={"n": "forged"})) == ["over"]
+        assert await first.report(done(task["task_id"])) == ["accepted"]
         [job] = await it.fleet.completed(int(made["job_id"]))
         assert job["result_data"]["work"] == {"n": 7}
 
@@ -224,9 +224,9 @@ async def test_a_process_that_died_is_spoken_for_by_the_next_with_its_key(dsn: s
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        [one] = await (await far(it)).claim()
+        [task] = await (await far(it)).claim()
         heir = await far(it)
-        assert await heir.report(done(one["task_id"])) == ["accepted"]
+        assert await heir.report(done(task["task_id"])) == ["accepted"]
         await it.fleet.completed(job_id)
 
 
@@ -239,12 +239,12 @@ async def test_odd_values_are_stored_or_refused(dsn: str, odd: bytes) -> None:
         await it.fleet.orchestrator()
         await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
-        task = b'"task_id": "' + one["task_id"].encode() + b'"'
+        [task] = await worker.claim()
+        field = b'"task_id": "' + task["task_id"].encode() + b'"'
         bodies = {
             "heartbeat": b'{"stats": {"x": ' + odd + b"}}",
-            "checkpoints": b"{" + task + b', "phase": "p", "data": {"x": ' + odd + b'}, "artifacts": [' + odd + b"]}",
-            "results": b"[{" + task + b', "kind": "failed", "details": {"metrics": {"x": ' + odd + b"}}}]",
+            "checkpoints": b"{" + field + b', "phase": "p", "data": {"x": ' + odd + b'}, "artifacts": [' + odd + b"]}",
+            "results": b"[{" + field + b', "kind": "failed", "details": {"metrics": {"x": ' + odd + b"}}}]",
         }
         for verb, body in bodies.items():
             path, headers = f"{WORKERS}/{worker.id}/{verb}", {"content-type": "application/json"}
@@ -252,8 +252,8 @@ async def test_odd_values_are_stored_or_refused(dsn: str, odd: bytes) -> None:
             assert answer.status_code in (200, 201, 422), answer.text
         [again] = await worker.claim()
         path = f"{WORKERS}/{worker.id}/results"
-        task = b'"task_id": "' + again["task_id"].encode() + b'"'
+        field = b'"task_id": "' + again["task_id"].encode() + b'"'
         answer = await it.client.post(
-            path, content=b"[{" + task + b', "kind": "completed", "output": {"x": ' + odd + b"}}]"
+            path, content=b"[{" + field + b', "kind": "completed", "output": {"x": ' + odd + b"}}]"
         )
         assert answer.status_code in (200, 422), answer.text

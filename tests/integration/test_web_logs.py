@@ -24,20 +24,20 @@ class Stage:
     """One job of one node, `work`, whose attempts begin and end when the test says so."""
 
     it: Web
-    one: Owner
+    owner: Owner
     logs: TaskLogs
     attempt: int = 0
 
     @property
     def path(self) -> str:
-        return f"/api/v1/jobs/{self.one.job_id}/nodes/work"
+        return f"/api/v1/jobs/{self.owner.job_id}/nodes/work"
 
     @property
     def task_id(self) -> str:
-        return f"{self.one.job_id}_work_{self.attempt}"
+        return f"{self.owner.job_id}_work_{self.attempt}"
 
     async def start(self) -> None:
-        await self.one.advance(TaskStarted("work", self.task_id, "w", datetime.now(UTC)))
+        await self.owner.advance(TaskStarted("work", self.task_id, "w", datetime.now(UTC)))
 
     async def write(self, text: str) -> None:
         await self.logs.append(self.task_id, text.encode())
@@ -53,19 +53,19 @@ class Stage:
             error_types=("ValueError", "Exception"),
             details=details,
         )
-        await self.one.advance(failed)
+        await self.owner.advance(failed)
         self.attempt += 1
 
     async def complete(self) -> None:
-        await self.one.advance(TaskCompleted("work", self.task_id, "w", datetime.now(UTC), b"{}"))
+        await self.owner.advance(TaskCompleted("work", self.task_id, "w", datetime.now(UTC), b"{}"))
 
 
 @asynccontextmanager
 async def stage(dsn: str, **settings: Any) -> AsyncIterator[Stage]:
-    async with web(dsn, **settings) as it, owner(dsn) as one:
-        await one.submit(single(retry=retry(3)), submitted_by="ours")
-        await one.advance(Load())
-        yield Stage(it, one, open_task_logs(load_settings()))
+    async with web(dsn, **settings) as it, owner(dsn) as job_owner:
+        await job_owner.submit(single(retry=retry(3)), submitted_by="ours")
+        await job_owner.advance(Load())
+        yield Stage(it, job_owner, open_task_logs(load_settings()))
 
 
 async def test_the_log_is_read_whole_behind_an_offset_and_from_its_end(dsn: str) -> None:
@@ -86,12 +86,12 @@ async def test_a_text_is_found_in_the_whole_log_with_the_numbers_of_its_lines(ds
     async with stage(dsn) as on:
         await on.start()
         await on.write("Needle one\n" + "hay ä\n" * 200_000 + "the last needle")
-        found = await on.it.get(f"{on.path}/logs/search?text=NEEDLE")
-        assert [(line["number"], line["text"]) for line in found["lines"]] == [
+        matches = await on.it.get(f"{on.path}/logs/search?text=NEEDLE")
+        assert [(line["number"], line["text"]) for line in matches["lines"]] == [
             (1, "Needle one"),
             (200_002, "the last needle"),
         ]
-        assert (found["total"], found["log_lines"], found["attempt"]) == (2, 200_002, 1)
+        assert (matches["total"], matches["log_lines"], matches["attempt"]) == (2, 200_002, 1)
         some = await on.it.get(f"{on.path}/logs/search?text=%C3%A4&limit=3")
         assert (len(some["lines"]), some["total"]) == (3, 200_000)
         assert (await on.it.get(f"{on.path}/logs/search?text=nowhere"))["total"] == 0
@@ -124,7 +124,7 @@ async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
             return said
 
         assert await reason() == "attempt 1 of node 'work' has not started"
-        assert await reason(node="none") == f"job {on.one.job_id} has no node 'none'"
+        assert await reason(node="none") == f"job {on.owner.job_id} has no node 'none'"
         assert await on.it.get(f"{on.path.replace('work', 'none')}/attempts", status=404)
         await on.start()
         assert await reason() == "attempt 1 of node 'work' has written nothing yet"
@@ -189,7 +189,7 @@ async def test_the_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
 
 async def test_the_client_reads_and_follows(dsn: str) -> None:
     async with stage(dsn) as on, on.it.real_server() as url, AsyncClient(url) as client:
-        job_id = on.one.job_id
+        job_id = on.owner.job_id
         with pytest.raises(NotFound, match="has not started"):
             await anext(client.logs(job_id, "work"))
         await on.start()

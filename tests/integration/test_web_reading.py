@@ -41,9 +41,9 @@ async def test_the_timeline_is_told_in_words_and_summed_over_all_events(dsn: str
         assert page["has_more"]
         assert page["summary"]["total_events"] == len(await it.fleet.events(int(job_id)))
         assert page["summary"]["event_counts"]["node_completed"] == 3
-        rest = await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000&after={page['next_after']}")
-        assert rest["events"][-1]["message"].startswith("the job is completed after")
-        assert len(rest["events"]) == page["summary"]["total_events"] - 2
+        next_page = await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000&after={page['next_after']}")
+        assert next_page["events"][-1]["message"].startswith("the job is completed after")
+        assert len(next_page["events"]) == page["summary"]["total_events"] - 2
         only = await it.get(f"/api/v1/jobs/{job_id}/timeline?event_types=node_running,job_failed")
         assert [(event["event_type"], event["node_id"]) for event in only["events"]] == [
             ("node_started", node_id) for node_id in ("START", "work", "END")
@@ -89,7 +89,7 @@ async def test_how_nodes_and_attempts_ended_is_a_value_whatever_their_handler_sa
         node = await it.get(f"/api/v1/jobs/{job_id}/nodes/work")
         assert [attempt["ended_by"] for attempt in node["attempts"]] == ["failure", "failure"]
         drawn = (await it.get(f"/api/v1/jobs/{job_id}/graph"))["nodes"]
-        assert {one["node_id"]: one["ended_by"] for one in drawn} == ended
+        assert {node["node_id"]: node["ended_by"] for node in drawn} == ended
 
 
 async def test_a_graph_shows_what_lives_and_what_is_dead(dsn: str) -> None:
@@ -145,7 +145,7 @@ async def test_the_buckets_of_progress_sum_to_the_total(dsn: str) -> None:
         assert counts.pop("total") == sum(counts.values()) == 3
         assert counts["dispatched"] == 1
         assert progress["overall_percent"] == 33.3
-        assert [one["node_id"] for one in progress["current_tasks"]] == ["work"]
+        assert [task["node_id"] for task in progress["current_tasks"]] == ["work"]
         [waiting] = (await it.get("/api/v1/tasks?state=waiting&handler=echo"))["items"]
         assert waiting["task_id"] == f"{made['job_id']}_work_0"
         assert (await it.get("/api/v1/tasks?state=running"))["items"] == []
@@ -162,11 +162,11 @@ async def test_the_buckets_of_progress_sum_to_the_total(dsn: str) -> None:
 async def test_workflows_show_their_inputs_nodes_and_edges(dsn: str) -> None:
     async with web(dsn, forked()) as it:
         [listed] = (await it.get("/api/v1/workflows"))["workflows"]
-        whole = await it.get("/api/v1/workflows/forked")
-        assert listed["workflow_id"] == whole["workflow_id"] == "forked"
-        assert whole["inputs"]["required"] == ["items", "n"]
-        assert {"source": "choose", "target": "right", "branch": "no", "rule": "all_of"} in whole["edges"]
-        assert {node["node_id"]: node["queue"] for node in whole["nodes"]}["left"] == "q"
+        workflow = await it.get("/api/v1/workflows/forked")
+        assert listed["workflow_id"] == workflow["workflow_id"] == "forked"
+        assert workflow["inputs"]["required"] == ["items", "n"]
+        assert {"source": "choose", "target": "right", "branch": "no", "rule": "all_of"} in workflow["edges"]
+        assert {node["node_id"]: node["queue"] for node in workflow["nodes"]}["left"] == "q"
         await it.get("/api/v1/workflows/nothing", 404)
         await it.post("/api/v1/workflows/reload")
         assert (await it.get("/api/v1/audit"))["items"][0]["command"] == "workflows.reload"
@@ -235,8 +235,8 @@ async def test_lists_leave_large_outputs_to_the_node_that_has_them(dsn: str) -> 
             sizes = {node["node_id"]: (node["output"] is not None, node["output_bytes"]) for node in nodes}
             assert sizes["spread__0"] == (True, 21)
             assert sizes["spread__1"] == (False, 100_011)
-        whole = await it.get(f"{path}/nodes/spread__1")
-        assert len(whole["output"]["text"]) == 100_000
+        node = await it.get(f"{path}/nodes/spread__1")
+        assert len(node["output"]["text"]) == 100_000
 
 
 async def test_the_nodes_of_a_job_come_in_pages(dsn: str) -> None:

@@ -41,14 +41,14 @@ async def test_tasks_are_listed_with_those_that_have_ended(dsn: str) -> None:
         waiting = await it.post("/api/v1/jobs", {"workflow_id": "waits"}, 201)
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         listed = (await it.get("/api/v1/tasks"))["items"]
-        assert [(one["job_id"], one["state"], one["handler"]) for one in listed] == [
+        assert [(task["job_id"], task["state"], task["handler"]) for task in listed] == [
             (waiting["job_id"], "waiting", "nobody"),
             (made["job_id"], "completed", "echo"),
         ]
         second = await it.get("/api/v1/tasks?limit=1&offset=1")
-        assert [one["job_id"] for one in second["items"]] == [made["job_id"]]
+        assert [task["job_id"] for task in second["items"]] == [made["job_id"]]
         ended = await it.get(f"/api/v1/tasks?state=completed&job_id={made['job_id']}")
-        assert [one["task_id"] for one in ended["items"]] == [f"{made['job_id']}_work_0"]
+        assert [task["task_id"] for task in ended["items"]] == [f"{made['job_id']}_work_0"]
         assert (await it.get("/api/v1/tasks?state=failed"))["items"] == []
 
 
@@ -68,7 +68,7 @@ async def test_a_broken_workflow_file_degrades_the_health(dsn: str, tmp_path: Pa
     async with web(dsn, runs=True) as it:
         it.services.catalog = Catalog(tmp_path, queues=QueueRules(None, "q", is_open=True))
         health = await it.get("/health")
-        [check] = [one for one in health["checks"] if one["name"] == "workflows"]
+        [check] = [entry for entry in health["checks"] if entry["name"] == "workflows"]
         assert (health["status"], check["status"], check["details"]) == (
             "degraded",
             "degraded",
@@ -77,8 +77,8 @@ async def test_a_broken_workflow_file_degrades_the_health(dsn: str, tmp_path: Pa
 
 
 async def test_a_reload_reaches_the_other_servers(dsn: str, tmp_path: Path) -> None:
-    async with web(dsn) as asked, web(dsn) as other:
-        for it in (asked, other):
+    async with web(dsn) as first, web(dsn) as other:
+        for it in (first, other):
             it.services.catalog = Catalog(tmp_path, queues=QueueRules(None, "q", is_open=True))
         forgotten = asyncio.Event()
         watching = Reloading(other.services, forgotten.set)
@@ -86,7 +86,7 @@ async def test_a_reload_reaches_the_other_servers(dsn: str, tmp_path: Path) -> N
             await watching.look(conn)
             (tmp_path / "new.yaml").write_text(GOOD.format(name="new"))
             for ask in ("/api/v1/workflows/reload", "/api/v1/commands/cache.invalidate"):
-                await asked.post(ask, {} if "commands" in ask else None)
+                await first.post(ask, {} if "commands" in ask else None)
                 await watching.look(conn)
                 assert forgotten.is_set()
                 forgotten.clear()
@@ -102,4 +102,4 @@ async def test_the_items_of_a_fan_out_have_keys(dsn: str) -> None:
         await running.completed(await running.submit(fan(), {"items": items}))
         query = "SELECT fan_out_item_key AS key FROM dagapp.dag_node_states WHERE fan_out_index IS NOT NULL"
         keys = await rows(dsn, f"{query} ORDER BY fan_out_index")
-        assert [one["key"] for one in keys] == ["berlin", "7", "x1", None, None, None]
+        assert [item["key"] for item in keys] == ["berlin", "7", "x1", None, None, None]

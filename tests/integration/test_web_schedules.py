@@ -17,18 +17,19 @@ def scheduled(schedule: Any, workflow_id: str = "nightly", **fields: Any) -> Gra
     return graph({"work": task("echo", "END")}, workflow_id, start="work", schedule=schedule, **fields)
 
 
-async def sync(one: Web) -> None:
+async def sync(site: Web) -> None:
     """As a server does when it starts."""
-    async with one.services.pool.connection() as conn:
-        await sync_catalog(conn, one.services)
+    async with site.services.pool.connection() as conn:
+        await sync_catalog(conn, site.services)
 
 
 async def test_schedules_are_shown_with_their_next_times(dsn: str) -> None:
-    async with web(dsn, scheduled({"cron": "0 6 * * *", "timezone": "Europe/Berlin"}), scheduled(None, "other")) as one:
-        assert await one.get("/api/v1/schedules") == {"schedules": []}
-        await sync(one)
-        [shown] = (await one.get("/api/v1/schedules"))["schedules"]
-        assert shown == await one.get("/api/v1/schedules/nightly")
+    daily = {"cron": "0 6 * * *", "timezone": "Europe/Berlin"}
+    async with web(dsn, scheduled(daily), scheduled(None, "other")) as site:
+        assert await site.get("/api/v1/schedules") == {"schedules": []}
+        await sync(site)
+        [shown] = (await site.get("/api/v1/schedules"))["schedules"]
+        assert shown == await site.get("/api/v1/schedules/nightly")
     assert (shown["rule"], shown["timezone"], shown["catchup"]) == ("0 6 * * *", "Europe/Berlin", "last")
     times = [datetime.fromisoformat(at) for at in shown["next_times"]]
     assert len(times) == 5
@@ -39,38 +40,38 @@ async def test_schedules_are_shown_with_their_next_times(dsn: str) -> None:
 
 
 async def test_a_schedule_is_paused_and_resumed(dsn: str) -> None:
-    async with web(dsn, scheduled({"every": "1h"})) as one:
-        await sync(one)
-        key = await one.key("ada")
-        paused = await one.post("/api/v1/schedules/nightly/pause", headers=key)
+    async with web(dsn, scheduled({"every": "1h"})) as site:
+        await sync(site)
+        key = await site.key("ada")
+        paused = await site.post("/api/v1/schedules/nightly/pause", headers=key)
         assert (paused["paused_by"], paused["next_times"]) == ("ada", [])
-        resumed = await one.post("/api/v1/schedules/nightly/resume", headers=key)
+        resumed = await site.post("/api/v1/schedules/nightly/resume", headers=key)
         assert (resumed["paused_at"], resumed["paused_by"], resumed["rule"]) == (None, None, "every 1h")
-        audit = await one.get("/api/v1/audit", headers=key)
+        audit = await site.get("/api/v1/audit", headers=key)
         said = [entry["data"]["command"] for entry in audit["items"] if "schedules." in str(entry)]
         assert sorted(said) == ["schedules.pause", "schedules.resume", "schedules.sync"]
 
 
 async def test_a_triggered_schedule_runs_now(dsn: str) -> None:
-    async with web(dsn, scheduled("@yearly"), runs=True) as one:
-        await sync(one)
-        started = await one.post("/api/v1/schedules/nightly/trigger", status=201)
-        [job] = await one.fleet.completed(int(started["job_id"]))
+    async with web(dsn, scheduled("@yearly"), runs=True) as site:
+        await sync(site)
+        started = await site.post("/api/v1/schedules/nightly/trigger", status=201)
+        [job] = await site.fleet.completed(int(started["job_id"]))
         assert job["schedule_id"] == "nightly"
-        [shown] = (await one.get("/api/v1/schedules"))["schedules"]
+        [shown] = (await site.get("/api/v1/schedules"))["schedules"]
         assert (shown["last_job_id"], shown["last_job_status"]) == (started["job_id"], "completed")
 
 
 async def test_a_backfill_is_asked_for_and_done_once(dsn: str) -> None:
-    async with web(dsn, scheduled({"cron": "0 6 * * *", "timezone": "Europe/Berlin"})) as one:
-        await sync(one)
-        wanted = {"start": "2026-01-01", "end": "2026-01-04", "max_jobs": 2}
-        would = await one.post("/api/v1/schedules/nightly/backfill", {**wanted, "dry_run": True})
+    async with web(dsn, scheduled({"cron": "0 6 * * *", "timezone": "Europe/Berlin"})) as site:
+        await sync(site)
+        body = {"start": "2026-01-01", "end": "2026-01-04", "max_jobs": 2}
+        would = await site.post("/api/v1/schedules/nightly/backfill", {**body, "dry_run": True})
         assert (would["times"], would["submitted"], would["left"]) == (3, 0, 3)
         assert (would["first"], would["last"]) == ("2026-01-01T05:00:00Z", "2026-01-03T05:00:00Z")
-        first = await one.post("/api/v1/schedules/nightly/backfill", wanted)
+        first = await site.post("/api/v1/schedules/nightly/backfill", body)
         assert (first["submitted"], first["existing"], first["left"], len(first["job_ids"])) == (2, 0, 1, 2)
-        second = await one.post("/api/v1/schedules/nightly/backfill", wanted)
+        second = await site.post("/api/v1/schedules/nightly/backfill", body)
         assert (second["submitted"], second["existing"], second["left"]) == (1, 2, 0)
         assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs")) == 3
 
@@ -87,52 +88,52 @@ async def test_a_backfill_is_asked_for_and_done_once(dsn: str) -> None:
     ],
 )
 async def test_a_range_that_is_none_is_refused(dsn: str, wrong: dict[str, Any]) -> None:
-    async with web(dsn, scheduled("@daily")) as one:
-        await sync(one)
-        await one.post("/api/v1/schedules/nightly/backfill", wrong, status=422)
+    async with web(dsn, scheduled("@daily")) as site:
+        await sync(site)
+        await site.post("/api/v1/schedules/nightly/backfill", wrong, status=422)
 
 
 async def test_a_range_of_the_far_future_is_empty(dsn: str) -> None:
-    async with web(dsn, scheduled({"cron": "@daily", "timezone": "America/New_York"})) as one:
-        await sync(one)
+    async with web(dsn, scheduled({"cron": "@daily", "timezone": "America/New_York"})) as site:
+        await sync(site)
         far = {"start": "9999-01-01", "end": "9999-12-31T23:59:59.999999-12:00"}
-        assert (await one.post("/api/v1/schedules/nightly/backfill", far))["times"] == 0
+        assert (await site.post("/api/v1/schedules/nightly/backfill", far))["times"] == 0
         last_hour = {**far, "start": "9999-12-31T23:00:00-12:00"}
-        assert (await one.post("/api/v1/schedules/nightly/backfill", last_hour))["times"] == 0
+        assert (await site.post("/api/v1/schedules/nightly/backfill", last_hour))["times"] == 0
 
 
 @pytest.mark.parametrize("path", ["", "/pause", "/resume", "/trigger", "/backfill"])
 async def test_a_schedule_that_is_not_there_is_404(dsn: str, path: str) -> None:
-    async with web(dsn) as one:
+    async with web(dsn) as site:
         body = {"start": "2026-01-01", "end": "2026-01-02"} if path == "/backfill" else None
         method = "POST" if path else "GET"
-        answer = await one.ask(method, f"/api/v1/schedules/nightly{path}", 404, json=body)
+        answer = await site.ask(method, f"/api/v1/schedules/nightly{path}", 404, json=body)
         assert answer["error"]["code"] == "unknown_schedule"
 
 
 async def test_reading_the_workflows_again_reads_their_schedules(dsn: str) -> None:
-    async with web(dsn, scheduled("@daily"), scheduled("@daily", "second")) as one:
-        await one.post("/api/v1/workflows/reload")
-        one.services.catalog.register(scheduled("@hourly").workflow)
-        one.services.catalog.register(scheduled("@daily", "second", is_active=False).workflow)
-        await one.post("/api/v1/commands/cache.invalidate", {})
-        assert [row["cron"] for row in (await one.get("/api/v1/schedules"))["schedules"]] == ["0 * * * *"]
-        one.services.catalog.register(scheduled(None).workflow)
-        assert await one.post("/api/v1/schedules/sync") == {"added": [], "changed": [], "removed": ["nightly"]}
+    async with web(dsn, scheduled("@daily"), scheduled("@daily", "second")) as site:
+        await site.post("/api/v1/workflows/reload")
+        site.services.catalog.register(scheduled("@hourly").workflow)
+        site.services.catalog.register(scheduled("@daily", "second", is_active=False).workflow)
+        await site.post("/api/v1/commands/cache.invalidate", {})
+        assert [row["cron"] for row in (await site.get("/api/v1/schedules"))["schedules"]] == ["0 * * * *"]
+        site.services.catalog.register(scheduled(None).workflow)
+        assert await site.post("/api/v1/schedules/sync") == {"added": [], "changed": [], "removed": ["nightly"]}
 
 
 async def test_what_other_servers_have_is_left_alone_unless_it_is_pruned(dsn: str) -> None:
     async with web(dsn, scheduled("@daily", "theirs")) as other:
         await sync(other)
-    async with web(dsn, scheduled("@daily", "ours")) as one:
-        await sync(one)
-        names = [row["schedule_id"] for row in (await one.get("/api/v1/schedules"))["schedules"]]
+    async with web(dsn, scheduled("@daily", "ours")) as site:
+        await sync(site)
+        names = [row["schedule_id"] for row in (await site.get("/api/v1/schedules"))["schedules"]]
         assert names == ["ours", "theirs"]
-        assert (await one.post("/api/v1/schedules/sync", {"prune": True}))["removed"] == ["theirs"]
+        assert (await site.post("/api/v1/schedules/sync", {"prune": True}))["removed"] == ["theirs"]
 
 
 async def test_the_client_asks_for_all_of_it(dsn: str) -> None:
-    async with web(dsn, scheduled({"every": "1d"})) as one, one.real_server() as url, AsyncClient(url) as client:
+    async with web(dsn, scheduled({"every": "1d"})) as site, site.real_server() as url, AsyncClient(url) as client:
         assert (await client.sync_schedules()).added == ["nightly"]
         assert [row.schedule_id for row in await client.schedules()] == ["nightly"]
         assert (await client.pause_schedule("nightly")).paused_at is not None
@@ -148,13 +149,13 @@ async def test_the_client_asks_for_all_of_it(dsn: str) -> None:
 
 
 async def test_a_late_schedule_is_seen_by_whoever_watches(dsn: str) -> None:
-    async with web(dsn, scheduled("@daily"), scheduled("@daily", "second")) as one:
-        await sync(one)
-        await one.post("/api/v1/schedules/second/pause")
-        assert (await one.get("/health/schedules"))["status"] == "healthy"
+    async with web(dsn, scheduled("@daily"), scheduled("@daily", "second")) as site:
+        await sync(site)
+        await site.post("/api/v1/schedules/second/pause")
+        assert (await site.get("/health/schedules"))["status"] == "healthy"
         await rows(dsn, "UPDATE dagapp.dag_schedules SET next_at = now() - interval '2 minutes' RETURNING 1")
-        assert (await one.get("/health/schedules"))["status"] == "degraded"
-        assert (await one.get("/api/v1/schedules/nightly"))["is_late"]
-        metrics = await one.get("/metrics")
+        assert (await site.get("/health/schedules"))["status"] == "degraded"
+        assert (await site.get("/api/v1/schedules/nightly"))["is_late"]
+        metrics = await site.get("/metrics")
     for line in ("schedules_active 1.0", "schedules_paused 1.0", "schedules_late 1.0"):
         assert f"dagmaster_{line}" in metrics

@@ -200,11 +200,11 @@ REPORTS = {f"POST /api/v1/callbacks/{kind}" for kind in ("task-result", "task-pr
 
 
 def test_every_route_is_decided_upon() -> None:
-    found = {
+    roles = {
         name: ALL if allow is None or allow.roles is None else {role.value for role in allow.roles}
         for name, allow in ROUTES.items()
     }
-    assert found == DECIDED
+    assert roles == DECIDED
 
 
 async def test_the_openapi_document_says_whom_each_operation_allows(dsn: str) -> None:
@@ -292,8 +292,8 @@ async def test_a_task_token_opens_nothing_but_reports(dsn: str) -> None:
         for name in REPORTS:
             path = name.partition(" ")[2]
             body = {"task_id": "1_a_0", "status": "completed", "phase_name": "x", "progress_current": 1}
-            wanted = {"task-result": ("task_id", "status"), "task-progress": ("task_id", "progress_current")}
-            kept = wanted.get(path.rpartition("/")[2], ("task_id", "phase_name"))
+            fields = {"task-result": ("task_id", "status"), "task-progress": ("task_id", "progress_current")}
+            kept = fields.get(path.rpartition("/")[2], ("task_id", "phase_name"))
             answer = await it.client.post(path, json={key: body[key] for key in kept}, headers=token)
             assert answer.status_code == 403, answer.text
 
@@ -367,7 +367,7 @@ async def test_templates_in_fan_out_items_are_never_evaluated(dsn: str) -> None:
         job = await it.post("/api/v1/jobs", body, 201)
         [row] = await it.fleet.completed(int(job["job_id"]))
         results = row["result_data"]["gather"]["results"]
-        assert [one["echoed_params"]["text"] for one in results] == INJECTED
+        assert [result["echoed_params"]["text"] for result in results] == INJECTED
 
 
 REFUSED_URLS = [
@@ -479,6 +479,6 @@ async def test_changes_say_who_made_them(dsn: str) -> None:
         path = f"/api/v1/jobs/{job['job_id']}"
         for act in ("pause", "resume", "cancel"):
             await it.post(f"{path}/{act}", headers=ada)
-        told = {row["event_type"]: row["event_data"] for row in await it.fleet.events(int(job["job_id"]))}
-        assert (told["job_created"]["submitted_by"], told["job_created"]["actor"]) == ("nightly", "ada")
-        assert [told[f"job_{act}"]["actor"] for act in ("paused", "resumed", "cancelled")] == ["ada"] * 3
+        events = {row["event_type"]: row["event_data"] for row in await it.fleet.events(int(job["job_id"]))}
+        assert (events["job_created"]["submitted_by"], events["job_created"]["actor"]) == ("nightly", "ada")
+        assert [events[f"job_{act}"]["actor"] for act in ("paused", "resumed", "cancelled")] == ["ada"] * 3

@@ -73,8 +73,8 @@ async def test_a_key_is_checked_before_the_body_is_read(dsn: str, key: str | Non
         authorization = viewer if key == "viewer" else f"Bearer {key}"
         said = f"Authorization: {authorization}\r\n" if key else ""
         writer.write(f"{HEAD.format(length=4_000_000)}{said}\r\n".encode())  # It never comes.
-        found = await answer(reader)
-    assert found.startswith(b"HTTP/1.1 403" if key == "viewer" else b"HTTP/1.1 401")
+        response = await answer(reader)
+    assert response.startswith(b"HTTP/1.1 403" if key == "viewer" else b"HTTP/1.1 401")
 
 
 async def test_nonsense_without_a_key_is_refused_for_the_key(dsn: str) -> None:

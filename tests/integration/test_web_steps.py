@@ -23,8 +23,8 @@ LOST = graph({"sub": WorkflowNode(workflow="nowhere", next=("END",))}, "lost", s
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
-    async with web(dsn, WAITING, ASKING, CALLING, CIRCLE, LOST, runs=True) as one:
-        yield one
+    async with web(dsn, WAITING, ASKING, CALLING, CIRCLE, LOST, runs=True) as started:
+        yield started
 
 
 async def submitted(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> str:
@@ -41,8 +41,8 @@ async def until_running(it: Web, job_id: str, node_id: str) -> None:
 async def test_a_signal_carries_its_data_to_the_node(it: Web) -> None:
     key = await it.key("ann")
     job_id = await submitted(it, "waiting", key)
-    told = await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"data": {"rows": 17}}, 202, headers=key)
-    assert (told["job_id"], told["name"]) == (job_id, "go")
+    reply = await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"data": {"rows": 17}}, 202, headers=key)
+    assert (reply["job_id"], reply["name"]) == (job_id, "go")
     [job] = await it.fleet.completed(int(job_id))
     assert job["result_data"]["w"]["signal"] == {"name": "go", "data": {"rows": 17}, "actor": "ann"}
     again = await it.post(f"/api/v1/jobs/{job_id}/signals/go", None, 409, headers=key)
@@ -83,7 +83,7 @@ async def test_only_the_key_of_an_approver_approves(it: Web) -> None:
     timeline = await it.get(
         f"/api/v1/jobs/{job_id}/timeline?event_types=approval_requested,approval_decided", headers=ann
     )
-    assert [one["event_type"] for one in timeline["events"]] == ["approval_requested", "approval_decided"]
+    assert [event["event_type"] for event in timeline["events"]] == ["approval_requested", "approval_decided"]
 
 
 async def test_where_there_are_no_keys_nobody_is_an_approver(it: Web) -> None:

@@ -68,11 +68,11 @@ async def test_the_stream_of_a_whole_job_is_its_timeline(dsn: str) -> None:
 async def test_a_stream_goes_on_in_the_middle(dsn: str) -> None:
     async with web(dsn, chain(4), runs=True) as it, it.real_server() as url:
         job_id = await ran(it, "chain")
-        whole = await timeline(it, job_id)
-        middle = whole[5]["event_id"]
-        assert await listen(url, job_id, f"?after={middle}") == whole[6:]
-        assert await listen(url, job_id, **{"Last-Event-ID": middle}) == whole[6:]
-        assert await listen(url, job_id, f"?after={whole[-1]['event_id']}") == []
+        events = await timeline(it, job_id)
+        middle = events[5]["event_id"]
+        assert await listen(url, job_id, f"?after={middle}") == events[6:]
+        assert await listen(url, job_id, **{"Last-Event-ID": middle}) == events[6:]
+        assert await listen(url, job_id, f"?after={events[-1]['event_id']}") == []
         await it.get(f"/api/v1/jobs/{job_id}/stream", 422, headers={"Last-Event-ID": "x"})
 
 
@@ -165,10 +165,10 @@ async def test_a_websocket_gives_the_same_and_closes_at_the_end(dsn: str) -> Non
     async with web(dsn, chain(3), runs=True) as it, it.real_server() as url:
         made = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
         live, code = await watch(url, f"/ws/jobs/{made['job_id']}")
-        whole = await timeline(it, made["job_id"])
-        assert (live, code) == (whole, 1000)
-        rest, _ = await watch(url, f"/ws/jobs/{made['job_id']}?after={whole[2]['event_id']}")
-        assert rest == whole[3:]
+        events = await timeline(it, made["job_id"])
+        assert (live, code) == (events, 1000)
+        later, _ = await watch(url, f"/ws/jobs/{made['job_id']}?after={events[2]['event_id']}")
+        assert later == events[3:]
 
 
 async def test_a_websocket_needs_a_key_that_may_see_the_job(dsn: str) -> None:
@@ -178,9 +178,9 @@ async def test_a_websocket_needs_a_key_that_may_see_the_job(dsn: str) -> None:
         viewer, worker = await it.key("viewer", Role.VIEWER), await it.key("worker", Role.WORKER)
         partner = await it.key("partner", Role.PARTNER)
         text = viewer["Authorization"].removeprefix("Bearer ")
-        whole = await timeline_with(it, job_id, viewer)
-        assert await watch(url, path, first={"key": text}) == (whole, 1000)
-        assert await watch(url, path, additional_headers=viewer) == (whole, 1000)
+        events = await timeline_with(it, job_id, viewer)
+        assert await watch(url, path, first={"key": text}) == (events, 1000)
+        assert await watch(url, path, additional_headers=viewer) == (events, 1000)
         assert await watch(url, path, first={"key": "dm_wrong"}) == ([], 4401)
         assert await watch(url, path, first=["nothing"]) == ([], 4401)
         assert await watch(url, f"{path}?key={text}") == ([], 4401)
@@ -217,12 +217,12 @@ async def test_who_watches_by_digests_gets_few_messages_however_much_happens(dsn
         began = monotonic()
         digests, code = await watch(url, f"/ws/jobs/{made['job_id']}?digest=1")
         took = monotonic() - began
-        whole = await timeline(it, made["job_id"])
+        events = await timeline(it, made["job_id"])
     assert code == 1000
-    assert len(whole) > 200
-    assert sum(one["events"] for one in digests) == len(whole)
+    assert len(events) > 200
+    assert sum(digest["events"] for digest in digests) == len(events)
     assert len(digests) <= 2 + took / DIGEST_SECONDS
-    assert digests[-1]["event_id"] == whole[-1]["event_id"]
-    told = {entry["node_id"]: entry["event_type"] for one in digests for entry in one["nodes"]}
-    assert told["spread"] == "node_completed"
-    assert not [name for name in told if "__" in name]
+    assert digests[-1]["event_id"] == events[-1]["event_id"]
+    last_events = {entry["node_id"]: entry["event_type"] for digest in digests for entry in digest["nodes"]}
+    assert last_events["spread"] == "node_completed"
+    assert not [name for name in last_events if "__" in name]

@@ -9,7 +9,7 @@ from dagmaster.store.schema import HEAD
 
 
 async def audited(it: Web, **options: Any) -> list[tuple[str | None, str | None]]:
-    return [(one["command"], one["actor"]) for one in (await it.get("/api/v1/audit", **options))["items"]]
+    return [(entry["command"], entry["actor"]) for entry in (await it.get("/api/v1/audit", **options))["items"]]
 
 
 async def test_a_command_is_run_at_once_and_leaves_one_trace(dsn: str) -> None:
@@ -124,7 +124,8 @@ async def test_a_handler_is_tried_only_where_that_is_allowed_and_by_somebody(dsn
         tried = await it.post(path, {"params": {"a": 1, "password": "x"}}, headers=me)
         assert tried["success"]
         assert "x" not in str(tried["output"].values())
-        assert "echo" in [one["name"] for one in (await it.get("/api/v1/test/handlers", headers=me))["handlers"]]
+        handlers = (await it.get("/api/v1/test/handlers", headers=me))["handlers"]
+        assert "echo" in [handler["name"] for handler in handlers]
         await it.post("/api/v1/test/handler/nothing", {}, 404, headers=me)
         await it.post(path, {"timeout_seconds": 61}, 422, headers=me)
         await rows(dsn, "UPDATE dagapp.dag_api_keys SET revoked_at = now()")
@@ -141,10 +142,10 @@ async def test_the_doctor_looks_and_repairs(dsn: str) -> None:
                VALUES (17, 'w', 1, 'h', 'completed', 0, 'gone', now(), now(), now() - interval '1 hour',
                    now() - interval '1 hour')""",
         )
-        found = {one["name"]: one for one in (await it.get("/api/v1/doctor"))["findings"]}
-        assert found["owned_ended_jobs"]["is_open"]
-        assert found["owned_ended_jobs"]["examples"][0]["job_id"] == "17"
-        repaired = {one["name"]: one for one in (await it.post("/api/v1/doctor/repair"))["findings"]}
+        findings = {finding["name"]: finding for finding in (await it.get("/api/v1/doctor"))["findings"]}
+        assert findings["owned_ended_jobs"]["is_open"]
+        assert findings["owned_ended_jobs"]["examples"][0]["job_id"] == "17"
+        repaired = {finding["name"]: finding for finding in (await it.post("/api/v1/doctor/repair"))["findings"]}
         assert not repaired["owned_ended_jobs"]["is_open"]
         [trace] = (await it.get("/api/v1/jobs/17/timeline?event_types=command"))["events"]
         assert trace["data"]["command"] == "doctor.repair"

@@ -23,9 +23,9 @@ async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
             while not claimed:
                 claimed = await worker.claim(reports=reports)
                 reports = []
-            [one] = claimed
-            assert (one["params"], one["handler"], one["queue"], one["checkpoint"]) == ({"x": 1}, "echo", "q", None)
-            reports = [done(one["task_id"], output={"was": one["node_id"]})]
+            [task] = claimed
+            assert (task["params"], task["handler"], task["queue"], task["checkpoint"]) == ({"x": 1}, "echo", "q", None)
+            reports = [done(task["task_id"], output={"was": task["node_id"]})]
         assert await worker.report(*reports) == ["accepted"]
         [job] = await it.fleet.completed(int(made["job_id"]))
         assert job["result_data"]["n2"] == {"was": "n2"}
@@ -94,11 +94,11 @@ async def test_a_heartbeat_tells_what_was_withdrawn(dsn: str) -> None:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
-        assert (await worker.beat(one["task_id"]))["withdrawn"] == []
+        [task] = await worker.claim()
+        assert (await worker.beat(task["task_id"]))["withdrawn"] == []
         await it.post(f"/api/v1/jobs/{job_id}/cancel", {})
         await it.fleet.ended(job_id)
-        assert (await worker.beat(one["task_id"], "nonsense"))["withdrawn"] == [one["task_id"], "nonsense"]
+        assert (await worker.beat(task["task_id"], "nonsense"))["withdrawn"] == [task["task_id"], "nonsense"]
 
 
 async def test_who_leaves_gives_back_what_it_holds(dsn: str) -> None:

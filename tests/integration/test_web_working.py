@@ -20,7 +20,7 @@ async def test_progress_and_checkpoints_of_a_task(dsn: str) -> None:
             {"task_id": task_id, "phase": "one", "data": {"n": 1}},
             {"task_id": task_id, "phase": "two", "data": {"n": 2, "odd": "\u0000"}, "artifacts": [{"path": "x"}]},
         ]
-        saved = [await worker.post("checkpoints", one, 201) for one in checkpoints]
+        saved = [await worker.post("checkpoints", checkpoint, 201) for checkpoint in checkpoints]
         await worker.report(failed(task_id))
         [second] = await worker.claim()
         assert second["checkpoint"] == {
@@ -41,8 +41,8 @@ async def test_of_a_task_that_is_not_the_workers_nothing_is_kept(dsn: str) -> No
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         holder, other = await far(it), await far(it)
-        [one] = await holder.claim()
-        task_id = one["task_id"]
+        [task] = await holder.claim()
+        task_id = task["task_id"]
         await other.post("progress", [{"task_id": task_id, "current": 1, "message": "forged"}], 204)
         assert await rows(dsn, "SELECT * FROM dagapp.dag_task_results") == []
         refused = await other.post("checkpoints", {"task_id": task_id, "phase": "x"}, 409)
@@ -61,8 +61,8 @@ async def test_a_log_is_kept_once_however_often_it_is_sent(dsn: str) -> None:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
-        task_id = one["task_id"]
+        [task] = await worker.claim()
+        task_id = task["task_id"]
         first = {"task_id": task_id, "offset": 0, "text": "one\n"}
         second = {"task_id": task_id, "offset": 4, "data": "AP8K"}
         said = await worker.post("logs", [first, first, second])
@@ -82,11 +82,11 @@ async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
         await it.fleet.orchestrator()
         await submitted(it)
         holder, other = await far(it), await far(it)
-        [one] = await holder.claim()
-        for task_id in (one["task_id"], "../../etc/passwd"):
+        [task] = await holder.claim()
+        for task_id in (task["task_id"], "../../etc/passwd"):
             said = await other.post("logs", [{"task_id": task_id, "offset": 0, "text": "forged"}])
             assert said["logs"] == [{"task_id": task_id, "outcome": "over", "size": 0}]
-        assert await it.services.task_logs.size(one["task_id"]) is None
+        assert await it.services.task_logs.size(task["task_id"]) is None
 
 
 async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
@@ -94,11 +94,11 @@ async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
         await it.fleet.orchestrator()
         await submitted(it)
         worker = await far(it)
-        [one] = await worker.claim()
+        [task] = await worker.claim()
         for offset in range(0, 100_000, 10_000):
-            said = await worker.post("logs", [{"task_id": one["task_id"], "offset": offset, "text": "x" * 10_000}])
+            said = await worker.post("logs", [{"task_id": task["task_id"], "offset": offset, "text": "x" * 10_000}])
         assert said["logs"][0]["outcome"] == "over"
-        assert await it.services.task_logs.size(one["task_id"]) == said["logs"][0]["size"] < 10_000
+        assert await it.services.task_logs.size(task["task_id"]) == said["logs"][0]["size"] < 10_000
 
 
 @pytest.mark.parametrize("wrong", [{}, {"text": "x", "data": "eA=="}, {"data": "no base64!"}])

@@ -20,13 +20,13 @@ class Phases:
     def __init__(self, hold_in: str | None = None, fail_after: str | None = None) -> None:
         self.ran: Counter[str] = Counter()
         self.hold_in, self.fail_after = hold_in, fail_after
-        self.held, self.go_on = asyncio.Event(), asyncio.Event()
+        self.is_held, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, ctx: HandlerContext) -> AsyncIterator[Any]:
         done = list(ctx.resumed_from.data["done"]) if ctx.resumed_from else []
         for phase in ctx.remaining(PHASES):
             if phase == self.hold_in:
-                self.held.set()
+                self.is_held.set()
                 await self.go_on.wait()
             self.ran[phase] += 1
             done.append(phase)
@@ -58,8 +58,8 @@ async def test_an_attempt_that_failed_is_taken_up_after_its_last_phase(dsn: str)
         assert saved[1]["state_data"] == {"done": ["one", "two"]}
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
         events = await running.events(job_id, "node_checkpoint", "node_failed", "node_retrying")
-        told = [row["checkpoint_name"] or row["event_type"] for row in events]
-        assert told == ["one", "two", "node_failed", "node_retrying", "three", "four"]
+        names = [row["checkpoint_name"] or row["event_type"] for row in events]
+        assert names == ["one", "two", "node_failed", "node_retrying", "three", "four"]
     assert phases.ran == dict.fromkeys(PHASES, 1)
 
 
@@ -85,7 +85,7 @@ async def test_the_phases_of_a_killed_worker_are_not_done_again(dsn: str) -> Non
         await running.orchestrator(worker_lost_after_seconds=1.0)
         first = await running.worker()
         job_id = await running.submit(single("phases", retry=retry(2)))
-        await asyncio.wait_for(phases.held.wait(), 20)
+        await asyncio.wait_for(phases.is_held.wait(), 20)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE checkpoint_phase = 'two'")
         assert (await running.nodes(job_id))["work"]["checkpoint_data"] == {"done": ["one", "two"]}
         await first.kill()
@@ -101,7 +101,7 @@ async def test_a_worker_that_stops_gives_back_a_task_at_its_next_checkpoint(dsn:
         await running.orchestrator()
         first = await running.worker(shutdown_grace_seconds=60)
         job_id = await running.submit(single("phases"))  # Without retries: to be given back costs none.
-        await asyncio.wait_for(phases.held.wait(), 20)
+        await asyncio.wait_for(phases.is_held.wait(), 20)
         stopping = asyncio.create_task(first.stop())
         await wait_until(lambda: first.it.is_stopping)
         phases.go_on.set()

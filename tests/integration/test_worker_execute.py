@@ -37,7 +37,7 @@ def an_execution(known: Registry, pool: Executor, **more: Any) -> ExecutionConte
         return None
 
     limit = more.pop("max_output_bytes", 1_000_000)
-    given = {
+    fields = {
         "registry": known,
         "threads": pool,
         "children": Children(known, (), max_output_bytes=limit),
@@ -51,12 +51,12 @@ def an_execution(known: Registry, pool: Executor, **more: Any) -> ExecutionConte
         "cache": ResultCache(lambda: None),
         "open_secrets": no_checkpoint,
     }
-    return ExecutionContext(**{**given, **more})
+    return ExecutionContext(**{**fields, **more})
 
 
 def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
-    given = {"timeout_seconds": 10.0, "retry_count": 0, "dispatched_at": datetime.now(UTC), **more}
-    return TaskMessage(TaskId("7_work_0"), JobId(7), "work", handler, "q", params, **given)
+    fields = {"timeout_seconds": 10.0, "retry_count": 0, "dispatched_at": datetime.now(UTC), **more}
+    return TaskMessage(TaskId("7_work_0"), JobId(7), "work", handler, "q", params, **fields)
 
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
@@ -195,15 +195,15 @@ async def test_a_timeout_of_the_handlers_own_is_its_own(pool: Executor) -> None:
 
 
 async def test_a_thread_is_told_that_its_time_is_over(pool: Executor) -> None:
-    told: list[bool] = []
+    waits: list[bool] = []
 
     def patient(ctx: HandlerContext) -> None:
-        told.append(ctx.cancelled.wait(20))
+        waits.append(ctx.cancelled.wait(20))
 
     report = await run(pool, patient, timeout_seconds=0.05)
     assert report.error == "timed out after 0.05 s"
     pool.shutdown(wait=True)
-    assert told == [True]
+    assert waits == [True]
 
 
 async def test_plain_functions_do_not_block_the_loop(pool: Executor) -> None:

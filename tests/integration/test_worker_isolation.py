@@ -28,10 +28,10 @@ def known(**functions: Any) -> Registry:
 
 async def log_of(task_id: str) -> bytes:
     logs = open_task_logs(load_settings())
-    whole = b""
-    while piece := await logs.read(task_id, len(whole)):
-        whole += piece
-    return whole
+    content = b""
+    while piece := await logs.read(task_id, len(content)):
+        content += piece
+    return content
 
 
 async def a_worker(running: Fleet, **options: Any) -> Any:

@@ -53,8 +53,8 @@ async def test_a_plain_function_may_tell_from_its_thread_as_often_as_it_likes(ds
         worker = await running.worker(progress_interval_seconds=0.05)
         job_id = await running.submit(single("work"))
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_task_results WHERE progress_message = 'last'")
-        [told] = await rows(dsn, OF, job_id)
-        assert (told["progress_current"], told["progress_percent"], told["worker_id"]) == (7, None, worker.id)
+        [row] = await rows(dsn, OF, job_id)
+        assert (row["progress_current"], row["progress_percent"], row["worker_id"]) == (7, None, worker.id)
         may_end.set()
         await running.completed(job_id)
 

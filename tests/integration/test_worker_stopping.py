@@ -151,9 +151,9 @@ async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeyp
         assert len(seen) == 2
 
 
-async def want(dsn: str, worker_id: WorkerId, wanted: str) -> bool:
+async def want(dsn: str, worker_id: WorkerId, state: str) -> bool:
     async with opened(dsn, application="test") as conn:
-        return await want_worker(conn, worker_id, wanted)
+        return await want_worker(conn, worker_id, state)
 
 
 async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn: str) -> None:

@@ -42,8 +42,8 @@ def raising(kind: type[BaseException]) -> dict[str, Callable[..., Any]]:
     async def in_inner_task(ctx: Context) -> None:
         await asyncio.create_task(in_loop(ctx))
 
-    found = (in_loop, in_thread, in_generator, in_inner_task)
-    return {f"{kind.__name__}_{function.__name__}": function for function in found}
+    functions = (in_loop, in_thread, in_generator, in_inner_task)
+    return {f"{kind.__name__}_{function.__name__}": function for function in functions}
 
 
 async def test_whatever_a_handler_raises_ends_its_own_attempt_and_nothing_else(dsn: str) -> None:

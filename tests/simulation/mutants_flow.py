@@ -182,7 +182,7 @@ def wait_for_what_had_ended_before(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def leave_out_nodes_when_they_are_added_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dynamic_nodes, "_wait_for_more", lambda changes, node, given: None)
+    patch.setattr(dynamic_nodes, "_wait_for_more", lambda changes, node, nodes: None)
 
 
 @mutant

@@ -341,8 +341,8 @@ def _all_of_any(job: JobState, node: NodeState) -> reasons.Undecided:
 
 def without(kind: Kind) -> Any:
     def lie(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
-        found = [reason for reason in reasons.reasons(job, node, facts, now) if reason is not kind]
-        return found or [Kind.ABOUT_TO_RUN]
+        remaining = [reason for reason in reasons.reasons(job, node, facts, now) if reason is not kind]
+        return remaining or [Kind.ABOUT_TO_RUN]
 
     return lie
 

@@ -30,9 +30,9 @@ def test_other_seeds_are_other_worlds() -> None:
 
 
 def test_progress_is_told_after_each_run() -> None:
-    told: list[int] = []
-    report = run_many(range(3), on_progress=lambda report: told.append(report.runs))
-    assert told == [1, 2, 3]
+    counts: list[int] = []
+    report = run_many(range(3), on_progress=lambda report: counts.append(report.runs))
+    assert counts == [1, 2, 3]
     assert isinstance(report, Report) and report.steps > 0
 
 
@@ -79,32 +79,32 @@ def _first_failure() -> SimulationFailed:
 
 
 def test_the_workflows_have_everything_in_them() -> None:
-    found: Counter[str] = Counter()
+    features: Counter[str] = Counter()
     for seed in range(200):
         case = prepare(seed).case
         for node in case.blueprint.workflow.nodes.values():
-            found[node.type] += 1
-            found["any_of"] += bool(node.depends_on and node.depends_on.any_of)
-            found["all_of"] += bool(node.depends_on and node.depends_on.all_of)
+            features[node.type] += 1
+            features["any_of"] += bool(node.depends_on and node.depends_on.any_of)
+            features["all_of"] += bool(node.depends_on and node.depends_on.all_of)
             if isinstance(node, ConditionalNode):
-                found[f"{len(node.branches)} branches"] += 1
-                found["branch to nowhere"] += any(not branch.next for branch in node.branches)
+                features[f"{len(node.branches)} branches"] += 1
+                features["branch to nowhere"] += any(not branch.next for branch in node.branches)
             if isinstance(node, FanOutNode):
-                found["held back"] += node.max_parallel is not None
+                features["held back"] += node.max_parallel is not None
             if isinstance(node, FanInNode):
-                found[node.aggregation] += 1
-        found.update(f"list of {len(items)}" for items in case.items.values())
-        found["broken"] += bool(case.broken)
+                features[node.aggregation] += 1
+        features.update(f"list of {len(items)}" for items in case.items.values())
+        features["broken"] += bool(case.broken)
         for task, plan in case.plans.items():
             policy = case.added[task].retry if task in case.added else policy_of(task, case.blueprint)
-            found["forgiven"] += bool(plan.failures and (policy.on or policy.never) and not plan.is_doomed)
-            found["unforgiven"] += bool(plan.failures and plan.is_doomed and not forgives(policy, plan.error))
-            found["out of memory"] += bool(plan.failures and moves(policy, plan.error))
-        found["adds"] += bool(case.additions)
-        found["gives the result of another"] += any(addition.result_of for addition in case.additions.values())
-        found["gate"] += any(node.type == "gate" for node in case.added.values())
-        found["is told to wait for more"] += any(node.label == "more" for node in case.added.values())
-        found["doomed"] += any(plan.is_doomed for plan in case.plans.values())
+            features["forgiven"] += bool(plan.failures and (policy.on or policy.never) and not plan.is_doomed)
+            features["unforgiven"] += bool(plan.failures and plan.is_doomed and not forgives(policy, plan.error))
+            features["out of memory"] += bool(plan.failures and moves(policy, plan.error))
+        features["adds"] += bool(case.additions)
+        features["gives the result of another"] += any(addition.result_of for addition in case.additions.values())
+        features["gate"] += any(node.type == "gate" for node in case.added.values())
+        features["is told to wait for more"] += any(node.label == "more" for node in case.added.values())
+        features["doomed"] += any(plan.is_doomed for plan in case.plans.values())
     types = {"start", "end", "task", "conditional", "fan_out", "fan_in", "any_of", "all_of", "held back"}
     shapes = {
         "2 branches",
@@ -123,7 +123,7 @@ def test_the_workflows_have_everything_in_them() -> None:
         "gate",
         "is told to wait for more",
     }
-    assert {name for name, count in found.items() if count >= 5} >= types | shapes | set(Aggregation)
+    assert {name for name, count in features.items() if count >= 5} >= types | shapes | set(Aggregation)
 
 
 def test_the_command_runs_worlds_by_seed(capsys: pytest.CaptureFixture[str]) -> None:

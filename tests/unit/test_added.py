@@ -21,8 +21,8 @@ from dagmaster.model.dynamic_nodes import MAX_SLICE_BYTES, Slice, encode_slices,
 from dagmaster.model.retry import RetryPolicy
 
 
-def read(given: Any) -> Slice:
-    return read_slice(orjson.dumps(given))
+def read(document: Any) -> Slice:
+    return read_slice(orjson.dumps(document))
 
 
 def test_what_is_encoded_is_read_back():
@@ -146,7 +146,7 @@ NODE = {"id": "a.1", "handler": "work"}
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("document", "reason"),
     [
         ([], "must be an object with the keys"),
         ({"node": []}, "must be an object with the keys"),
@@ -182,9 +182,9 @@ NODE = {"id": "a.1", "handler": "work"}
         ({"dependencies": [[1, "task", None, "task"]]}, r"dependencies\[0\] must be"),
     ],
 )
-def test_nonsense_is_refused_with_its_place(given: Any, reason: str):
+def test_nonsense_is_refused_with_its_place(document: Any, reason: str):
     with pytest.raises(Invalid, match=reason):
-        read(given)
+        read(document)
 
 
 def test_what_only_looks_like_a_nul_is_data():

@@ -177,11 +177,11 @@ Measure = Callable[[Place, Scale], Awaitable[list[Figure]]]
 @pytest.fixture
 def scales(monkeypatch: pytest.MonkeyPatch) -> list[Scale]:
     """Replaces the measuring; what scales were asked for."""
-    asked: list[Scale] = []
+    requested: list[Scale] = []
 
     def giving(figure: Figure) -> Measure:
         async def measure(place: Place, scale: Scale) -> list[Figure]:
-            asked.append(scale)
+            requested.append(scale)
             return [figure]
 
         return measure
@@ -193,7 +193,7 @@ def scales(monkeypatch: pytest.MonkeyPatch) -> list[Scale]:
     monkeypatch.setattr(command, "WORKLOADS", {"w1": giving(MISSED), "w4": giving(MET)})
     monkeypatch.setattr(command, "BY_DEFAULT", ("w1", "w4"))
     monkeypatch.setattr(command, "embedded_place", nowhere)
-    return asked
+    return requested
 
 
 class TestCommand:

@@ -97,8 +97,8 @@ async def test_what_a_handler_returns_becomes_its_output(returned, output):
 
 
 async def test_a_result_is_taken_as_it_is():
-    given = HandlerResult(False, error_message="later", metrics={"rows": 3}, retry_after_seconds=5)
-    assert await run(lambda ctx: given) == given
+    result = HandlerResult(False, error_message="later", metrics={"rows": 3}, retry_after_seconds=5)
+    assert await run(lambda ctx: result) == result
 
 
 async def test_a_failure_without_a_message_gets_one():

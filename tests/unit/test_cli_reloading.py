@@ -24,9 +24,9 @@ def test_handlers_and_modules_of_the_folder_are_watched_and_installed_ones_are_n
     assert python_files(["steps.py", "package.module"]) == [tmp_path / "mine.py", tmp_path / "steps.py"]
 
 
-@pytest.mark.parametrize("given", [["dev", "--port", "0"], ["dev", "--port", "0", "--port", "8123"]])
-def test_a_restart_keeps_the_arguments_and_the_port(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["dagmaster", *given])
+@pytest.mark.parametrize("arguments", [["dev", "--port", "0"], ["dev", "--port", "0", "--port", "8123"]])
+def test_a_restart_keeps_the_arguments_and_the_port(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dagmaster", *arguments])
     executed: list[list[str]] = []
     start_again(8123, lambda _, words: executed.append(words))
     assert executed == [[sys.executable, "-m", "dagmaster", "dev", "--port", "0", "--port", "8123"]]

@@ -31,7 +31,7 @@ def test_an_event_without_data_can_be_told(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("event", "text"),
     [
         (event("job_created", workflow_id="w", workflow_version=2, submitted_by=None), "submitted: w version 2"),
         (event("job_created", workflow_id="w", workflow_version=2, submitted_by="me"), "submitted: w version 2 by me"),
@@ -49,5 +49,5 @@ def test_an_event_without_data_can_be_told(kind: str) -> None:
         (event("something_new", x=1), "something new"),
     ],
 )
-def test_events_are_told_in_words(told: dict[str, Any], text: str) -> None:
-    assert describe(told) == text
+def test_events_are_told_in_words(event: dict[str, Any], text: str) -> None:
+    assert describe(event) == text

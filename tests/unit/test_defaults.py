@@ -37,6 +37,6 @@ def test_every_type_of_node_gets_the_retries_of_the_setting() -> None:
 
 
 def test_the_retry_policy_of_a_fan_out_is_its_childrens_too_unless_they_have_their_own() -> None:
-    none, one = RetryPolicy(max_attempts=0), RetryPolicy(max_attempts=1)
-    assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo"), retry=none)).task.retry == none
-    assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo", retry=one), retry=none)).task.retry == one
+    never, once = RetryPolicy(max_attempts=0), RetryPolicy(max_attempts=1)
+    assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo"), retry=never)).task.retry == never
+    assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo", retry=once), retry=never)).task.retry == once

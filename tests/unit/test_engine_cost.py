@@ -130,8 +130,8 @@ def test_a_message_costs_the_same_in_a_large_job(
 ):
     small, large, name = pair
     assert len(large.nodes) > LARGE
-    one = message(name.format(first))
-    assert calls(large, one) == calls(small, one)
+    sent = message(name.format(first))
+    assert calls(large, sent) == calls(small, sent)
     others = [message(name.format(first + index)) for index in range(1, 25)]
     assert seconds(large, others) < 10 * seconds(small, others) + 0.001
 

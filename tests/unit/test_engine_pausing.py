@@ -24,7 +24,7 @@ def children(count: int, **fields: Any) -> Bench:
     return Bench({"items": list(range(count))}, f=fan_out("{{ inputs.items }}", **fields), end=end("f")).start()
 
 
-def held(bench: Bench) -> set[str]:
+def paused_tasks(bench: Bench) -> set[str]:
     return {row.node_id for row in bench.store.waiting.values() if row.is_paused}
 
 
@@ -41,7 +41,7 @@ def test_a_job_that_is_paused_before_it_starts_starts_when_it_goes_on():
 def test_a_waiting_task_is_held_and_let_go_again():
     bench = chain().start()
     bench.pause()
-    assert held(bench) == {"a"}
+    assert paused_tasks(bench) == {"a"}
     assert bench.store.claimable() == []
     bench.unpause()
     assert bench.store.claimable() == [f"{JOB}_a_0"]
@@ -86,7 +86,7 @@ def test_a_task_dispatched_in_the_turn_of_the_pause_is_held_as_well():
     bench = chain().start()
     bench.begin("a")
     bench.send(bench.completed("a"), Pause("ann"))
-    assert held(bench) == {"b"}
+    assert paused_tasks(bench) == {"b"}
 
 
 def test_pausing_twice_and_going_on_twice_change_nothing():
@@ -205,7 +205,7 @@ def test_children_are_made_but_not_dispatched_while_paused():
     bench.expands = True
     bench.send(*follow_ups)
     assert len(bench.in_state(READY)) == 3
-    assert held(bench) == {"f__0", "f__1"}
+    assert paused_tasks(bench) == {"f__0", "f__1"}
     bench.unpause()
     assert len(bench.in_state(DISPATCHED)) == 5
 

@@ -45,8 +45,8 @@ def test_what_succeeded_is_kept_and_what_failed_is_tried_again():
 def test_the_timeline_says_who_wanted_what(node_id):
     bench = failed_chain()
     bench.retry(node_id)
-    told = {"actor": "ann", "wanted": node_id, "failed_nodes": ["b"]}
-    assert {**told, **bench.data(None, "job_reopened")} == told
+    expected = {"actor": "ann", "wanted": node_id, "failed_nodes": ["b"]}
+    assert {**expected, **bench.data(None, "job_reopened")} == expected
     assert bench.events("c") == ["skipped", "reopened"]
 
 

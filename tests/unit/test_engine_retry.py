@@ -11,13 +11,13 @@ from dagmaster.model.retry import WRONG_CALL, Backoff, RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 
 
-def one(policy: RetryPolicy, rules: Rules | None = None) -> Bench:
+def single_node(policy: RetryPolicy, rules: Rules | None = None) -> Bench:
     return Bench(None, rules, a=task(retry=policy), end=end("a")).start()
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_max_attempts_counts_the_retries(retries: int):
-    bench = one(RetryPolicy(max_attempts=retries, initial_delay_seconds=0))
+    bench = single_node(RetryPolicy(max_attempts=retries, initial_delay_seconds=0))
     for _ in range(retries):
         bench.fail("a")
         assert bench.status is JobStatus.RUNNING
@@ -27,7 +27,7 @@ def test_max_attempts_counts_the_retries(retries: int):
 
 
 def test_a_retried_node_starts_anew():
-    bench = one(AT_ONCE)
+    bench = single_node(AT_ONCE)
     bench.begin("a")
     bench.fail("a", "no luck")
     row = bench.store.nodes["a"]
@@ -37,7 +37,7 @@ def test_a_retried_node_starts_anew():
 
 
 def test_the_timeline_tells_of_the_failure_and_of_the_retry():
-    bench = one(RetryPolicy(max_attempts=1, initial_delay_seconds=7))
+    bench = single_node(RetryPolicy(max_attempts=1, initial_delay_seconds=7))
     bench.fail("a", "no luck")
     assert bench.events("a") == ["ready", "dispatched", "started", "failed", "retrying"]
     assert bench.data("a", "node_failed") == {"will_retry": True, "worker_id": "worker", "ended_by": "failure"}
@@ -60,7 +60,7 @@ def test_the_timeline_tells_of_the_failure_and_of_the_retry():
 def test_the_back_off_is_really_waited(backoff: Backoff, delays: list[int]):
     """Up to the longest delay."""
     policy = RetryPolicy(max_attempts=3, backoff=backoff, initial_delay_seconds=10, max_delay_seconds=25)
-    bench = one(policy)
+    bench = single_node(policy)
     for attempt, delay in enumerate(delays, start=1):
         bench.fail("a")
         bench.wait(delay - 0.001)
@@ -70,7 +70,7 @@ def test_the_back_off_is_really_waited(backoff: Backoff, delays: list[int]):
 
 
 def test_exponential_delays_double():
-    bench = one(RetryPolicy(max_attempts=3, initial_delay_seconds=10, max_delay_seconds=1000))
+    bench = single_node(RetryPolicy(max_attempts=3, initial_delay_seconds=10, max_delay_seconds=1000))
     for delay in (10, 20, 40):
         bench.fail("a")
         assert bench.store.nodes["a"].not_before == bench.now + timedelta(seconds=delay)
@@ -90,14 +90,14 @@ def test_jitter_spreads_the_delays():
 
 
 def test_whoever_decides_finds_the_same_delay():
-    benches = [one(RetryPolicy(initial_delay_seconds=10, jitter=0.2)) for _ in range(2)]
+    benches = [single_node(RetryPolicy(initial_delay_seconds=10, jitter=0.2)) for _ in range(2)]
     for bench in benches:
         bench.fail("a")
     assert benches[0].store.nodes["a"].not_before == benches[1].store.nodes["a"].not_before
 
 
 def test_a_worker_may_say_when_to_try_again():
-    bench = one(RetryPolicy(initial_delay_seconds=5))
+    bench = single_node(RetryPolicy(initial_delay_seconds=5))
     bench.fail("a", retry_after_seconds=120)
     bench.wait(119)
     assert not bench.waiting
@@ -106,7 +106,7 @@ def test_a_worker_may_say_when_to_try_again():
 
 
 def test_a_back_off_goes_on_after_a_take_over():
-    bench = one(RetryPolicy(initial_delay_seconds=60))
+    bench = single_node(RetryPolicy(initial_delay_seconds=60))
     bench.fail("a")
     bench.wait(30)
     bench.restart()
@@ -116,7 +116,7 @@ def test_a_back_off_goes_on_after_a_take_over():
 
 
 def test_a_back_off_that_ended_while_nobody_owned_the_job_is_over():
-    bench = one(RetryPolicy(initial_delay_seconds=60))
+    bench = single_node(RetryPolicy(initial_delay_seconds=60))
     bench.fail("a")
     bench.now += timedelta(hours=1)
     bench.restart()
@@ -125,7 +125,7 @@ def test_a_back_off_that_ended_while_nobody_owned_the_job_is_over():
 
 
 def test_a_permanent_error_is_not_tried_again():
-    bench = one(AT_ONCE)
+    bench = single_node(AT_ONCE)
     bench.fail("a", "wrong input", permanent=True)
     assert bench.events("a").count("dispatched") == 1
     assert bench.error == "node a failed: wrong input"
@@ -169,7 +169,7 @@ def test_parameters_that_no_json_can_hold_fail_the_attempt():
 
 
 def test_a_lost_worker_costs_an_attempt_and_no_pause():
-    bench = one(RetryPolicy(max_attempts=1, initial_delay_seconds=60))
+    bench = single_node(RetryPolicy(max_attempts=1, initial_delay_seconds=60))
     bench.begin("a")
     bench.lose("a")
     assert bench.waiting == [f"{JOB}_a_1"]
@@ -178,7 +178,7 @@ def test_a_lost_worker_costs_an_attempt_and_no_pause():
 
 
 def test_what_a_worker_gives_back_costs_nothing():
-    bench = one(NO_RETRY)
+    bench = single_node(NO_RETRY)
     for attempt in range(1, 4):
         bench.begin("a")
         bench.lose("a", given_back=True)
@@ -188,7 +188,7 @@ def test_what_a_worker_gives_back_costs_nothing():
 
 
 def test_a_task_that_loses_worker_after_worker_is_poison():
-    bench = one(RetryPolicy(max_attempts=50), Rules(max_worker_deaths=3))
+    bench = single_node(RetryPolicy(max_attempts=50), Rules(max_worker_deaths=3))
     for _ in range(2):
         bench.begin("a")
         bench.lose("a")
@@ -202,7 +202,7 @@ def test_a_task_that_loses_worker_after_worker_is_poison():
 
 
 def test_an_attempt_that_fails_by_itself_is_no_poison():
-    bench = one(RetryPolicy(max_attempts=50, initial_delay_seconds=0), Rules(max_worker_deaths=2))
+    bench = single_node(RetryPolicy(max_attempts=50, initial_delay_seconds=0), Rules(max_worker_deaths=2))
     for _ in range(3):
         bench.lose("a")
         bench.fail("a")
@@ -210,7 +210,7 @@ def test_an_attempt_that_fails_by_itself_is_no_poison():
 
 
 def test_a_lost_worker_is_a_warning_and_no_failure():
-    bench = one(AT_ONCE)
+    bench = single_node(AT_ONCE)
     bench.begin("a")
     bench.lose("a")
     [event] = [event for event in bench.store.events if event.event_type == "node_failed"]
@@ -218,7 +218,7 @@ def test_a_lost_worker_is_a_warning_and_no_failure():
 
 
 def test_what_is_said_of_an_earlier_worker_does_not_count():
-    bench = one(AT_ONCE)
+    bench = single_node(AT_ONCE)
     bench.begin("a")
     bench.lose("a")
     bench.lose("a", task_id=f"{JOB}_a_0")
@@ -248,7 +248,7 @@ EXHAUSTED = ("MemoryError", "Exception")
 
 
 def ruled(**rules: Any) -> Bench:
-    return one(RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules))
+    return single_node(RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules))
 
 
 def test_an_error_that_is_never_retried_fails_the_job_at_once():
@@ -280,7 +280,7 @@ def test_with_a_list_of_errors_only_these_are_retried():
 
 
 def test_a_rule_is_named_only_if_it_ended_the_retries():
-    bench = one(RetryPolicy(max_attempts=0, never=["OSError"]))
+    bench = single_node(RetryPolicy(max_attempts=0, never=["OSError"]))
     bench.fail("a", error_types=REFUSED)
     assert "retry_rule" not in bench.data("a", "node_failed")
     bench = ruled(never=["OSError"])
@@ -407,7 +407,7 @@ def test_it_stays_in_the_other_queue_whatever_comes_next():
 
 
 def test_out_of_memory_in_the_last_attempt_counts_when_somebody_wants_it_tried_again():
-    bench = one(RetryPolicy(max_attempts=0, on_oom="heavy"))
+    bench = single_node(RetryPolicy(max_attempts=0, on_oom="heavy"))
     bench.fail("a", error_types=EXHAUSTED)
     assert bench.status is JobStatus.FAILED
     bench.retry("a")

@@ -17,12 +17,12 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-def one(rules: Rules | None = None, **fields: Any) -> Bench:
+def single_node(rules: Rules | None = None, **fields: Any) -> Bench:
     return Bench(None, rules, a=task(**({"retry": AT_ONCE} | fields)), end=end("a")).start()
 
 
 def test_a_task_that_runs_too_long_is_tried_again():
-    bench = one(timeout_seconds=100)
+    bench = single_node(timeout_seconds=100)
     bench.wait(50)
     bench.begin("a")
     bench.wait(104)
@@ -39,7 +39,7 @@ def test_a_task_that_runs_too_long_is_tried_again():
 
 
 def test_the_time_in_the_queue_does_not_count_as_execution():
-    bench = one(timeout_seconds=10)
+    bench = single_node(timeout_seconds=10)
     bench.wait(1799)
     assert bench.waiting == [f"{JOB}_a_0"]
     bench.begin("a")
@@ -48,14 +48,14 @@ def test_the_time_in_the_queue_does_not_count_as_execution():
 
 
 def test_a_task_that_nobody_takes_is_tried_again_after_half_an_hour():
-    bench = one(timeout_seconds=10)
+    bench = single_node(timeout_seconds=10)
     bench.wait(1800)
     assert bench.waiting == [f"{JOB}_a_1"]
     assert bench.data("a", "node_failed")["timeout"] == "dispatch"
 
 
 def test_a_task_with_a_long_timeout_may_wait_as_long():
-    bench = one(timeout_seconds=2 * HOUR)
+    bench = single_node(timeout_seconds=2 * HOUR)
     bench.wait(2 * HOUR - 1)
     assert bench.waiting == [f"{JOB}_a_0"]
     bench.wait(1)
@@ -63,20 +63,20 @@ def test_a_task_with_a_long_timeout_may_wait_as_long():
 
 
 def test_the_operator_may_set_how_long_a_task_waits():
-    bench = one(Rules(dispatch_timeout_seconds=60), timeout_seconds=10)
+    bench = single_node(Rules(dispatch_timeout_seconds=60), timeout_seconds=10)
     bench.wait(60)
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
 def test_the_last_timeout_fails_the_job():
-    bench = one(timeout_seconds=10, retry=NO_RETRY)
+    bench = single_node(timeout_seconds=10, retry=NO_RETRY)
     bench.begin("a")
     bench.wait(15)
     assert bench.error == "node a failed: timed out after 10 s"
 
 
 def test_the_timer_of_an_attempt_that_is_over_does_nothing():
-    bench = one(timeout_seconds=100)
+    bench = single_node(timeout_seconds=100)
     bench.begin("a")
     bench.wait(60)
     bench.fail("a")
@@ -86,12 +86,12 @@ def test_the_timer_of_an_attempt_that_is_over_does_nothing():
 
 
 def test_a_timer_for_a_node_that_is_not_there_does_nothing():
-    bench = one()
+    bench = single_node()
     assert not bench.send(TimerDue(TimerKind.TIMEOUT, "ghost", 0)).events
 
 
 def test_timeouts_go_on_after_a_take_over():
-    bench = one(timeout_seconds=100)
+    bench = single_node(timeout_seconds=100)
     bench.begin("a")
     bench.wait(90)
     bench.restart()
@@ -100,7 +100,7 @@ def test_timeouts_go_on_after_a_take_over():
 
 
 def test_the_wait_in_the_queue_goes_on_after_a_take_over():
-    bench = one(timeout_seconds=10)
+    bench = single_node(timeout_seconds=10)
     bench.wait(1000)
     bench.restart()
     bench.wait(800)
@@ -118,7 +118,7 @@ def test_children_have_the_timeout_of_their_task():
 
 
 def test_a_job_that_has_not_moved_for_a_day_is_failed():
-    bench = one()
+    bench = single_node()
     bench.begin("a")
     bench.now += timedelta(seconds=2 * DAY)
     bench.send(TimerDue(TimerKind.ZOMBIE))
@@ -185,7 +185,7 @@ def test_a_job_that_moves_is_no_zombie():
 
 
 def test_a_job_that_waits_for_a_long_back_off_is_no_zombie():
-    bench = one(retry=RetryPolicy(max_attempts=1, initial_delay_seconds=DAY, max_delay_seconds=3 * DAY))
+    bench = single_node(retry=RetryPolicy(max_attempts=1, initial_delay_seconds=DAY, max_delay_seconds=3 * DAY))
     bench.fail("a", retry_after_seconds=2 * DAY)
     bench.wait(DAY + HOUR)
     assert bench.status is JobStatus.RUNNING
@@ -194,7 +194,7 @@ def test_a_job_that_waits_for_a_long_back_off_is_no_zombie():
 
 
 def test_a_task_that_may_run_for_a_day_is_timed_out_before_its_job_is_given_up():
-    bench = one(timeout_seconds=DAY)
+    bench = single_node(timeout_seconds=DAY)
     bench.begin("a")
     bench.wait(DAY + 1)
     assert bench.of("a") is NodeStatus.RUNNING

@@ -38,8 +38,8 @@ def task(*following: str, **options: Any) -> TaskNode:
 
 
 def graph(first: str, **nodes: Node) -> Graph:
-    whole = {"START": StartNode(next=(first,)), **nodes, "END": EndNode()}
-    return compile_graph(Workflow(workflow_id="test", name="test", nodes=whole))
+    all_nodes = {"START": StartNode(next=(first,)), **nodes, "END": EndNode()}
+    return compile_graph(Workflow(workflow_id="test", name="test", nodes=all_nodes))
 
 
 def job(over: Graph, **snapshot: NodeSnapshot | NodeStatus) -> JobSnapshot:
@@ -79,9 +79,9 @@ def test_of_what_goes_beside_each_other_the_longest_way_counts() -> None:
 
 
 def test_of_what_runs_the_rest_counts_and_a_fifth_more_of_what_is_late() -> None:
-    for elapsed, rest in ((0, 10), (4, 6), (10, 2), (100, 20), (-5, 10)):
+    for elapsed, remaining in ((0, 10), (4, 6), (10, 2), (100, 20), (-5, 10)):
         running = NodeSnapshot(RUNNING, started_at=ago(elapsed))
-        assert left(CHAIN, job(CHAIN, a=running), a=TEN, b=TEN) == rest + 10
+        assert left(CHAIN, job(CHAIN, a=running), a=TEN, b=TEN) == remaining + 10
 
 
 def test_the_usual_waiting_counts_until_a_worker_has_it() -> None:
@@ -178,8 +178,8 @@ def test_nothing_is_said_about_what_nobody_knows() -> None:
 
 def test_history_goes_before_what_was_done_so_far() -> None:
     ended = NodeSnapshot(DONE, started_at=ago(20), completed_at=ago(17))
-    told = {"a": Usual(4), "b": Usual(30)}
-    assert estimate(CHAIN, job(CHAIN, a=ended), told) == Estimate(NOW + timedelta(seconds=30), Basis.HISTORY)
+    history = {"a": Usual(4), "b": Usual(30)}
+    assert estimate(CHAIN, job(CHAIN, a=ended), history) == Estimate(NOW + timedelta(seconds=30), Basis.HISTORY)
     assert estimate(CHAIN, job(CHAIN, a=ended), {}) == Estimate(NOW + timedelta(seconds=3), Basis.SO_FAR)
     passed_by = {"b": Usual(None, is_skipped=True)}
     ready = job(CHAIN, a=ended, b=NodeStatus.READY)
@@ -195,10 +195,10 @@ def test_so_far_the_children_of_a_fan_out_tell_of_the_others_of_their_own() -> N
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.RUNNING])
 def test_only_a_job_that_runs_has_an_end_to_be_expected(status: JobStatus) -> None:
-    told = {"a": TEN, "b": TEN}
-    assert estimate(CHAIN, job(CHAIN), told) is not None
-    assert estimate(CHAIN, replace(job(CHAIN), status=status), told) is None
-    assert estimate(CHAIN, replace(job(CHAIN), paused_at=ago(1)), told) is None
+    history = {"a": TEN, "b": TEN}
+    assert estimate(CHAIN, job(CHAIN), history) is not None
+    assert estimate(CHAIN, replace(job(CHAIN), status=status), history) is None
+    assert estimate(CHAIN, replace(job(CHAIN), paused_at=ago(1)), history) is None
 
 
 @given(
@@ -210,8 +210,8 @@ def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[floa
     chain = graph("a", a=task("b"), b=task("c"), c=task("END"))
     snapshots = [NodeSnapshot(status, ago(elapsed), ago(elapsed)) for status in statuses]
     snapshot = job(chain, **dict(zip("abc", snapshots, strict=True)))
-    rest = left(chain, snapshot, **{name: Usual(seconds) for name, seconds in zip("abc", times, strict=True)})
-    assert rest is not None and rest >= 0
+    remaining = left(chain, snapshot, **{name: Usual(seconds) for name, seconds in zip("abc", times, strict=True)})
+    assert remaining is not None and remaining >= 0
 
 
 def test_what_takes_longer_than_usual_says_by_how_much() -> None:

@@ -253,9 +253,9 @@ def test_what_has_ended_tells_why_and_who_was_the_cause():
     last = why(bench, "last", owner=OwnerFacts())
     assert last.sentence == f"Node `last` was skipped because job {JOB} failed (node x failed: disk full)."
     assert last.data["cause"] == ["x"]
-    whole = why(bench, owner=OwnerFacts())
-    assert whole.sentence == f"Job {JOB} failed at 2030-01-01 00:00:05 UTC after 5 s: node x failed: disk full."
-    assert (whole.kind, whole.data["cause"]) == (Kind.ENDED, ["x"])
+    of_job = why(bench, owner=OwnerFacts())
+    assert of_job.sentence == f"Job {JOB} failed at 2030-01-01 00:00:05 UTC after 5 s: node x failed: disk full."
+    assert (of_job.kind, of_job.data["cause"]) == (Kind.ENDED, ["x"])
 
 
 def test_what_a_last_chain_has_added_tells_why_it_was_skipped():

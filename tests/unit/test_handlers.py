@@ -186,18 +186,18 @@ def test_an_artifact_must_be_there_when_its_checkpoint_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "problem"),
+    ("claims", "problem"),
     [
         ({"size_bytes": 4}, "has 5 bytes, not 4"),
         ({"sha256": "00"}, "different content"),
         ({"path": ""}, "a mapping with `path`"),
     ],
 )
-def test_an_artifact_must_be_what_it_is_said_to_be(tmp_path, wanted, problem):
+def test_an_artifact_must_be_what_it_is_said_to_be(tmp_path, claims, problem):
     file = tmp_path / "there.tif"
     file.write_bytes(b"12345")
     with pytest.raises(Invalid, match=problem):
-        a_context().checkpoint("load", artifacts=[{"path": str(file), **wanted}])
+        a_context().checkpoint("load", artifacts=[{"path": str(file), **claims}])
 
 
 def test_a_checkpoint_whose_file_has_gone_cannot_be_taken_up(tmp_path):
@@ -271,9 +271,9 @@ def test_the_decorator_leaves_the_function_as_it_is(empty_default):
     def double(ctx):
         return 2
 
-    found = empty_default.get("double")
-    assert found.function is double
-    assert (found.queue, found.timeout_seconds, found.in_loop) == ("light", 5, False)
+    registered = empty_default.get("double")
+    assert registered.function is double
+    assert (registered.queue, registered.timeout_seconds, registered.in_loop) == ("light", 5, False)
 
 
 def test_register_handler_is_the_same_decorator():

@@ -26,9 +26,9 @@ def test_lines_for_people_have_time_level_and_task(capsys: pytest.CaptureFixture
     log.info("hello %s", "you", extra={"task_id": "1_a_0", "job_id": 1})
     log.debug("not this")
     [line] = capsys.readouterr().err.splitlines()
-    time, level, rest = line.split(maxsplit=2)
+    time, level, message = line.split(maxsplit=2)
     assert time.endswith("Z")
-    assert (level, rest) == ("INFO", "dagmaster.tests: hello you (task_id=1_a_0)")
+    assert (level, message) == ("INFO", "dagmaster.tests: hello you (task_id=1_a_0)")
 
 
 def test_lines_for_machines_are_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,10 +87,10 @@ def test_people_see_the_most_precise_id_on_the_first_line(capsys: pytest.Capture
         log.info("one")
         with about(job_id=7):
             log.info("two\nthree")
-    one, two, three = capsys.readouterr().err.splitlines()
-    assert one.endswith("one (request_id=r)")
-    assert two.endswith("two (job_id=7)")
-    assert three == "three"
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.endswith("one (request_id=r)")
+    assert second.endswith("two (job_id=7)")
+    assert third == "three"
 
 
 async def test_what_a_task_remembers_is_its_own() -> None:

@@ -42,10 +42,10 @@ class Names:
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked: list[Any] = []
+        self.queries: list[Any] = []
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append((host, port))
+        self.queries.append((host, port))
         return self.answers.pop(0)
 
 
@@ -130,7 +130,7 @@ async def test_the_first_answer_is_kept_and_no_second_is_asked_for() -> None:
     target = await resolve("https://rebind.example:8443/x?y=1#z", STRICT, names)
     assert target.url == f"https://{PUBLIC}:8443/x?y=1"
     assert (target.host, target.authority) == ("rebind.example", "rebind.example:8443")
-    assert names.asked == [("rebind.example", 8443)]
+    assert names.queries == [("rebind.example", 8443)]
 
 
 async def test_an_unknown_name_may_be_known_later() -> None:

@@ -130,7 +130,7 @@ class Around(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("model", "given"),
+    ("model", "params"),
     [
         (Coerced, {"names": "a,b", "count": 1}),
         (Whole, {"n": 3}),
@@ -139,9 +139,9 @@ class Around(BaseModel):
         (Around, {"inner": {"n": 3}}),
     ],
 )
-def test_what_the_code_of_a_handler_reads_itself_is_left_to_it(model: type[BaseModel], given: dict[str, Any]) -> None:
-    model.model_validate(given)
-    assert find_faults(given, schema_of(model)) == []
+def test_what_the_code_of_a_handler_reads_itself_is_left_to_it(model: type[BaseModel], params: dict[str, Any]) -> None:
+    model.model_validate(params)
+    assert find_faults(params, schema_of(model)) == []
 
 
 def test_what_stands_beside_a_value_that_code_reads_is_still_judged() -> None:

@@ -34,12 +34,12 @@ def test_without_fan_outs_it_is_the_share_of_nodes_that_completed_or_were_skippe
 
 
 def test_a_fan_out_counts_as_much_as_its_children_have_ended() -> None:
-    rest = plain(NodeStatus.PENDING)
-    assert percent(plain(NodeStatus.RUNNING), rest) == 0.0
-    assert percent(fan(8, ready=2), rest) == 0.0
-    assert percent(fan(8, completed=2, running=2), rest) == 12.5
-    assert percent(fan(8, NodeStatus.COMPLETED, completed=6, failed=1, running=1), rest) == 37.5
-    assert percent(fan(8, NodeStatus.COMPLETED, completed=8), rest) == 50.0
+    pending = plain(NodeStatus.PENDING)
+    assert percent(plain(NodeStatus.RUNNING), pending) == 0.0
+    assert percent(fan(8, ready=2), pending) == 0.0
+    assert percent(fan(8, completed=2, running=2), pending) == 12.5
+    assert percent(fan(8, NodeStatus.COMPLETED, completed=6, failed=1, running=1), pending) == 37.5
+    assert percent(fan(8, NodeStatus.COMPLETED, completed=8), pending) == 50.0
 
 
 def test_a_fan_out_without_items_or_that_is_skipped_counts_whole() -> None:
@@ -48,17 +48,17 @@ def test_a_fan_out_without_items_or_that_is_skipped_counts_whole() -> None:
 
 
 def test_what_was_allowed_to_fail_is_done_when_it_has_failed() -> None:
-    rest = plain(NodeStatus.PENDING)
+    pending = plain(NodeStatus.PENDING)
     failed = replace(plain(NodeStatus.FAILED), may_fail=True)
-    assert percent(failed, rest) == 50.0
-    assert percent(plain(NodeStatus.FAILED), rest) == 0.0
-    assert percent(replace(fan(4, completed=1, failed=1, running=2), may_fail=True), rest) == 25.0
+    assert percent(failed, pending) == 50.0
+    assert percent(plain(NodeStatus.FAILED), pending) == 0.0
+    assert percent(replace(fan(4, completed=1, failed=1, running=2), may_fail=True), pending) == 25.0
 
 
 def test_what_was_withdrawn_with_its_job_is_not_done_though_it_was_allowed_to_fail() -> None:
-    before, rest = NOW - timedelta(seconds=9), plain(NodeStatus.SKIPPED)
+    before, skipped = NOW - timedelta(seconds=9), plain(NodeStatus.SKIPPED)
     nodes = [replace(plain(NodeStatus.FAILED, at), may_fail=True) for at in (before, NOW)]
-    assert percent(*nodes, rest, rest, status=JobStatus.CANCELLED, ended_at=NOW) == 25.0
+    assert percent(*nodes, skipped, skipped, status=JobStatus.CANCELLED, ended_at=NOW) == 25.0
 
 
 def test_what_is_not_all_is_never_shown_as_all() -> None:
@@ -137,9 +137,9 @@ class World:
         return JobSnapshot(JobStatus.RUNNING, NOW, {str(at): node for at, node in enumerate(nodes)})
 
     def is_done(self) -> bool:
-        whole = all(len(made) == items for made, items in zip(self.children, self.items, strict=True))
+        is_complete = all(len(made) == items for made, items in zip(self.children, self.items, strict=True))
         each = [*self.plain, *self.fans, *(child for children in self.children for child in children)]
-        return whole and all(status in DONE for status in each)
+        return is_complete and all(status in DONE for status in each)
 
 
 def targets(status: NodeStatus) -> list[NodeStatus]:

@@ -12,7 +12,7 @@ GB = 1024**3
 
 
 @pytest.mark.parametrize(
-    ("counts", "told", "first_type"),
+    ("counts", "ending", "first_type"),
     [
         ((1, 2), "killed by the kernel because it ran out of memory (peak 1.9 GB)", "MemoryError"),
         ((None, None), "killed by the kernel, most likely because it ran out of memory (peak 1.9 GB)", "MemoryError"),
@@ -20,21 +20,21 @@ GB = 1024**3
     ],
 )
 def test_a_kill_is_for_want_of_memory_if_the_kernel_counted_it(
-    counts: tuple[int | None, int | None], told: str, first_type: str
+    counts: tuple[int | None, int | None], ending: str, first_type: str
 ) -> None:
     outcome = outcome_of(Death(KILLED, int(1.9 * GB), 5.0), 1.5, counts)
-    assert outcome.result.error_message == f"the handler process was {told}"
+    assert outcome.result.error_message == f"the handler process was {ending}"
     assert outcome.result.error_types == (first_type, "Exception") and not outcome.result.permanent
     assert outcome.usage is not None and outcome.usage.cpu_seconds == 3.5
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "ending"),
     [(3 << 8, "ended with exit code 3"), (11, "crashed with SIGSEGV"), (11 | 128, "crashed with SIGSEGV")],
 )
-def test_the_status_says_how_it_ended(status: int, told: str) -> None:
+def test_the_status_says_how_it_ended(status: int, ending: str) -> None:
     message = outcome_of(Death(status), 0, (0, 0)).result.error_message
-    assert message == f"the handler process {told}"
+    assert message == f"the handler process {ending}"
 
 
 def control_groups(folder: Path, lines: str, files: dict[str, str]) -> int | None:

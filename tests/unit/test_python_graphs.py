@@ -149,12 +149,12 @@ def test_an_empty_group_passes_on():
 
 def test_an_item_is_in_one_group_only_and_never_in_itself():
     a = task()
-    one = Group("one", [a])
+    inner = Group("one", [a])
     with pytest.raises(Invalid, match=r"task 'a' is in group 'one' already"):
         Group("two", [a])
-    outer = Group("outer", [one])
+    outer = Group("outer", [inner])
     with pytest.raises(Invalid, match="cannot be a part of itself"):
-        one.add(outer)
+        inner.add(outer)
 
 
 def test_a_member_alone_is_not_applied_without_its_group():

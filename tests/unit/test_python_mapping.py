@@ -94,10 +94,10 @@ def test_one_value_or_none_is_reduced_once():
 
 def test_reduce_takes_what_map_made_along():
     chunks = map_chunks(work, range(4), 1)
-    whole = reduce_layers(work, chunks, fan_in=4)
-    assert chunks.group is whole
-    assert {task.handler for task in whole.tasks()} == {work.handler, "collect"}
-    assert awaited(planned(whole).nodes[-1]) == ("entry.1", "entry.2", "entry.3", "entry.4")
+    reduced = reduce_layers(work, chunks, fan_in=4)
+    assert chunks.group is reduced
+    assert {task.handler for task in reduced.tasks()} == {work.handler, "collect"}
+    assert awaited(planned(reduced).nodes[-1]) == ("entry.1", "entry.2", "entry.3", "entry.4")
 
 
 def test_tasks_are_made_as_their_decorator_says():

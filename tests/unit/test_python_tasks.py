@@ -209,13 +209,13 @@ def test_a_method_is_no_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "fault"),
+    ("arguments", "fault"),
     [({"row": 1, "time": 3}, "double\\(\\): it takes no 'time'"), ({"times": 1}, "double\\(\\): missing 'row'")],
 )
-def test_arguments_that_a_task_cannot_be_called_with_are_told_when_it_is_created(given: Any, fault: str) -> None:
+def test_arguments_that_a_task_cannot_be_called_with_are_told_when_it_is_created(arguments: Any, fault: str) -> None:
     with pytest.raises(TypeError, match=fault):
-        create_task(double, given)
-    assert create_task(double.handler, given).kwargs == given
+        create_task(double, arguments)
+    assert create_task(double.handler, arguments).kwargs == arguments
 
 
 def test_a_wrong_number_of_retries_is_refused() -> None:
@@ -288,8 +288,8 @@ def test_loading_a_module_makes_its_tasks_known(tmp_path: Path) -> None:
     file.write_text("from dagmaster import task\n@task(queue='heavy', timeout=9)\ndef clean(x: int) -> int: return x\n")
     known = Registry()
     load_handlers([str(file)], known)
-    found = known.get("tasks_of_a_file.clean")
-    assert (found.name, found.queue, found.timeout_seconds) == ("tasks_of_a_file:clean", "heavy", 9)
+    handler = known.get("tasks_of_a_file.clean")
+    assert (handler.name, handler.queue, handler.timeout_seconds) == ("tasks_of_a_file:clean", "heavy", 9)
     assert isinstance(sys.modules["tasks_of_a_file"], ModuleType)
 
 
@@ -310,5 +310,5 @@ def test_retries_of_a_task_hold_where_yaml_names_it() -> None:
         timeout_seconds=60,
         max_retries=3,
     )
-    found = [node.retry for node in settled.nodes.values() if isinstance(node, TaskNode)]
-    assert [policy.max_attempts for policy in found if policy] == [9, 1]
+    policies = [node.retry for node in settled.nodes.values() if isinstance(node, TaskNode)]
+    assert [policy.max_attempts for policy in policies if policy] == [9, 1]

@@ -134,8 +134,8 @@ def test_handles_are_found_in_lists_dicts_and_dataclasses() -> None:
         b: Any
 
     def deep() -> None:
-        one, two = clean(1), clean(2)
-        load({"x": [Pair(one, 3)], "y": (two,)})
+        first, second = clean(1), clean(2)
+        load({"x": [Pair(first, 3)], "y": (second,)})
 
     node = written(deep).nodes["load"]
     assert isinstance(node, TaskNode) and node.depends_on is not None
@@ -352,8 +352,8 @@ def test_a_schedule_is_the_one_of_a_file() -> None:
 
 def test_the_result_is_what_the_function_returned() -> None:
     def pair() -> tuple[int, dict[str, int]]:
-        one = clean(1)
-        return one, {"two": clean(2)}
+        first = clean(1)
+        return first, {"two": clean(2)}
 
     made = workflow(pair)
     outputs = {"clean": {"result": 1}, "clean_2": {"result": 2}}

@@ -63,10 +63,10 @@ def test_times_are_the_same_wherever_one_begins_to_count(schedule: Schedule, aft
     times = times_after(schedule, after)
     counted = [next(times) for _ in range(6)]
     assert counted == sorted(set(counted))
-    asked = [after]
+    steps = [after]
     for _ in counted:
-        asked.append(next_time(schedule, asked[-1]))
-    assert asked[1:] == counted
+        steps.append(next_time(schedule, steps[-1]))
+    assert steps[1:] == counted
 
 
 @given(SCHEDULES, TIMES | CHANGES)
@@ -134,7 +134,7 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("document", "said"),
     [
         ("61 * * * *", "bad minute"),
         ("0 6 * *", "it needs five fields"),
@@ -156,9 +156,9 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
         ({"every": "1h", "catchup": "some"}, "'none', 'last' or 'all'"),
     ],
 )
-def test_what_is_no_schedule_is_refused_with_the_reason(given: Any, said: str) -> None:
+def test_what_is_no_schedule_is_refused_with_the_reason(document: Any, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        Schedule.model_validate(given)
+        Schedule.model_validate(document)
 
 
 def test_nicknames_are_spelt_out() -> None:

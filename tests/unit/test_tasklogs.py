@@ -49,12 +49,12 @@ async def test_what_was_appended_is_read(logs: TaskLogs) -> None:
     assert (await logs.size(TASK), await logs.read(TASK)) == (None, b"")
     await logs.append(TASK, b"first\n")
     await logs.append(TASK, "zweite Zeile: ä\n".encode())
-    whole = "first\nzweite Zeile: ä\n".encode()
-    assert await logs.read(TASK) == whole
-    assert await logs.size(TASK) == len(whole)
-    assert await logs.read(TASK, 3, 6) == whole[3:9]
-    assert await logs.read(TASK, 6) == whole[6:]
-    assert await logs.read(TASK, len(whole)) == b""
+    content = "first\nzweite Zeile: ä\n".encode()
+    assert await logs.read(TASK) == content
+    assert await logs.size(TASK) == len(content)
+    assert await logs.read(TASK, 3, 6) == content[3:9]
+    assert await logs.read(TASK, 6) == content[6:]
+    assert await logs.read(TASK, len(content)) == b""
     assert TASK in logs.path_of(TASK)
 
 
@@ -235,7 +235,7 @@ async def test_following_ends_when_nobody_knows_how_far_the_node_is(node: NodeLo
 
 
 @pytest.mark.parametrize(
-    ("wanted", "state", "is_found"),
+    ("selection", "state", "is_found"),
     [
         (LogSelection(), NodeState(NodeStatus.RUNNING, 1), False),
         (LogSelection(follow=True), NodeState(NodeStatus.RUNNING, 1), True),
@@ -245,9 +245,9 @@ async def test_following_ends_when_nobody_knows_how_far_the_node_is(node: NodeLo
     ],
 )
 async def test_a_log_that_may_still_come_can_be_followed(
-    node: NodeLog, wanted: LogSelection, state: NodeState, is_found: bool
+    node: NodeLog, selection: LogSelection, state: NodeState, is_found: bool
 ) -> None:
-    assert (await node.find(wanted, state) is not None) is is_found
+    assert (await node.find(selection, state) is not None) is is_found
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int
 
 
 @pytest.mark.parametrize(
-    ("attempt", "state", "place", "told"),
+    ("attempt", "state", "place", "reason"),
     [
         (1, NodeState(NodeStatus.DISPATCHED, 1), None, "attempt 1 of node 'work' has not started"),
         (1, NodeState(NodeStatus.RUNNING, 1), None, "attempt 1 of node 'work' has written nothing yet"),
@@ -281,6 +281,6 @@ def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int
     ],
 )
 def test_the_reason_why_there_is_no_log_is_told(
-    node: NodeLog, attempt: int, state: NodeState, place: dict[str, str] | None, told: str
+    node: NodeLog, attempt: int, state: NodeState, place: dict[str, str] | None, reason: str
 ) -> None:
-    assert why_none(node, LogSelection(attempt), state, place) == told
+    assert why_none(node, LogSelection(attempt), state, place) == reason

@@ -45,12 +45,12 @@ def task(node_id: str, retry_count: int = 0) -> TaskMessage:
 
 
 def test_a_clock_that_is_moved_is_ahead_by_so_much_and_tells_it() -> None:
-    clock, told = TravelClock(), []
-    forget = clock.on_skip(lambda: told.append(clock.skipped))
+    clock, skips = TravelClock(), []
+    forget = clock.on_skip(lambda: skips.append(clock.skipped))
     clock.advance(hours=2, minutes=1)
     forget()
     clock.advance(days=1)
-    assert told == [timedelta(hours=2, minutes=1)]
+    assert skips == [timedelta(hours=2, minutes=1)]
     assert abs(clock.now() - datetime.now(UTC) - timedelta(days=1, hours=2, minutes=1)) < timedelta(seconds=1)
 
 
@@ -170,8 +170,8 @@ async def test_where_a_loop_runs_the_other_methods_are_named() -> None:
 
 def event(kind: str, attempt: int, error: str | None = None, status: str = "info", **data: Any) -> dict[str, Any]:
     at, task_id = datetime(2026, 1, 1, tzinfo=UTC), f"1_a_b_{attempt}"
-    told = {"event_data": data or None, "error_message": error, "event_status": status, "duration_ms": None}
-    return {"event_type": kind, "node_id": "a_b", "task_id": task_id, "created_at": at, **told}
+    fields = {"event_data": data or None, "error_message": error, "event_status": status, "duration_ms": None}
+    return {"event_type": kind, "node_id": "a_b", "task_id": task_id, "created_at": at, **fields}
 
 
 def test_attempts_are_read_from_the_timeline() -> None:
@@ -235,8 +235,8 @@ def test_all_names_can_be_imported_and_no_other() -> None:
 
 def test_who_does_not_use_the_plugin_imports_next_to_nothing() -> None:
     code = "import sys, pytest, dagmaster.testing.plugin; print(*[m for m in sys.modules if 'dagmaster' in m])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert sorted(found) == ["dagmaster", "dagmaster.testing", "dagmaster.testing.plugin"]
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(modules) == ["dagmaster", "dagmaster.testing", "dagmaster.testing.plugin"]
 
 
 def test_all_of_it_is_described() -> None:

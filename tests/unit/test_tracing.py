@@ -104,7 +104,7 @@ def test_what_comes_from_outside_is_passed_on_without_an_exporter() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "header",
     [
         None,
         "",
@@ -116,8 +116,8 @@ def test_what_comes_from_outside_is_passed_on_without_an_exporter() -> None:
         "ff" + PARENT[2:],
     ],
 )
-def test_what_is_no_trace_parent_is_ignored(given: str | None) -> None:
-    assert tracing.well_formed(given) is None
+def test_what_is_no_trace_parent_is_ignored(header: str | None) -> None:
+    assert tracing.well_formed(header) is None
     assert tracing.well_formed(PARENT) == PARENT
 
 

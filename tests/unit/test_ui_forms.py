@@ -17,12 +17,12 @@ def spec(kind: InputType, default: Any = None, *, required: bool | None = None) 
     return InputSpec(type=kind, default=default, required=default is None if required is None else required)
 
 
-def field(one: InputSpec, given: dict[str, Any] | None = None, name: str = "x") -> Field:
-    return form_of(workflow(**{name: one}), given).fields[0]
+def field(input_spec: InputSpec, inputs: dict[str, Any] | None = None, name: str = "x") -> Field:
+    return form_of(workflow(**{name: input_spec}), inputs).fields[0]
 
 
 @pytest.mark.parametrize(
-    ("one", "control"),
+    ("input_spec", "control"),
     [
         (spec(InputType.STRING), "text"),
         (spec(InputType.STRING, "two\nlines"), "long"),
@@ -40,8 +40,8 @@ def field(one: InputSpec, given: dict[str, Any] | None = None, name: str = "x") 
         (InputSpec(format=InputFormat.URI), "url"),
     ],
 )
-def test_each_type_has_its_control(one: InputSpec, control: str) -> None:
-    assert field(one).control == control
+def test_each_type_has_its_control(input_spec: InputSpec, control: str) -> None:
+    assert field(input_spec).control == control
 
 
 def test_a_secret_is_typed_unseen() -> None:
@@ -53,13 +53,13 @@ def test_whole_numbers_step_by_one() -> None:
 
 
 def test_the_default_is_there_and_can_be_gone_back_to() -> None:
-    one = field(spec(InputType.ARRAY, [1, 2]))
-    assert (one.text, one.default, one.is_required) == ("[1, 2]", "[1, 2]", False)
+    control = field(spec(InputType.ARRAY, [1, 2]))
+    assert (control.text, control.default, control.is_required) == ("[1, 2]", "[1, 2]", False)
 
 
 def test_what_a_job_was_given_wins_over_the_default() -> None:
-    one = field(spec(InputType.INTEGER, 3), {"x": 7})
-    assert (one.text, one.default) == ("7", "3")
+    control = field(spec(InputType.INTEGER, 3), {"x": 7})
+    assert (control.text, control.default) == ("7", "3")
 
 
 def test_a_value_that_fits_no_more_is_replaced_by_the_default() -> None:
@@ -68,9 +68,9 @@ def test_a_value_that_fits_no_more_is_replaced_by_the_default() -> None:
 
 
 def test_secrets_of_a_job_are_not_given_out_again() -> None:
-    inputs = {"api_key": spec(InputType.STRING, "none"), "source": spec(InputType.STRING), "x": spec(InputType.STRING)}
-    given = {"api_key": "hunter2", "source": "postgresql://me:hunter2@db/x", "x": "seen", "more": {"token": "hunter2"}}
-    form = form_of(workflow(**inputs), given)
+    specs = {"api_key": spec(InputType.STRING, "none"), "source": spec(InputType.STRING), "x": spec(InputType.STRING)}
+    inputs = {"api_key": "hunter2", "source": "postgresql://me:hunter2@db/x", "x": "seen", "more": {"token": "hunter2"}}
+    form = form_of(workflow(**specs), inputs)
     assert form.hidden == ["api_key", "source", "more"]
     assert [field.text for field in form.fields] == ["", "", "seen"]
     assert "hunter2" not in repr(form)

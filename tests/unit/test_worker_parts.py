@@ -123,9 +123,9 @@ async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_s
 @pytest.fixture
 async def unheard() -> AsyncIterator[list[str]]:
     """What reaches the loop because nobody else took it."""
-    loop, told = asyncio.get_running_loop(), list[str]()
-    loop.set_exception_handler(lambda _, context: told.append(context["message"]))
-    yield told
+    loop, messages = asyncio.get_running_loop(), list[str]()
+    loop.set_exception_handler(lambda _, context: messages.append(context["message"]))
+    yield messages
     loop.set_exception_handler(None)
 
 

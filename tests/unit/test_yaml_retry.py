@@ -173,10 +173,10 @@ def test_keys_of_outputs_whose_shape_is_known_are_checked_when_the_file_is_read(
     """
     text = f"workflow_id: w\nadditional_inputs: true\nnodes:\n{indent(dedent(nodes), '  ')}"
     workflow, problems = read_workflow(text, queues=QUEUES)
-    told = [*map(str, problems)]
+    messages = [*map(str, problems)]
     if workflow is not None:
         try:
             compile_graph(workflow)
         except InvalidWorkflow as error:
-            told.append(str(error))
-    assert any("is unknown: the output of" in problem for problem in told) is not is_known
+            messages.append(str(error))
+    assert any("is unknown: the output of" in problem for problem in messages) is not is_known
