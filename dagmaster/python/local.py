@@ -27,8 +27,8 @@ from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
 from dagmaster.python.ended import outcome_of
 from dagmaster.python.entrypoints import allow_modules
+from dagmaster.python.local_queue import bind_to_queue
 from dagmaster.python.outcome import JobOutcome
-from dagmaster.python.queue_binding import bind_to_queue
 from dagmaster.python.submission import NOTHING, Workflows, definitions_of
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.fleet import read_fleet

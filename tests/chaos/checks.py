@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
-from kinds import MEETING
 from ledger import LEDGER
 from plans import PlannedJob
 from processes import Process, Stage
+from storm_workflows import MEETING
 
 JOBS = "SELECT job_id, workflow_id FROM dagapp.dag_jobs"
 LEAVE_SECONDS = 30.0

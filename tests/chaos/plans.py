@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kinds import (
+from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN, Shape
+from storm_workflows import (
     ENDLESS,
     HOPELESS,
     ISOLATED_CHAIN,
@@ -14,12 +15,11 @@ from kinds import (
     PATIENT_CHAIN,
     PATIENT_FAN,
     RACE,
+    RESUMABLE_CHAIN,
     SLEEPY,
     STUBBORN,
     TOO_SLEEPY,
-    TRAVELLING_CHAIN,
 )
-from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN, Shape
 
 # So long is the lease of every process; what is to outlast it takes a second more.
 LEASE_SECONDS = 3.0
@@ -156,6 +156,6 @@ MAKERS: Sequence[Maker] = (
     lambda rng: (HOPELESS, {}),
     lambda rng: (TOO_SLEEPY, {}),
     lambda rng: (ISOLATED_CHAIN, {"n": rng.randrange(100), "seconds": _seconds(rng)}),
-    lambda rng: (TRAVELLING_CHAIN, {"n": rng.randrange(100), "seconds": _seconds(rng) / 2}),
+    lambda rng: (RESUMABLE_CHAIN, {"n": rng.randrange(100), "seconds": _seconds(rng) / 2}),
 )
 CANCELLED = (ENDLESS, PATIENT_CHAIN, PATIENT_FAN)

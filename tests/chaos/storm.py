@@ -1,4 +1,4 @@
-"""The storm itself: real processes behind doors, things that go wrong, and the calm in which everything is checked."""
+"""The storm itself: real processes behind proxies, faults, and the calm in which everything is checked."""
 
 import heapq
 import sys
@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import toil
+import storm_handlers
 from checks import (
     assert_all_are_there,
     assert_all_slots_are_free,
@@ -18,18 +18,18 @@ from checks import (
     assert_nobody_crashed,
     assert_nobody_is_left_behind,
 )
-from crashing import crash, crash_in_recovery
-from doors import Door, Doors
-from kinds import KINDS
-from people import People
+from database_proxies import Proxies, Proxy
+from persistent_client import PersistentClient
 from plans import LEASE_SECONDS, Fault, Plan, PlannedJob
+from postgres_crashes import crash, crash_in_recovery
 from processes import BOTH, ORCHESTRATOR, WORKER, Process, Stage
 from promise import assert_promise_kept
+from storm_workflows import KINDS
 
 from dagmaster.store.embedded import EmbeddedServer
 
-TOILING = ("--handlers", toil.__file__)
-COMMANDS = (ORCHESTRATOR, ORCHESTRATOR, (*BOTH, *TOILING), *[(*WORKER, *TOILING)] * 3)
+STORM_HANDLERS = ("--handlers", storm_handlers.__file__)
+COMMANDS = (ORCHESTRATOR, ORCHESTRATOR, (*BOTH, *STORM_HANDLERS), *[(*WORKER, *STORM_HANDLERS)] * 3)
 ROLES = tuple(command[0] for command in COMMANDS)
 CONCURRENCY = 8
 SLOTS = CONCURRENCY * sum(command != ORCHESTRATOR for command in COMMANDS)
@@ -63,15 +63,15 @@ class Place:
     """Where one process of a role runs, and after it the next. None runs between a kill and the next start."""
 
     command: tuple[str, ...]
-    door: Door
+    proxy: Proxy
     process: Process | None = None
 
 
 class Storm:
-    def __init__(self, stage: Stage, server: EmbeddedServer, doors: Doors, plan: Plan) -> None:
+    def __init__(self, stage: Stage, server: EmbeddedServer, proxies: Proxies, plan: Plan) -> None:
         self.stage, self.server, self.plan = stage, server, plan
-        self.places = [Place(command, doors.add()) for command in COMMANDS]
-        self.people = People(stage.dsn, f"storm-{plan.seed}")
+        self.places = [Place(command, proxies.add()) for command in COMMANDS]
+        self.client = PersistentClient(stage.dsn, f"storm-{plan.seed}")
         self.done: Counter[str] = Counter()
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
@@ -98,9 +98,9 @@ class Storm:
 
     def check(self) -> None:
         """Everything is there, every slot is free, every promise is kept, and the doctor finds nothing."""
-        assert_all_are_there(self.stage, self.plan.jobs, self.people.job_ids)
+        assert_all_are_there(self.stage, self.plan.jobs, self.client.job_ids)
         assert_all_slots_are_free(self.stage, SLOTS, seconds=MEETING_SECONDS)
-        cancelled = self.people.cancelled
+        cancelled = self.client.cancelled
         assert_promise_kept(self.stage.dsn, shapes=KINDS, killed=None, cancelled=cancelled, may_repeat=True)
         assert_doctor_finds_nothing(self.stage)
 
@@ -114,12 +114,12 @@ class Storm:
         heapq.heappush(self._agenda, (seconds, next(self._numbers), act))
 
     def _submit(self, job: PlannedJob) -> None:
-        job_id = self.people.submit(job)
+        job_id = self.client.submit(job)
         if job.cancel_at is not None:
-            self._at(job.cancel_at, partial(self.people.cancel, job_id))
+            self._at(job.cancel_at, partial(self.client.cancel, job_id))
         if job.pause_at is not None and job.resume_at is not None:
-            self._at(job.pause_at, partial(self.people.pause, job_id))
-            self._at(job.resume_at, partial(self.people.resume, job_id))
+            self._at(job.pause_at, partial(self.client.pause, job_id))
+            self._at(job.resume_at, partial(self.client.resume, job_id))
 
     def _strike(self, fault: Fault) -> None:
         self.done[fault.kind.name] += 1
@@ -131,7 +131,7 @@ class Storm:
             self.done["crashed while recovering"] += crash_in_recovery(self.server)
         elif fault.kind.name == "reset_all":
             for place in self.places:
-                place.door.reset()
+                place.proxy.reset()
 
     def _target(self, planned: Place) -> Place:
         """Another of the same role where nothing runs at the moment."""
@@ -139,7 +139,7 @@ class Storm:
         return planned if planned.process or not same else same[0]
 
     def _hit(self, place: Place, fault: str, end: float) -> None:
-        process, door = place.process, place.door
+        process, proxy = place.process, place.proxy
         match fault:
             case "kill" if process is not None:
                 process.kill()
@@ -149,24 +149,24 @@ class Storm:
                 process.stop()
                 self._at(end, process.go_on)
             case "partition":
-                door.silence()
-                self._at(end, door.open)
+                proxy.silence()
+                self._at(end, proxy.open)
             case "withhold":
-                door.withhold()
-                self._at(end, door.open)
+                proxy.withhold()
+                self._at(end, proxy.open)
             case "refuse":
-                door.shut()
-                self._at(end, door.open)
+                proxy.shut()
+                self._at(end, proxy.open)
             case "slow":
-                door.slow_down(SLOW_SECONDS)
-                self._at(end, door.open)
+                proxy.slow_down(SLOW_SECONDS)
+                self._at(end, proxy.open)
             case "reset":
-                door.reset()
+                proxy.reset()
 
     # Processes.
 
     def _start(self, place: Place) -> None:
-        place.process = self.stage.start(*place.command, **SETTINGS, database_url=place.door.dsn)
+        place.process = self.stage.start(*place.command, **SETTINGS, database_url=place.proxy.dsn)
 
     def _supervise(self) -> None:
         """Who cannot reach the database when it starts ends and is started again; nobody ends later than that."""
@@ -193,22 +193,22 @@ class Storm:
     def _rest(self) -> None:
         """The sky is clear: everybody runs and everybody can be reached, until all jobs have ended."""
         for place in self.places:
-            place.door.open()
+            place.proxy.open()
         self._await_everybody()
         deadline = time.monotonic() + CALM_SECONDS
         while self.stage.database.value(LIVE):
             self._supervise()
             for row in self.stage.database.rows(PAUSED):
-                self.people.resume(row["job_id"])
+                self.client.resume(row["job_id"])
             assert time.monotonic() < deadline, f"these do not end: {self.stage.summary()}"
             time.sleep(TICK_SECONDS)
 
 
-def weather(stage: Stage, server: EmbeddedServer, plan: Plan) -> Storm:
+def run_storm(stage: Stage, server: EmbeddedServer, plan: Plan) -> Storm:
     """One storm and its checks. What is wrong is said with the seed, and with what the processes said last."""
     sys.stderr.write(f"CHAOS_SEED={plan.seed}\n")
-    with Doors(stage.dsn) as doors:
-        storm = Storm(stage, server, doors, plan)
+    with Proxies(stage.dsn) as proxies:
+        storm = Storm(stage, server, proxies, plan)
         try:
             storm.run()
             storm.check()

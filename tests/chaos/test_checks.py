@@ -16,14 +16,14 @@ from checks import (
     assert_nobody_crashed,
     assert_nobody_is_left_behind,
 )
-from kinds import ENDLESS, HOPELESS, KINDS, PATIENT_CHAIN
 from ledger import LEDGER
-from people import People
+from persistent_client import PersistentClient
 from plans import PlannedJob
 from processes import BOTH, Process, Stage
 from promise import Fates, assert_promise_kept, assert_records_agree
 from psycopg.rows import dict_row
 from shapes import CHAIN
+from storm_workflows import ENDLESS, HOPELESS, KINDS, PATIENT_CHAIN
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
@@ -76,30 +76,30 @@ DAMAGES = [
 
 
 def test_each_damage_is_seen(stage: Stage) -> None:
-    people = People(stage.dsn, "checks")
+    client = PersistentClient(stage.dsn, "checks")
     [both] = stage.launch(BOTH)
-    endless = [people.submit(job) for job in PLANNED][-1]
+    endless = [client.submit(job) for job in PLANNED][-1]
     stage.until(GOES_ON, endless)
-    people.cancel(endless)
+    client.cancel(endless)
     stage.until_ended()
-    assert_promise_kept(stage.dsn, shapes=KINDS, cancelled=people.cancelled)
+    assert_promise_kept(stage.dsn, shapes=KINDS, cancelled=client.cancelled)
     both.kill()
     with psycopg.connect(stage.dsn, row_factory=dict_row) as conn:
         for damage, claim in DAMAGES:
             conn.execute(damage)
             with pytest.raises(AssertionError, match=claim):
-                assert_records_agree(conn, Fates(cancelled=people.cancelled), KINDS)
+                assert_records_agree(conn, Fates(cancelled=client.cancelled), KINDS)
                 pytest.fail(f"not seen: {damage}")
             conn.rollback()
-    check_jobs_are_counted(stage, people)
+    check_jobs_are_counted(stage, client)
     assert_doctor_finds_nothing(stage)
     stage.database.rows(f"UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE {CHAINS}")
     with pytest.raises(AssertionError, match="ended_jobs_without_time"):
         assert_doctor_finds_nothing(stage)
 
 
-def check_jobs_are_counted(stage: Stage, people: People) -> None:
-    ids = people.job_ids
+def check_jobs_are_counted(stage: Stage, client: PersistentClient) -> None:
+    ids = client.job_ids
     assert_all_are_there(stage, PLANNED, ids)
     for planned, job_ids, seen in (
         (PLANNED, ids | {0: ids[1]}, "no job of their own"),
@@ -122,13 +122,13 @@ def test_who_is_left_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slot_that_is_held_is_seen(stage: Stage) -> None:
-    people = People(stage.dsn, "slots")
+    client = PersistentClient(stage.dsn, "slots")
     stage.launch(BOTH, worker_concurrency=SLOTS)
-    endless = people.submit(PLANNED[-1])
+    endless = client.submit(PLANNED[-1])
     stage.until(GOES_ON, endless)
     with pytest.raises(AssertionError, match="a slot is held"):
         assert_all_slots_are_free(stage, SLOTS, seconds=1)
-    people.cancel(endless)
+    client.cancel(endless)
     stage.until_ended()
     assert_all_slots_are_free(stage, SLOTS, seconds=60)
 

@@ -1,12 +1,12 @@
 """A worker that learns too late what it has claimed starts nothing that nobody wants any more."""
 
 import pytest
-from doors import Doors
-from kinds import KINDS, PATIENT_CHAIN
-from people import People
+from database_proxies import Proxies
+from persistent_client import PersistentClient
 from plans import PlannedJob
 from processes import ORCHESTRATOR, WORKER, Stage
 from promise import assert_promise_kept
+from storm_workflows import KINDS, PATIENT_CHAIN
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
@@ -19,18 +19,18 @@ ANSWER_SECONDS = 1.0
 
 
 def test_a_claim_whose_answer_comes_after_the_cancellation_is_not_started(stage: Stage) -> None:
-    people = People(stage.dsn, "late")
-    with Doors(stage.dsn) as doors:
-        door = doors.add()
+    client = PersistentClient(stage.dsn, "late")
+    with Proxies(stage.dsn) as proxies:
+        proxy = proxies.add()
         stage.launch(ORCHESTRATOR)
-        stage.launch(WORKER, database_url=door.dsn)
-        door.slow_down(ANSWER_SECONDS)
-        job_id = people.submit(PlannedJob(0, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
+        stage.launch(WORKER, database_url=proxy.dsn)
+        proxy.slow_down(ANSWER_SECONDS)
+        job_id = client.submit(PlannedJob(0, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
         stage.until(CLAIMED, job_id)
-        door.withhold()  # The answer is on its way.
-        people.cancel(job_id)
+        proxy.withhold()  # The answer is on its way.
+        client.cancel(job_id)
         stage.until(CANCELLED_LONG_AGO, job_id)
-        door.open()
-        later = people.submit(PlannedJob(1, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
+        proxy.open()
+        later = client.submit(PlannedJob(1, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
         stage.until_ended(later)  # So the worker has its answers, and works.
-        assert_promise_kept(stage.dsn, shapes=KINDS, cancelled=people.cancelled)
+        assert_promise_kept(stage.dsn, shapes=KINDS, cancelled=client.cancelled)

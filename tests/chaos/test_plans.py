@@ -1,9 +1,9 @@
 """A storm is the same for the same seed, and leaves nothing out."""
 
-from kinds import KINDS, MEETING
 from plans import FAULTS, LEASE_SECONDS, make_plan
 from shapes import SHAPES
 from storm import ROLES
+from storm_workflows import KINDS, MEETING
 
 
 def test_the_same_seed_gives_the_same_storm() -> None:

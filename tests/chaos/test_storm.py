@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from plans import FAULTS, make_plan
 from processes import Stage
-from storm import ROLES, weather
+from storm import ROLES, run_storm
 
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
@@ -45,5 +45,5 @@ def test_every_promise_is_kept_in_a_storm(server: EmbeddedServer, tmp_path: Path
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(2**32))
     jobs = SHORT_JOBS if IS_SHORT else max(LONG_JOBS, round(SECONDS * JOBS_PER_SECOND))
     plan = make_plan(seed, seconds=SECONDS, jobs=jobs, roles=ROLES)
-    storm = weather(Stage(server.dsn, tmp_path, forgetful=False, is_real=True), server, plan)
+    storm = run_storm(Stage(server.dsn, tmp_path, forgetful=False, is_real=True), server, plan)
     assert {kind.name for kind in FAULTS} <= set(storm.done)

@@ -7,7 +7,7 @@ import mutants_flow
 import mutants_jobs
 import mutants_shown
 import pytest
-from killing_seeds import KILLING
+from mutant_seeds import KILLING
 from mutants import MUTANTS, Patch
 
 from simulation.ground import Violation
@@ -35,7 +35,7 @@ def test_the_simulator_finds_an_engine_that_would(patch: Patch, monkeypatch: pyt
         return
     seed = find(SEEDS)
     assert seed is not None, f"{patch.__name__} went unnoticed in {len(SEEDS)} worlds"
-    print(f'"{patch.__name__}": {seed},')  # noqa: T201 - for killing_seeds.py
+    print(f'"{patch.__name__}": {seed},')  # noqa: T201 - for mutant_seeds.py
 
 
 def test_the_known_seeds_are_those_of_mutants() -> None:

@@ -1,7 +1,7 @@
 """A task may give the result of a node that it has added as its own."""
 
 import pytest
-from adding_bench import add, job, node, result_of
+from dynamic_nodes_bench import add, job, node, result_of
 from engine_bench import AT_ONCE, Bench, choose, end, fan_out, task
 
 from dagmaster.engine.messages import TimerDue, TimerKind

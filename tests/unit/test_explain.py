@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from adding_bench import add, node
+from dynamic_nodes_bench import add, node
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
 from dagmaster.engine.change_set import Rules

@@ -1,7 +1,7 @@
 """Nodes that running tasks add: once, behind what they wait for, and as good as any other node from then on."""
 
 import pytest
-from adding_bench import add, gate, job, node
+from dynamic_nodes_bench import add, gate, job, node
 from engine_bench import AT_ONCE, JOB, Bench, choose, end, fan_out, task
 
 from dagmaster.engine.change_set import Rules

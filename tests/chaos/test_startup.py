@@ -2,7 +2,7 @@
 
 import psycopg
 import pytest
-from doors import Doors
+from database_proxies import Proxies
 from processes import BOTH, Stage
 from promise import assert_promise_kept
 from shapes import CHAIN
@@ -17,13 +17,13 @@ IS_ADOPTING = """
 
 
 def test_an_orchestrator_whose_connection_is_reset_as_it_starts_does_its_work(stage: Stage) -> None:
-    with Doors(stage.dsn) as doors:
-        door = doors.add()
+    with Proxies(stage.dsn) as proxies:
+        proxy = proxies.add()
         with psycopg.connect(stage.dsn) as conn:
             conn.execute("LOCK TABLE dagapp.dag_jobs IN ACCESS EXCLUSIVE MODE")
-            both = stage.start(*BOTH, database_url=door.dsn)
+            both = stage.start(*BOTH, database_url=proxy.dsn)
             stage.until(IS_ADOPTING)
-            door.reset()
+            proxy.reset()
         stage.await_role(both)
         stage.submit(CHAIN, n=1)
         stage.until_ended()

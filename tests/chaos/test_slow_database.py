@@ -1,7 +1,7 @@
 """A worker whose round trip to the database is longer than half a second does its work."""
 
 import pytest
-from doors import Doors
+from database_proxies import Proxies
 from processes import ORCHESTRATOR, WORKER, Stage
 from shapes import CHAIN
 
@@ -11,10 +11,10 @@ WAY_SECONDS = 0.3
 
 
 def test_a_worker_with_a_round_trip_of_more_than_half_a_second_works(stage: Stage) -> None:
-    with Doors(stage.dsn) as doors:
-        door = doors.add()
+    with Proxies(stage.dsn) as proxies:
+        proxy = proxies.add()
         stage.launch(ORCHESTRATOR)
-        stage.launch(WORKER, database_url=door.dsn)
-        door.slow_down(WAY_SECONDS)
+        stage.launch(WORKER, database_url=proxy.dsn)
+        proxy.slow_down(WAY_SECONDS)
         job_id = stage.submit(CHAIN, n=1)
         stage.until("SELECT count(*) > 0 FROM acceptance_ledger WHERE event = 'end' AND job_id = %s", job_id)

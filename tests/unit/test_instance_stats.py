@@ -8,7 +8,7 @@ from engine_bench import AT_ONCE, NO_RETRY, START, Bench, end, fan_out, task
 
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.ids import JobId
-from dagmaster.orchestrator import instance_stats as memories
+from dagmaster.orchestrator import instance_stats
 from dagmaster.orchestrator.instance_stats import Histogram, InstanceStats, Phase, Rate, Record
 
 
@@ -40,11 +40,11 @@ def run(memory: InstanceStats, *, succeeds: bool = True) -> Remembered:
 
 def test_the_last_hundred_completions_and_failures_are_kept() -> None:
     memory = InstanceStats()
-    for _ in range(memories.LAST + 5):
+    for _ in range(instance_stats.LAST + 5):
         run(memory)
     run(memory, succeeds=False)
     summary = memory.summary()
-    assert len(summary["completions"]) == memories.LAST
+    assert len(summary["completions"]) == instance_stats.LAST
     assert summary["completions"][-1] == {
         "job_id": "42",
         "workflow_id": "bench",
@@ -53,7 +53,7 @@ def test_the_last_hundred_completions_and_failures_are_kept() -> None:
     }
     [failure] = summary["failures"]
     assert failure["error"] == "node work failed: the disk is full"
-    assert summary["counters"]["jobs_completed"] == memories.LAST + 5
+    assert summary["counters"]["jobs_completed"] == instance_stats.LAST + 5
     assert summary["counters"]["jobs_failed"] == 1
 
 
@@ -121,7 +121,7 @@ def test_averages_of_a_workflow_are_exact_first_and_then_follow_the_newest() -> 
         record.add(seconds, success=seconds != 2)
     assert record.avg_duration_seconds == pytest.approx(2)
     assert record.success_rate == pytest.approx(2 / 3)
-    for _ in range(10 * memories.MOVING):
+    for _ in range(10 * instance_stats.MOVING):
         record.add(10, success=False)
     assert record.avg_duration_seconds == pytest.approx(10, rel=0.01)
     assert record.success_rate < 0.01
@@ -129,11 +129,11 @@ def test_averages_of_a_workflow_are_exact_first_and_then_follow_the_newest() -> 
 
 def test_names_are_bounded_and_the_longest_unheard_of_goes() -> None:
     known: dict[str, Record] = {}
-    for number in range(memories.MAX_NAMES):
-        memories._renewed(known, str(number), Record)
-    first = memories._renewed(known, "0", Record)
-    memories._renewed(known, "new", Record)
-    assert len(known) == memories.MAX_NAMES
+    for number in range(instance_stats.MAX_NAMES):
+        instance_stats._renewed(known, str(number), Record)
+    first = instance_stats._renewed(known, "0", Record)
+    instance_stats._renewed(known, "new", Record)
+    assert len(known) == instance_stats.MAX_NAMES
     assert known["0"] is first
     assert "1" not in known
 

@@ -1,4 +1,4 @@
-"""People who submit jobs and steer them, and who do not give up while PostgreSQL is away."""
+"""A client that submits and controls jobs and retries while PostgreSQL is away."""
 
 import asyncio
 import time
@@ -18,17 +18,17 @@ AGAIN_SECONDS = 0.05
 T = TypeVar("T")
 
 
-class People:
-    """They remember which job they were given for which plan, and what they wanted to be cancelled."""
+class PersistentClient:
+    """Remembers the job of each plan, and which jobs it has cancelled."""
 
     def __init__(self, dsn: str, key: str) -> None:
-        """`key` tells these people's jobs from those of others."""
+        """`key` distinguishes the jobs of this client from those of others."""
         self.job_ids: dict[int, int] = {}
         self.cancelled: set[int] = set()
         self._dsn, self._key = dsn, key
 
     def submit(self, job: PlannedJob) -> int:
-        """Who asks again after a lost answer gets the same job."""
+        """A retry after a lost response returns the same job."""
         new = new_job(job.shape, job.inputs, priority=job.priority, idempotency_key=f"{self._key}-{job.number}")
 
         async def submit(conn: Connection) -> submission.Submitted:

@@ -1,4 +1,4 @@
-"""More handlers for a storm: one in a process of its own, and one that goes on where an earlier attempt got to."""
+"""More handlers for a storm: one in its own process, and one that resumes where an earlier attempt stopped."""
 
 import asyncio
 from time import monotonic
@@ -11,13 +11,13 @@ from dagmaster.handlers import HandlerContext, contract, handler
 PHASES = ("north", "east", "south", "west")
 
 
-@handler("ledger.toil", queue="work", params=Work, isolation="process")
-def toil(ctx: HandlerContext, params: Work) -> dict[str, Any]:
+@handler("ledger.isolated_work", queue="work", params=Work, isolation="process")
+def isolated_work(ctx: HandlerContext, params: Work) -> dict[str, Any]:
     return work(ctx, params)
 
 
-@handler("ledger.travel", queue="work", params=Work)
-async def travel(ctx: HandlerContext, params: Work) -> dict[str, Any]:
+@handler("ledger.resumable_work", queue="work", params=Work)
+async def resumable_work(ctx: HandlerContext, params: Work) -> dict[str, Any]:
     """The ledger says which phases were begun, and which were saved before it was told so.
 
     In a long outage a handler goes on before its checkpoint is stored: then nobody has said that it is.

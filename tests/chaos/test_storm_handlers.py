@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 
 import pytest
-import toil
+import storm_handlers
 from ledger import Execution, Work
 
 from dagmaster.handlers import Checkpoint, HandlerContext, contract
@@ -22,8 +22,10 @@ async def test_only_what_is_stored_is_called_saved(monkeypatch: pytest.MonkeyPat
             stored.set_result(None)
         return stored
 
-    ctx = HandlerContext(task_id="1_a_0", job_id=1, node_id="a", handler="ledger.travel", checkpoint_sink=store)
-    await toil.travel(ctx, Work(seconds=0))
-    assert [event for event in written if event.startswith("begin")] == [f"begin {phase}" for phase in toil.PHASES]
+    ctx = HandlerContext(task_id="1_a_0", job_id=1, node_id="a", handler="ledger.resumable_work", checkpoint_sink=store)
+    await storm_handlers.resumable_work(ctx, Work(seconds=0))
+    assert [event for event in written if event.startswith("begin")] == [
+        f"begin {phase}" for phase in storm_handlers.PHASES
+    ]
     saved = [event for event in written if event.startswith("saved")]
-    assert saved == ([f"saved {phase}" for phase in toil.PHASES] if is_stored else [])
+    assert saved == ([f"saved {phase}" for phase in storm_handlers.PHASES] if is_stored else [])

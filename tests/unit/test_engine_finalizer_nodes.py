@@ -1,6 +1,6 @@
 """What the chains that run last add: it belongs to them, and is done again with them."""
 
-from adding_bench import add, node, result_of
+from dynamic_nodes_bench import add, node, result_of
 from engine_bench import NO_RETRY, Bench, end, task
 
 from dagmaster.model.states import JobStatus, NodeStatus

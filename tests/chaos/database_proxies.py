@@ -1,4 +1,4 @@
-"""Doors to PostgreSQL, one for each process: they can be slow, shut or dead without anybody being told."""
+"""Proxies in front of PostgreSQL, one for each process; each can delay, refuse or silently drop its connections."""
 
 import asyncio
 import socket
@@ -19,8 +19,8 @@ Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
 
 
-class Door:
-    """A port that leads to the socket of the server. It works in the thread of `Doors` and is told from another."""
+class Proxy:
+    """Forwards a port to the socket of the server. It runs in the thread of `Proxies`; other threads control it."""
 
     dsn: str
 
@@ -38,29 +38,29 @@ class Door:
         self._tell(self._become())
 
     def shut(self) -> None:
-        """Who is inside is thrown out, and nobody comes in."""
+        """Close all connections and refuse new ones."""
         self._tell(self._become(is_shut=True))
         self.reset()
 
     def silence(self) -> None:
-        """Nothing passes, and nobody is told: as when a cable is pulled. What is said meanwhile comes late."""
+        """Nothing passes in either direction, as when a cable is pulled. Bytes sent meanwhile arrive late."""
         self._tell(self._become(is_silent=True))
 
     def withhold(self) -> None:
-        """What is asked gets in, and is done; the answers come late."""
+        """Requests arrive and are executed; the responses come late."""
         self._tell(self._become(is_withholding=True))
 
     def slow_down(self, seconds: float) -> None:
         self._tell(self._become(delay_seconds=seconds))
 
     def reset(self) -> None:
-        """Who is inside is thrown out; he may come again."""
+        """Close all connections; clients may connect again."""
         self._tell(self._throw_out())
 
     def _tell(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_SECONDS)
 
-    # In the thread of the doors.
+    # In the thread of the proxies.
 
     async def listen(self) -> int:
         self._server = await asyncio.start_server(self._enter, "127.0.0.1", 0)
@@ -115,7 +115,7 @@ class Door:
             forth.close()
 
     async def _pump(self, source: Reader, target: Writer, is_clear: asyncio.Event) -> None:
-        """Until one side has ended, which the other one does not see through a silent door."""
+        """Until one side has ended, which the other one does not see through a silent proxy."""
         with suppress(ConnectionError):
             while True:
                 data = await _read(source)
@@ -140,15 +140,15 @@ def _reset(writer: Writer) -> None:
     writer.transport.abort()
 
 
-class Doors:
+class Proxies:
     """In a thread of their own, so that the test may wait as it likes."""
 
     def __init__(self, dsn: str) -> None:
         """Of a server that listens on a socket in a folder."""
         self._parts: dict[str, Any] = conninfo_to_dict(dsn)
-        self._doors: list[Door] = []
+        self._proxies: list[Proxy] = []
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="doors", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -160,16 +160,16 @@ class Doors:
         self._thread.join()
         self._loop.close()
 
-    def add(self) -> Door:
-        door = Door(self._loop, f"{self._parts['host']}/.s.PGSQL.{self._parts['port']}")
-        port = asyncio.run_coroutine_threadsafe(door.listen(), self._loop).result(ANSWER_SECONDS)
+    def add(self) -> Proxy:
+        proxy = Proxy(self._loop, f"{self._parts['host']}/.s.PGSQL.{self._parts['port']}")
+        port = asyncio.run_coroutine_threadsafe(proxy.listen(), self._loop).result(ANSWER_SECONDS)
         address = f"{self._parts['user']}@127.0.0.1:{port}/{self._parts['dbname']}"
-        door.dsn = f"postgresql://{address}?sslmode=disable&gssencmode=disable"
-        self._doors.append(door)
-        return door
+        proxy.dsn = f"postgresql://{address}?sslmode=disable&gssencmode=disable"
+        self._proxies.append(proxy)
+        return proxy
 
     async def _close(self) -> None:
-        for door in self._doors:
-            await door.close()
+        for proxy in self._proxies:
+            await proxy.close()
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)

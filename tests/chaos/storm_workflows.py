@@ -1,4 +1,4 @@
-"""The workflows that only a storm needs, each with what must become of a job of it."""
+"""The workflows that only a storm needs, each with the expected outcome of its jobs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,8 +19,8 @@ def _done_by(handler: str, shape: Shape, workflow_id: str) -> Shape:
 
 PATIENT_CHAIN = _done_by("ledger.wait", CHAIN, "patient_chain")
 PATIENT_FAN = _done_by("ledger.wait", NARROW_FAN, "patient_fan")
-ISOLATED_CHAIN = _done_by("ledger.toil", CHAIN, "isolated_chain")
-TRAVELLING_CHAIN = _done_by("ledger.travel", CHAIN, "travelling_chain")
+ISOLATED_CHAIN = _done_by("ledger.isolated_work", CHAIN, "isolated_chain")
+RESUMABLE_CHAIN = _done_by("ledger.resumable_work", CHAIN, "resumable_chain")
 
 
 def _endless(inputs: Inputs) -> Outcome:
@@ -305,6 +305,6 @@ KINDS: Mapping[str, Shape] = {
     shape.workflow_id: shape
     for shape in (
         *(CHAIN, FAN, NARROW_FAN, FORK, FLAKY, DOOMED, PATIENT_CHAIN, PATIENT_FAN, ENDLESS, RACE, OPTIONAL, NESTED),
-        *(STUBBORN, HOPELESS, SLEEPY, TOO_SLEEPY, MEETING, ISOLATED_CHAIN, TRAVELLING_CHAIN),
+        *(STUBBORN, HOPELESS, SLEEPY, TOO_SLEEPY, MEETING, ISOLATED_CHAIN, RESUMABLE_CHAIN),
     )
 }
