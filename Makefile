@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+BIOME := node_modules/.bin/biome
 # Tests wait about as often as they compute: three processes keep two cores busy.
 WORKERS ?= 3
 RUNS ?= 5000
@@ -15,7 +16,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick coverage browser postgis check bench simulate chaos screenshots vendor format clean
+.PHONY: help demo test test-quick coverage browser postgis check lint-js bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -54,13 +55,21 @@ postgis: # Tables of vector layers are tested on Debian's PostGIS. Its tests sta
 		&& { [ -n "$$existed" ] || $(SUDO) pg_ctlcluster 15 main stop 2>/dev/null || true; }; \
 	} || echo "PostGIS cannot be installed: the tests of vector tables are skipped; on Debian: apt-get install postgresql-15-postgis-3"
 
-check: $(READY) ## Check format, lint, types, the layers and the templates
+check: $(READY) ## Check format, lint, types, the layers, the templates and the scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/djlint --lint --quiet dagmaster/web/templates
+	@$(MAKE) -s lint-js
 	@$(BIN)/mypy
 	@for file in tests/*/conftest.py; do $(BIN)/mypy --no-error-summary $$file || exit 1; done
 	@$(BIN)/lint-imports --no-logo
+
+lint-js: ## Lint the scripts of the pages; needs npm, and says so where it is missing
+	@if $(MAKE) -s $(BIOME) 2>/dev/null; then $(BIOME) lint --error-on-warnings; \
+	else echo "The scripts of the pages were not linted: Biome could not be installed with npm."; fi
+
+$(BIOME): package.json
+	@command -v npm >/dev/null && npm install --no-package-lock --no-audit --no-fund --silent && touch $@
 
 bench: $(READY) ## Measure speed against a floor on the same database
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -82,7 +91,7 @@ format: $(READY) ## Format the code
 	@$(BIN)/ruff check --fix .
 
 clean: ## Remove the virtual environment, caches and the embedded database
-	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
+	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist node_modules
 
 # The program, as its users install it.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -1,7 +1,7 @@
 // What every page does: live regions, actions, shortcuts, the palette, times, copying.
 import { startLive, refreshNow } from "./live.js";
 import { installActions } from "./actions.js";
-import { copy } from "./copying.js";
+import { copy } from "./clipboard.js";
 import { installFilters } from "./filters.js";
 import { installPalette } from "./palette.js";
 import { installShortcuts, showSidebar } from "./shortcuts.js";

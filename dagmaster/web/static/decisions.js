@@ -10,20 +10,20 @@ const words = reason.querySelector("textarea");
 const problem = form.querySelector(".problem");
 const yes = form.querySelector("[data-decide-yes]");
 const warnings = document.getElementById("decision-warnings");
-let asked = null;
+let decision = null;
 
 // A copy: the button may show something else by the time the person decides.
 function ask(button) {
-  asked = { ...button.dataset };
+  decision = { ...button.dataset };
   form.reset();
-  dialog.querySelector("#decide-title").textContent = asked.title;
-  dialog.querySelector("#decide-text").textContent = asked.text;
-  clearance.hidden = asked.clearance === undefined;
-  reason.hidden = asked.reason === undefined;
-  reason.querySelector("span").textContent = asked.reasonLabel ?? "";
-  words.required = asked.required !== undefined;
+  dialog.querySelector("#decide-title").textContent = decision.title;
+  dialog.querySelector("#decide-text").textContent = decision.text;
+  clearance.hidden = decision.clearance === undefined;
+  reason.hidden = decision.reason === undefined;
+  reason.querySelector("span").textContent = decision.reasonLabel ?? "";
+  words.required = decision.required !== undefined;
   problem.hidden = true;
-  yes.textContent = asked.yes;
+  yes.textContent = decision.yes;
   yes.className = `button ${button.classList.contains("danger") ? "danger" : "primary"}`;
   showPublicWarning();
   dialog.showModal();
@@ -36,14 +36,14 @@ function showPublicWarning() {
 }
 
 function request() {
-  const body = asked.body ? JSON.parse(asked.body) : {};
+  const body = decision.body ? JSON.parse(decision.body) : {};
   const said = reason.hidden ? "" : words.value.trim();
   if (!clearance.hidden) body.clearance_level = level.value;
-  if (asked.method === "DELETE") {
-    return [said ? `${asked.decide}?${new URLSearchParams({ [asked.reason]: said })}` : asked.decide, { method: "DELETE" }];
+  if (decision.method === "DELETE") {
+    return [said ? `${decision.decide}?${new URLSearchParams({ [decision.reason]: said })}` : decision.decide, { method: "DELETE" }];
   }
-  if (said) body[asked.reason] = said;
-  return [asked.decide, { method: asked.method, body }];
+  if (said) body[decision.reason] = said;
+  return [decision.decide, { method: decision.method, body }];
 }
 
 async function decide() {
@@ -52,12 +52,12 @@ async function decide() {
   try {
     const reply = await send(...request());
     dialog.close();
-    if (asked.next) {
-      toastLater(asked.done);
+    if (decision.next) {
+      toastLater(decision.done);
       for (const warning of reply?.warnings ?? []) toastLater(warning[0].toUpperCase() + warning.slice(1), "warning");
-      return location.assign(asked.next);
+      return location.assign(decision.next);
     }
-    toast(asked.done);
+    toast(decision.done);
     warn(reply?.warnings ?? []);
     await refreshNow();
   } catch (error) {

@@ -16,8 +16,8 @@ function showTicks() {
 }
 
 // The middle of the chart stays in the middle.
-function zoomTo(wanted) {
-  const next = Math.max(0, Math.min(MOST, wanted));
+function zoomTo(target) {
+  const next = Math.max(0, Math.min(MOST, target));
   const box = chart();
   const middle = box.scrollLeft + box.clientWidth / 2;
   const factor = 2 ** (next - level);

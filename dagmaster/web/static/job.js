@@ -17,7 +17,8 @@ setInterval(() => {
 const LATER = 3000;
 let later = null;
 document.addEventListener("dm:refreshed", () => {
-  later ??= setTimeout(() => {
+  if (later !== null) return;
+  later = setTimeout(() => {
     later = null;
     for (const box of document.querySelectorAll(".why-later")) {
       htmx.process(box); // The refresh may have added it.

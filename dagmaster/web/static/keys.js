@@ -1,6 +1,6 @@
 // A new key is only in the answer of the API, so it stays visible until the person closes the dialog.
 import { send } from "./actions.js";
-import { copy } from "./copying.js";
+import { copy } from "./clipboard.js";
 import { refreshNow } from "./live.js";
 
 const form = document.getElementById("new-key");

@@ -81,7 +81,8 @@ async function follow() {
     return state("no output");
   }
   if (attempt.bytes === null && attempt.status !== "running") return state("not started yet");
-  const abort = (log.abort = new AbortController());
+  const abort = new AbortController();
+  log.abort = abort;
   const ask = async (query) => {
     const answer = await fetch(`${url}?attempt=${log.attempt}&${query}`, { signal: abort.signal });
     if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? `the server answered ${answer.status}`);

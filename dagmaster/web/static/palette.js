@@ -67,7 +67,7 @@ function nothing() {
 
 function mark() {
   const items = dialog().querySelectorAll("li[id]");
-  items.forEach((item, place) => item.setAttribute("aria-selected", String(place === chosen)));
+  for (const [place, item] of items.entries()) item.setAttribute("aria-selected", String(place === chosen));
   items[chosen]?.scrollIntoView({ block: "nearest" });
   dialog().querySelector("input").setAttribute("aria-activedescendant", items[chosen]?.id ?? "");
 }

@@ -16,7 +16,7 @@ export function next(view, key) {
 
 function nearest({ layout, active }, ids) {
   const { y } = layout.places.get(active);
-  return ids.toSorted((one, other) => Math.abs(layout.places.get(one).y - y) - Math.abs(layout.places.get(other).y - y))[0] ?? null;
+  return ids.toSorted((left, right) => Math.abs(layout.places.get(left).y - y) - Math.abs(layout.places.get(right).y - y))[0] ?? null;
 }
 
 // In its column first; at its end, on to what comes in the order, so that every node is reached.

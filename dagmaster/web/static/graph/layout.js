@@ -76,16 +76,21 @@ function withDagre(model) {
 
 function quickly(model) {
   const layers = [];
-  for (const id of model.order) (layers[model.layers.get(id)] ??= []).push(id);
+  for (const id of model.order) {
+    const layer = model.layers.get(id);
+    layers[layer] ??= [];
+    layers[layer].push(id);
+  }
   const rank = new Map();
-  for (const layer of layers) layer.forEach((id, place) => rank.set(id, place));
+  for (const layer of layers) assignRanks(layer, rank);
   for (let sweep = 0; sweep < 4; sweep += 1) sort(model, layers, rank, sweep % 2 === 0);
   const tallest = Math.max(...layers.map((layer) => layer.length));
   const step = HEIGHT + DOWN;
   const places = new Map();
-  layers.forEach((layer, column) => layer.forEach((id, row) => {
-    places.set(id, { x: column * (WIDTH + ACROSS), y: (row + (tallest - layer.length) / 2) * step });
-  }));
+  for (const [column, layer] of layers.entries()) {
+    const top = (tallest - layer.length) / 2;
+    for (const [row, id] of layer.entries()) places.set(id, { x: column * (WIDTH + ACROSS), y: (row + top) * step });
+  }
   return { places, bends: new Map(), width: layers.length * (WIDTH + ACROSS) - ACROSS, height: tallest * step - DOWN };
 }
 
@@ -98,9 +103,13 @@ function sort(model, layers, rank, forward) {
       const near = links.get(id);
       return [id, near.length ? near.reduce((all, edge) => all + share(edge[end], rank, model, layers), 0) / near.length : rank.get(id) / layer.length];
     }));
-    layer.sort((one, other) => middle.get(one) - middle.get(other) || rank.get(one) - rank.get(other));
-    layer.forEach((id, place) => rank.set(id, place));
+    layer.sort((left, right) => middle.get(left) - middle.get(right) || rank.get(left) - rank.get(right));
+    assignRanks(layer, rank);
   }
+}
+
+function assignRanks(layer, rank) {
+  for (const [place, id] of layer.entries()) rank.set(id, place);
 }
 
 const share = (id, rank, model, layers) => (rank.get(id) + 0.5) / layers[model.layers.get(id)].length;

@@ -14,7 +14,10 @@ export class Model {
     }
     this.layers = this.#layered();
     const columns = [];
-    for (const [id, layer] of this.layers) (columns[layer] ??= []).push(id);
+    for (const [id, layer] of this.layers) {
+      columns[layer] ??= [];
+      columns[layer].push(id);
+    }
     this.order = columns.flat();
   }
 
@@ -50,14 +53,14 @@ export class Model {
     const nodes = new Set([id]);
     const edges = new Set();
     for (const [links, end] of [[this.incoming, "source"], [this.outgoing, "target"]]) {
-      const found = new Set([id]);
-      for (const one of found) {
-        for (const edge of links.get(one) ?? []) {
+      const reached = new Set([id]);
+      for (const node of reached) {
+        for (const edge of links.get(node) ?? []) {
           edges.add(edge.key);
-          found.add(edge[end]);
+          reached.add(edge[end]);
         }
       }
-      for (const one of found) nodes.add(one);
+      for (const node of reached) nodes.add(node);
     }
     return { nodes, edges };
   }

@@ -18,7 +18,7 @@ const WAITS = {
 const WORDS = { dispatched: () => "queued", completed_with_failures: (node) => `completed, ${items(node).failed.toLocaleString("en")} failed` };
 export const OVER = new Set(["completed", "completed_with_failures", "failed", "cancelled", "skipped"]);
 
-export const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
+export const sum = (counts) => Object.values(counts ?? {}).reduce((total, count) => total + count, 0);
 
 // The server says how a node stands together with its items; an event tells of the node alone.
 export const outcomeAfter = (node, status) => (node.type === "fan_out" && status === "completed" ? "running" : status);

@@ -261,8 +261,8 @@ export class View {
   }
 }
 
-function same(one, other) {
-  if (one.nodes.size !== other.nodes.size || one.edges.length !== other.edges.length) return false;
-  for (const id of other.nodes.keys()) if (!one.nodes.has(id)) return false;
-  return other.edges.every((edge, place) => edge.key === one.edges[place].key);
+function same(before, after) {
+  if (before.nodes.size !== after.nodes.size || before.edges.length !== after.edges.length) return false;
+  for (const id of after.nodes.keys()) if (!before.nodes.has(id)) return false;
+  return after.edges.every((edge, place) => edge.key === before.edges[place].key);
 }
