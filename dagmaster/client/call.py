@@ -1,4 +1,4 @@
-"""One question to the server as a value, and how its answer is read. No I/O."""
+"""A request to the server as a value, and how its response is read. No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ PREFIX = "/api/v1"
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One question. `is_safe` when asking twice is the same as asking once."""
+    """One request. `is_safe` if it may be sent twice."""
 
     method: str
     path: str
@@ -34,6 +34,14 @@ class Call(Generic[T]):
 
 def quoted(part: int | str) -> str:
     return quote(str(part), safe="")
+
+
+def job_path(job_id: int | str, node_id: str | None = None) -> str:
+    return f"{PREFIX}/jobs/{quoted(job_id)}" + (f"/nodes/{quoted(node_id)}" if node_id is not None else "")
+
+
+def schedule_path(schedule_id: str) -> str:
+    return f"{PREFIX}/schedules/{quoted(schedule_id)}"
 
 
 def get(kind: type[Model], path: str, **params: Any) -> Call[Model]:

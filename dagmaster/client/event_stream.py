@@ -10,7 +10,7 @@ import httpx
 from httpx_sse import ServerSentEvent
 from pydantic import ValidationError
 
-from dagmaster.client import calls
+from dagmaster.client.call import job_path
 from dagmaster.client.errors import ClientError, error_of, unreachable
 from dagmaster.errors import Unavailable
 from dagmaster.schemas.timeline import TimelineEntry
@@ -59,7 +59,7 @@ class EventStream:
             silence = max(min(LISTEN_SECONDS, self.deadline - monotonic()), 0.01)
         return {
             "method": "GET",
-            "url": calls.stream_path(self.job_id),
+            "url": f"{job_path(self.job_id)}/stream",
             "headers": {"Last-Event-ID": self.after} if self.after is not None else {},
             "timeout": httpx.Timeout(silence, connect=usual.connect),
         }

@@ -1,4 +1,4 @@
-"""What can be asked of a server, once for both clients."""
+"""The requests to a server, shared by both clients."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -10,17 +10,24 @@ import httpx
 
 from dagmaster.client import calls
 from dagmaster.client.asset_requests import AssetRequests
-from dagmaster.client.call import Call
+from dagmaster.client.call import PREFIX, Call, chosen, get, job_path, quoted, reader, schedule_path
 from dagmaster.client.errors import JobCancelled, JobFailed, TimedOut, error_of, unreachable
 from dagmaster.client.event_stream import LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, EventStream, pauses
 from dagmaster.client.transport import Transport
 from dagmaster.errors import Unavailable
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.schemas.common import Page
-from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, WorkerReply
+from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, QueuesReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
-from dagmaster.schemas.schedules import BackfillReply, ScheduleReply, SchedulesSynced, ScheduleTriggered
+from dagmaster.schemas.schedules import (
+    BackfillReply,
+    ScheduleList,
+    ScheduleReply,
+    SchedulesSynced,
+    ScheduleTriggered,
+    SyncSchedules,
+)
 from dagmaster.schemas.signals import DecisionReply, SignalReply
 from dagmaster.schemas.system import Explanation
 from dagmaster.schemas.task_cache import CacheCleared
@@ -35,7 +42,7 @@ TRY_AGAIN = frozenset({502, 503, 504})
 
 
 class Requests(AssetRequests):
-    """`retries` are made where asking twice does no harm, when the server cannot be reached or is overloaded."""
+    """Requests that are safe to repeat are retried when the server is unreachable or overloaded."""
 
     def __init__(self, transport: Transport, retries: int) -> None:
         self._transport, self._retries = transport, retries
@@ -57,7 +64,7 @@ class Requests(AssetRequests):
         callback_url: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> JobCreated:
-        """Start a job. However often the request must be sent, it is one job."""
+        """Start a job. A request that is sent again still starts one job."""
         options = {
             "priority": priority,
             "idempotency_key": idempotency_key,
@@ -69,7 +76,7 @@ class Requests(AssetRequests):
         return await self.ask(calls.submit(workflow_id, inputs, **options))
 
     async def job(self, job_id: int | str, *, children: bool = False) -> JobReply:
-        return await self.ask(calls.job(job_id, children=children))
+        return await self.ask(get(JobReply, job_path(job_id), children=children or None))
 
     async def jobs(
         self,
@@ -82,13 +89,13 @@ class Requests(AssetRequests):
         limit: int = 50,
         offset: int = 0,
     ) -> Page[JobSummary]:
-        """The newest first."""
+        """Newest first."""
         filters = {"workflow_id": workflow_id, "submitted_by": submitted_by, "correlation_id": correlation_id}
-        filters["id_prefix"] = id_prefix
-        return await self.ask(calls.jobs(status=status, limit=limit, offset=offset, **filters))
+        filters |= {"status": status, "id_prefix": id_prefix}
+        return await self.ask(get(Page[JobSummary], f"{PREFIX}/jobs", limit=limit, offset=offset, **filters))
 
     async def wait(self, job_id: int | str, timeout_seconds: float | None = None) -> JobReply:
-        """The job when it has ended, however that was. Raises TimedOut."""
+        """The job after it has ended, successful or not. Raises TimedOut."""
         deadline = monotonic() + timeout_seconds if timeout_seconds is not None else None
         job = await self.job(job_id)
         stream = EventStream(job_id, self._retries, deadline=deadline)
@@ -97,16 +104,16 @@ class Requests(AssetRequests):
             if not stream.has_news:
                 await self._transport.sleep(stream.pause_seconds())
             if stream.is_late():
-                raise TimedOut(f"job {job_id} is {job.status} after {timeout_seconds:g} s; it goes on")
+                raise TimedOut(f"job {job_id} is {job.status} after {timeout_seconds:g} s; it is still running")
             job = await self._ask_patiently(job_id, stream)
         return job
 
     async def result(self, job_id: int | str, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """What the job's nodes put out. Waits for its end; raises JobFailed, JobCancelled or TimedOut."""
+        """The outputs of the job's nodes. Waits for the job to end; raises JobFailed, JobCancelled or TimedOut."""
         return _outcome(await self.wait(job_id, timeout_seconds))
 
     async def stream(self, job_id: int | str, after: int | str | None = None) -> AsyncGenerator[TimelineEntry, None]:
-        """Everything that happens to the job, as it happens, until it has ended; a lost connection is opened again."""
+        """The events of the job as they happen, until it ends. Reconnects when the connection is lost."""
         stream = EventStream(job_id, self._retries, None if after is None else str(after))
         has_ended = False
         while True:
@@ -116,7 +123,7 @@ class Requests(AssetRequests):
             if stream.is_at_an_end or (has_ended and not stream.was_lost):
                 return
             if not stream.was_lost:
-                # What ended the job while we asked is still to be read.
+                # Events that ended the job meanwhile are still to be read.
                 has_ended = (await self.job(job_id)).status in JOB_TERMINAL
             if not stream.has_news:
                 await self._transport.sleep(stream.pause_seconds())
@@ -131,19 +138,19 @@ class Requests(AssetRequests):
         return await self.ask(calls.control(job_id, Resume()))
 
     async def retry(self, job_id: int | str, node_id: str | None = None) -> JobSteered:
-        """Try again what has failed: one node, or all of the job."""
+        """Retry the failed nodes of the job, or one of them."""
         return await self.ask(calls.control(job_id, Retry(node_id)))
 
     async def signal(self, job_id: int | str, name: str, data: Any = None) -> SignalReply:
-        """Wake the nodes that wait for it; if none does, it is kept for the first that will."""
+        """Wake the nodes that wait for the signal; if none does, it is kept for the first that will."""
         return await self.ask(calls.signal(job_id, Signal(name, data)))
 
     async def approve(self, job_id: int | str, node_id: str, comment: str | None = None) -> DecisionReply:
-        """Let the job go on behind an approval."""
+        """Let the job continue after an approval."""
         return await self.ask(calls.decide(job_id, Decide(node_id, True, comment)))
 
     async def reject(self, job_id: int | str, node_id: str, comment: str | None = None) -> DecisionReply:
-        """Fail an approval for good."""
+        """Reject an approval; its node fails without retries."""
         return await self.ask(calls.decide(job_id, Decide(node_id, False, comment)))
 
     async def timeline(
@@ -155,25 +162,25 @@ class Requests(AssetRequests):
         after: int | str | None = None,
         limit: int = 1000,
     ) -> TimelineReply:
-        """Oldest first; go on with `after=reply.next_after` while it `has_more`."""
-        return await self.ask(
-            calls.timeline(job_id, node_id=node_id, event_types=event_types, after=after, limit=limit)
-        )
+        """Oldest first; continue with `after=reply.next_after` while it `has_more`."""
+        types = ",".join(event_types) or None
+        path = f"{job_path(job_id, node_id)}/timeline"
+        return await self.ask(get(TimelineReply, path, event_types=types, after=after, limit=limit))
 
     async def graph(self, job_id: int | str) -> GraphReply:
-        return await self.ask(calls.graph(job_id))
+        return await self.ask(get(GraphReply, f"{job_path(job_id)}/graph"))
 
     async def progress(self, job_id: int | str) -> JobProgress:
-        """How much of it is done, and when it may be over."""
-        return await self.ask(calls.progress(job_id))
+        """How much of the job is done, and when it is expected to end."""
+        return await self.ask(get(JobProgress, f"{job_path(job_id)}/progress"))
 
     async def explain(self, job_id: int | str, node_id: str | None = None) -> Explanation:
-        """Why it does not go on."""
-        return await self.ask(calls.explain(job_id, node_id))
+        """Why the job or node waits."""
+        return await self.ask(get(Explanation, f"{job_path(job_id, node_id)}/explain"))
 
     async def logged(self, job_id: int | str, *, limit: int = 50, offset: int = 0) -> Page[LoggedNode]:
-        """Which nodes may have a log: what failed first, then what runs."""
-        return await self.ask(calls.logged(job_id, limit=limit, offset=offset))
+        """Nodes that may have a log: failed ones first, then running ones."""
+        return await self.ask(get(Page[LoggedNode], f"{job_path(job_id)}/logs", limit=limit, offset=offset))
 
     async def logs(
         self,
@@ -184,60 +191,63 @@ class Requests(AssetRequests):
         tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[str, None]:
-        """What an attempt at a node, or else the newest, has printed and logged, in pieces.
+        """The output of an attempt at a node, by default the newest, in pieces.
 
-        With `follow` it goes on while it is written; without an attempt also with those after it.
+        With `follow`, continue while the log is written and, without `attempt`, with later attempts.
         """
-        path, params = calls.logs(job_id, node_id, attempt=attempt, tail=tail, follow=follow)
+        path, params = f"{job_path(job_id, node_id)}/logs", chosen(attempt=attempt, tail=tail, follow=follow or None)
         async with aclosing(self._transport.text(path, params, follow=follow)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    # What there is.
+    # Workflows, schedules and the fleet.
 
     async def workflows(self) -> WorkflowList:
-        return await self.ask(calls.workflows())
+        return await self.ask(get(WorkflowList, f"{PREFIX}/workflows"))
 
     async def workflow(self, workflow_id: str) -> WorkflowReply:
-        return await self.ask(calls.workflow(workflow_id))
+        return await self.ask(get(WorkflowReply, f"{PREFIX}/workflows/{quoted(workflow_id)}"))
 
     async def schedules(self) -> list[ScheduleReply]:
-        return await self.ask(calls.schedules())
+        return (await self.ask(get(ScheduleList, f"{PREFIX}/schedules"))).schedules
 
     async def schedule(self, schedule_id: str) -> ScheduleReply:
-        return await self.ask(calls.schedule(schedule_id))
+        return await self.ask(get(ScheduleReply, schedule_path(schedule_id)))
 
     async def pause_schedule(self, schedule_id: str) -> ScheduleReply:
-        """Let it start nothing more."""
+        """Start no more jobs."""
         return await self.ask(calls.control_schedule(schedule_id, "pause"))
 
     async def resume_schedule(self, schedule_id: str) -> ScheduleReply:
-        """Let it go on with the next time that is still to come."""
+        """Start jobs again, from the next time on."""
         return await self.ask(calls.control_schedule(schedule_id, "resume"))
 
     async def trigger_schedule(self, schedule_id: str) -> ScheduleTriggered:
         """Start a job now, as the schedule would."""
-        return await self.ask(calls.trigger_schedule(schedule_id))
+        return await self.ask(Call("POST", f"{schedule_path(schedule_id)}/trigger", reader(ScheduleTriggered)))
 
     async def sync_schedules(self, *, prune: bool = False) -> SchedulesSynced:
-        """Have the server make the schedules what its workflows say."""
-        return await self.ask(calls.sync_schedules(prune=prune))
+        """Have the server update the schedules from its workflows."""
+        body = SyncSchedules(prune=prune)
+        return await self.ask(
+            Call("POST", f"{PREFIX}/schedules/sync", reader(SchedulesSynced), body=body, is_safe=True)
+        )
 
     async def backfill(
         self, schedule_id: str, start: datetime, end: datetime, *, max_jobs: int = 1000, dry_run: bool = False
     ) -> BackfillReply:
-        """Start the jobs of a range of time gone by that are not there yet, the oldest first."""
+        """Start the missing jobs of a past range of time, oldest first."""
         return await self.ask(calls.backfill(schedule_id, BackfillRequest(start, end, max_jobs, dry_run)))
 
     async def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
-        return await self.ask(calls.workers(limit=limit, offset=offset))
+        return await self.ask(get(Page[WorkerReply], f"{PREFIX}/workers", limit=limit, offset=offset))
 
     async def drain_worker(self, worker_id: str) -> WorkerWanted:
-        """Give it no more tasks; what it runs may end."""
+        """Give it no more tasks; its running tasks continue."""
         return await self.ask(calls.control_worker(worker_id, "drain"))
 
     async def stop_worker(self, worker_id: str) -> WorkerWanted:
-        """Let it end as after SIGTERM."""
+        """Stop it, as SIGTERM does."""
         return await self.ask(calls.control_worker(worker_id, "stop"))
 
     async def resume_worker(self, worker_id: str) -> WorkerWanted:
@@ -245,23 +255,24 @@ class Requests(AssetRequests):
         return await self.ask(calls.control_worker(worker_id, "resume"))
 
     async def orchestrators(self) -> FleetStatus:
-        return await self.ask(calls.orchestrators())
+        return await self.ask(get(FleetStatus, f"{PREFIX}/orchestrator/status"))
 
     async def clear_cache(self, handler: str | None = None) -> CacheCleared:
-        """Forget the results of tasks that are kept for others, of one handler or of all."""
-        return await self.ask(calls.clear_cache(handler))
+        """Remove the cached results of one handler, or of all."""
+        params = chosen(handler=handler)
+        return await self.ask(Call("DELETE", f"{PREFIX}/cache", reader(CacheCleared), params, is_safe=True))
 
     async def handlers(self) -> list[HandlerOfFleet]:
-        """What workers have registered, with those that run it now."""
-        return await self.ask(calls.handlers())
+        """The handlers that workers have registered, with the workers that run them now."""
+        return (await self.ask(get(Page[HandlerOfFleet], f"{PREFIX}/handlers", limit=1000))).items
 
     async def queues(self) -> list[QueueReply]:
-        return await self.ask(calls.queues())
+        return (await self.ask(get(QueuesReply, f"{PREFIX}/queues/status"))).queues
 
-    # How it is asked.
+    # Transport.
 
     async def ask(self, call: Call[T]) -> T:
-        """The answer; raises the error of the server, or Unavailable."""
+        """The response; raises the error of the server, or Unavailable."""
         waits = pauses()
         for left in range(self._retries if call.is_safe else 0, -1, -1):
             try:
@@ -279,14 +290,14 @@ class Requests(AssetRequests):
         return call.read(response.content)
 
     async def _listen(self, stream: EventStream) -> None:
-        """To one connection, until it ends or the time is over."""
+        """Read one connection until it ends or the deadline passes."""
         async with aclosing(self._transport.events(stream)) as events:
             async for _ in events:
                 if stream.is_late():
                     break
 
     async def _ask_patiently(self, job_id: int | str, stream: EventStream) -> JobReply:
-        """A server that was there a moment ago comes back."""
+        """Retry: a server that was reachable a moment ago will be back."""
         began = monotonic()
         while True:
             try:
