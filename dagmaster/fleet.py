@@ -241,12 +241,12 @@ async def _stopped_first(running: Fleet) -> AsyncIterator[None]:
 
 
 def _end(running: Fleet, task: "asyncio.Task[None]") -> None:
-    """A role that ends by itself ends the whole."""
+    """A role that ends unexpectedly ends the process."""
     if running.ended.done():
         return
     error = None if task.cancelled() else task.exception()
     if error is not None:
         running.ended.set_exception(error)
-        running.ended.exception()  # Whoever waits sees it; nobody need wait.
+        running.ended.exception()  # Marks it as retrieved: no warning if nobody awaits it.
     else:
         running.ended.set_result(None)

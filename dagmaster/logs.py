@@ -21,9 +21,9 @@ IDS = ("request_id", "job_id", "node_id", "task_id")
 # What a line for people ends with: a task's id holds the ids of its job and its node.
 SHOWN = ("task_id", "job_id", "request_id")
 
-# Takes what is printed inside a task (`dagmaster.worker.capture`). It is not for the lines of the process.
+# Captures the output of tasks (`dagmaster.worker.capture`), not the log of the process.
 task_output: ContextVar[Any] = ContextVar("task_output", default=None)
-# Hides the secrets that a task was given from what is logged while it runs, also in the lines of the process.
+# Hides the secrets of a task in everything that is logged while it runs, the log of the process included.
 task_mask: ContextVar[Callable[[str], str] | None] = ContextVar("task_mask", default=None)
 _ids: ContextVar[Mapping[str, object]] = ContextVar("ids", default=MappingProxyType({}))
 
@@ -127,7 +127,7 @@ def set_up_logs(level: str, style: str) -> None:
 
 
 def _about(record: logging.LogRecord) -> dict[str, str]:
-    """The ids as texts: a job's id is larger than what JavaScript takes for a number."""
+    """Ids as strings: a job's id is too large for a JavaScript number."""
     known = {**_ids.get(), **{name: value for name in IDS if (value := getattr(record, name, None)) is not None}}
     return {name: str(known[name]) for name in IDS if name in known}
 

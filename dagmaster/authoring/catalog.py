@@ -17,7 +17,7 @@ _SUFFIXES: Final = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What was read, and the stamp by which a change is seen."""
+    """The parsed content of a file, and the stamp that reveals changes."""
 
     stamp: tuple[int, int] | None
     workflow: Workflow | None
@@ -25,7 +25,7 @@ class _File:
 
 
 class Catalog:
-    """A broken file does not keep the others from being loaded; what is wrong with it is in `problems`."""
+    """A broken file does not prevent the loading of others; its problems are in `problems`."""
 
     def __init__(
         self, folder: Path | None = None, *, queues: QueueRules = QueueRules(), must_exist: bool = True
@@ -86,7 +86,7 @@ class Catalog:
         return self._queues
 
     def use(self, queues: QueueRules) -> None:
-        """Other handlers or queues are known now. What was edited meanwhile waits for `reload`."""
+        """Use other handlers or queues. Files edited meanwhile wait for `reload`."""
         self._queues = queues
         self._registered = {name: resolve_queues(workflow, queues) for name, workflow in self._made.items()}
         unchanged = {path for path, file in self._files.items() if file.stamp and file.stamp == _stamp(path)}

@@ -12,7 +12,7 @@ _TRUTHS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": F
 _BRANCH_KEYS: Final = ("name", "condition", "next", "default")
 _HALF_COMPARISON: Final = re.compile(r"\s*(==|!=|[<>]|(in|not_in|not\s+in|contains|starts_with|ends_with)\b|is_)")
 
-# Stand for what could not be read, so that the mistake is reported once.
+# Placeholders for unreadable values, so that each mistake is reported once.
 UNREAD_CONDITION: Final = "true"
 UNREAD_SUBJECT: Final = "{{ inputs }}"
 

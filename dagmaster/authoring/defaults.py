@@ -1,4 +1,4 @@
-"""Write what a workflow leaves open into it, so that the pinned definition says all: timeouts and retries."""
+"""Write default timeouts and retries into a workflow, so that the pinned definition is complete."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -32,7 +32,7 @@ def settle_defaults(
             case TaskNode():
                 return node.model_copy(update=missing(node))
             case FanOutNode():
-                own = node.retry or retry  # It is the children's too, unless they have one of their own.
+                own = node.retry or retry  # It also applies to the children, unless they have their own.
                 return node.model_copy(
                     update={"task": node.task.model_copy(update=missing(node.task, node.retry)), "retry": own}
                 )

@@ -35,7 +35,7 @@ from dagmaster.model.workflow import (
     WorkflowNode,
 )
 
-# Stands for a handler that could not be read, so that the mistake is reported once.
+# Placeholder for an unreadable handler, so that the mistake is reported once.
 UNREAD: Final = "(unread)"
 
 _CLASSES: Final[dict[str, type[Node]]] = {
@@ -94,7 +94,7 @@ def read_nodes(located: Located, notes: Notes) -> dict[str, Draft]:
 
 
 def build_node(draft: Draft, notes: Notes) -> Node:
-    """The model's node. A value that the model refuses is reported, and left out."""
+    """The model's node. A value that the model rejects is reported and omitted."""
     model = _CLASSES[draft.type]
     try:
         return model.model_validate(draft.raw)
@@ -167,7 +167,7 @@ class _NodeReader:
             self._notes.has_lost_links = True
             return Draft(self._node_id, self._mark, {"type": "task", "handler": UNREAD, "queue": UNREAD})
         if body.value and len(fields) < len(body.value):
-            self._notes.has_lost_links = True  # the key that nobody knows may have been meant for one
+            self._notes.has_lost_links = True  # an unknown key may be a misspelt one
         node_type = self._type(fields)
         fields = self._own_fields(fields, node_type)
         raw = {"type": node_type, **self._common(fields), **self._special(node_type, fields), **self._leave(fields)}

@@ -1,4 +1,4 @@
-"""Read typed fields out of a located document, noting what is wrong and where everything stood."""
+"""Read typed fields from a located document, and note problems and positions."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Notes:
         self._marks[path] = mark
 
     def move(self, source: Path, target: Path) -> None:
-        """What was written in one place is meant for another."""
+        """Report problems of `target` at the position of `source`."""
         marks = {path: mark for path, mark in self._marks.items() if path[: len(source)] == source}
         self._marks.update({(*target, *path[len(source) :]): mark for path, mark in marks.items()})
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class QueueRules:
     """`handler_queues` maps the known handlers to the queue they are registered with; None if they are not known.
 
-    `is_open`: workers elsewhere may have others, so that an unknown one is only worth a warning. `contracts` with
+    `is_open`: workers elsewhere may have others, so an unknown one is only a warning. `contracts` with
     schemas are what literal parameters are checked against.
     """
 

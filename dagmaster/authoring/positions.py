@@ -29,7 +29,7 @@ class Mark:
 class Located:
     """`value` is a scalar, a list of Located, or a dict of Located by key. `text` is a scalar as it was written.
 
-    What could not be read has a problem already, and `is_broken`: nothing more should be said about it.
+    A value that could not be read is `is_broken` and already has a problem; report nothing more about it.
     """
 
     value: Any
@@ -50,7 +50,7 @@ class Located:
 
 
 def read_yaml(text: str, file: str | None) -> tuple[Located, list[Problem]]:
-    """The document with what is wrong in it. Raise InvalidWorkflow where it cannot be read at all."""
+    """The document and its problems. Raise InvalidWorkflow if it cannot be read at all."""
     if len(text) > MAX_FILE_CHARS:
         raise InvalidWorkflow([Problem(f"the file has more than {MAX_FILE_CHARS} characters", file=file)])
     try:
@@ -164,7 +164,7 @@ class _Reader:
         return not wrong and self._has_tag(node, "map")
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[tuple[str, Mark, yaml.Node]]:
-        """Keys are texts as written, so that `true`, `on` and `1` name what they seem to name."""
+        """Keys are strings as written, so that `true`, `on` and `1` name what they seem to name."""
         seen: dict[str, Mark] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:

@@ -1,4 +1,4 @@
-"""A first workflow for somebody who has none: it needs nothing but the built-in handlers."""
+"""A first workflow for new users; it needs only the built-in handlers."""
 
 from pathlib import Path
 

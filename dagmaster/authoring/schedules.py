@@ -13,7 +13,7 @@ _VALUE_ERROR: Final = "Value error, "
 
 
 def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
-    """A text alone is a cron expression. None where there is no schedule, or none that can be used."""
+    """A plain string is a cron expression. None if there is no schedule, or no usable one."""
     if located is None or located.value is None:
         return None
     notes.place(("schedule",), located)

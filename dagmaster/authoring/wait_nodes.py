@@ -7,7 +7,7 @@ from dagmaster.authoring.positions import Located, Mark
 from dagmaster.model.durations import read_duration
 from dagmaster.model.problems import Path
 
-NEVER = 0.0  # Stands for a span that could not be read, so that the mistake is reported once.
+NEVER = 0.0  # Placeholder for an unreadable duration, so that the mistake is reported once.
 UNREAD_WORKFLOW = "(unread)"
 WAITS_FOR = ("until", "seconds", "duration", "signal")
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    if sys.argv[1:] == ["version"]:  # Asked for by scripts, again and again: it needs no command line to be parsed.
+    if sys.argv[1:] == ["version"]:  # Scripts call it often, so it skips the parsing of the command line.
         from dagmaster import __version__
 
         sys.stdout.write(f"dagmaster {__version__}\n")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApiListener:
-    """A place, and the workflows that can be asked for there."""
+    """An address, and the workflows that it serves."""
 
     listener: socket.socket
     catalog: Catalog

@@ -210,7 +210,7 @@ def _start_role(ctx: typer.Context) -> None:
 
 
 def main() -> None:
-    faulthandler.enable(all_threads=True)  # A process that crashes says where.
+    faulthandler.enable(all_threads=True)  # Print a traceback of all threads when the process crashes.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     code: object = 0
@@ -221,7 +221,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # All is done; a signal would only make the exit code a lie.
     if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
-        # A handler's thread cannot be stopped. Its task was given back; nobody waits for it.
+        # A handler's thread cannot be stopped. Its task was given back, so there is nothing to wait for.
         from dagmaster import tracing
 
         tracing.flush()

@@ -80,7 +80,7 @@ class Reloader:
         names = ", ".join(sorted(_shown(path) for path in changed))
         problem = await check_python(self.handlers)
         if problem:
-            self._broken = now  # Said once, and looked at again when it is edited again.
+            self._broken = now  # Reported once; the file is read again after the next edit.
             typer.echo(f"not loaded  {names} changed; still using the previous version")
             tell(problem)
             return False
@@ -139,7 +139,7 @@ async def check_python(handlers: Sequence[str]) -> str | None:
 
 
 def start_again(port: int, execute: Callable[[str, list[str]], object] = os.execv) -> None:
-    """As it was started, on the same port. The embedded server runs on meanwhile: the new process joins it."""
+    """With the same arguments, on the same port. The embedded server keeps running and the new process joins it."""
     sys.stdout.flush()
     sys.stderr.flush()
     chosen = ["--port", str(port)]

@@ -1,4 +1,4 @@
-"""Where the commands find jobs: in the database, or at a server over HTTP. They need not know which."""
+"""Where the commands find jobs: in the database, or at a server over HTTP."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import typer
 from dagmaster.cli.progress import JobView, Outlook, Show
 from dagmaster.ids import JobId
 
-if TYPE_CHECKING:  # Who asks for help does not wait for them.
+if TYPE_CHECKING:  # `--help` must not wait for these imports.
     from dagmaster.explain.facts import Explanation
     from dagmaster.service.asset_contract import AssetService
     from dagmaster.service.contract import Service, SubmitResult
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SubmitArguments:
-    """A job as it was asked for on the command line; `options` are those of a SubmitRequest."""
+    """A submission from the command line; `options` are those of a SubmitRequest."""
 
     workflow: str
     pairs: Sequence[str] = ()
@@ -33,7 +33,7 @@ class SubmitArguments:
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """One job with its nodes, how far it is, and those of its tasks that nobody would take.
+    """One job with its nodes, its progress, and its tasks that no worker would take.
 
     `order` are the nodes of its graph as one leads to the next; `value` is what a workflow function has returned.
     """
@@ -48,7 +48,7 @@ class JobDetails:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLine:
-    """A workflow in a list; of its inputs those that may be left out end with a question mark."""
+    """A workflow in a list; optional inputs end with a question mark."""
 
     workflow_id: str
     version: int
@@ -60,7 +60,7 @@ class WorkflowLine:
 
 
 def line_of(record: Row, required: Collection[str]) -> WorkflowLine:
-    """Of a record as it is printed for programs."""
+    """From a record as it is printed for programs."""
     return WorkflowLine(
         record["workflow_id"],
         record["version"],
@@ -86,7 +86,7 @@ class Backend(Protocol):
         """The same of the service of assets; `runs_workflows` if the verb may start jobs."""
 
     def submit(self, arguments: SubmitArguments, show: "Callable[[SubmitResult], Show | None]") -> JobView | None:
-        """`show` is told of the job, and says how to show it if its end is to be waited for."""
+        """`show` receives the result; it returns how to show the job if the command waits for its end."""
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]: ...
 

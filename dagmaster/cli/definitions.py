@@ -70,7 +70,7 @@ def named_definitions(name: str, settings: Settings, rules: QueueRules, contract
 
 
 def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
-    """Broken files are told, and do not keep the others from being used."""
+    """Broken files are reported and do not prevent the use of the others."""
     catalog = Catalog(settings.workflows_dir, queues=rules, must_exist=False)
     tell(*map(str, join(catalog)))
     for problems in catalog.problems.values():

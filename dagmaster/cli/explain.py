@@ -50,7 +50,7 @@ def explain(
 
 
 def _print_groups(screen: Console, stands: list[dict[str, Any]]) -> None:
-    """A line for each node that stands still by itself, or for children that do so together."""
+    """A line for each waiting node, or for the children of a fan-out that wait for the same reason."""
     for group in stands[:SHOWN_NODES]:
         more = f" [dim](and {count_of(group['count'] - 1, 'other')} of {escape(group['node_id'])})[/]"
         screen.print(f"  {escape(group['sentence'])}{more if group['count'] > 1 else ''}")

@@ -11,7 +11,7 @@ from dagmaster.worker.worker import Worker
 
 
 def open_health(settings: Settings, port: int | None) -> socket.socket | None:
-    """None when nobody asked for it."""
+    """None when it is not enabled."""
     chosen = settings.worker_health_port if port is None else port
     return None if chosen is None else bind(settings.worker_health_host, chosen)
 

@@ -28,7 +28,7 @@ def showing(*, as_json: bool) -> AbstractContextManager[Show]:
 
 
 def conclude(view: JobView, *, as_json: bool, hint: str = "") -> int:
-    """Show how the job ended; the exit code. `hint` says where there is more to see."""
+    """Show how the job ended and return the exit code. `hint` says where to see more."""
     outputs = by_node(view.result, [node.node_id for node in view.nodes])
     if as_json:
         more = {} if view.value is None else {"value": view.value}

@@ -159,7 +159,7 @@ def _print_value(screen: Console, value: Any) -> None:
 
 
 def in_order(nodes: Sequence[Row], order: Sequence[str]) -> list[Row]:
-    """As one leads to the next; what was added, and the items of a fan-out, after the node that they belong to."""
+    """In graph order; added nodes and the items of a fan-out follow the node that they belong to."""
     places = {node_id: place for place, node_id in enumerate(order)}
     return sorted(nodes, key=lambda node: places.get(node["parent_node_id"] or node["node_id"], len(order)))
 

@@ -29,7 +29,7 @@ WORKED = frozenset({NodeStatus.COMPLETED, NodeStatus.FAILED, Outcome.COMPLETED_W
 
 @contextmanager
 def live_view(console: Console) -> Iterator[Show]:
-    # The last picture stays. Whatever is written meanwhile appears above it.
+    # The last frame stays; other output appears above it.
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         yield lambda view: live.update(render(view, console.width, console.height), refresh=True)
 
@@ -130,7 +130,7 @@ def _fan_text(fan: FanView) -> str:
 
 
 def _choose(nodes: Sequence[NodeView], room: int) -> tuple[Sequence[NodeView], Sequence[NodeView]]:
-    """What is shown, in the workflow's order, and what is not: first what moves, then what ended last."""
+    """The visible nodes, in the workflow's order, and the hidden ones: active nodes first, then the last to end."""
     if len(nodes) <= room:
         return nodes, ()
     ended = [node.node_id for node in nodes if node.completed_at and node.shown_status not in FIRST_SEEN]
@@ -163,7 +163,7 @@ def _is_over(node: NodeView) -> bool:
 
 
 def _line(node: NodeView) -> str | None:
-    """What has changed since the last line if this is another; nothing for what is soon over."""
+    """The state of the node in words, printed when it changes; None for states that pass quickly."""
     status = node.shown_status
     if status in (NodeStatus.PENDING, NodeStatus.READY, NodeStatus.DISPATCHED):
         return None

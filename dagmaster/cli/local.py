@@ -64,7 +64,7 @@ POLL_SECONDS = 0.25
 
 @contextmanager
 def opened(settings: Settings) -> "Iterator[Local]":
-    """Each question has a connection of its own; an embedded server is started once for all of them."""
+    """Each query has its own connection; an embedded server is started once for all of them."""
     with ExitStack() as resources:
         yield Local(settings, resources)
 

@@ -65,6 +65,6 @@ def _choose(backend: Backend, job_id: JobId) -> str:
 
 
 def _of(nodes: Sequence[Row], status: NodeStatus) -> list[Row]:
-    """What failed only because another node did is not what is looked for."""
+    """Nodes that failed only because of another node are not of interest."""
     alike = [node for node in nodes if node["status"] == status]
     return [node for node in alike if node["ended_by"] not in ENDED_WITH_JOB]

@@ -65,7 +65,7 @@ def dump(value: Any, *, lines: bool = True) -> str:
 
 
 def as_record(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A database row for programs: ids as texts, times in UTC."""
+    """A database row for programs: ids as strings, times in UTC."""
     return {name: _as_field(name, value) for name, value in row.items()}
 
 
@@ -153,7 +153,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def print_fact(name: str, text: str) -> None:
-    """A name and its value; a long one goes on below where it began."""
+    """A name and its value; a long value continues below its beginning."""
     wrapper = TextWrapper(console().width, f"{name:<12}", " " * 12, break_long_words=False, break_on_hyphens=False)
     typer.echo(wrapper.fill(text))
 

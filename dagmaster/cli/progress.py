@@ -1,4 +1,4 @@
-"""How far a job is, as it is shown."""
+"""The progress of a job, as it is shown."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class Outlook:
 
     @property
     def left(self) -> str:
-        """Such as `about 3 min left`; empty when nobody knows. Without a history it is a guess."""
+        """Such as `about 3 min left`; empty if unknown. Without a history it is a guess."""
         if self.ends_at is None:
             return ""
         if self.overdue_seconds >= FEW_SECONDS / 2:

@@ -78,7 +78,7 @@ class Remote:
         return self._follow(result.job_id, watcher) if watcher is not None else None
 
     def _types(self, arguments: SubmitArguments) -> dict[str, InputType]:
-        """Only single inputs need them: what is given as JSON says itself what it is."""
+        """Only single inputs need them; JSON documents carry their own types."""
         return types_of(self.client.workflow(arguments.workflow)) if arguments.pairs else {}
 
     def _follow(self, job_id: JobId, show: Show) -> JobView:
@@ -132,7 +132,7 @@ class Remote:
     def _page(
         self, job_id: JobId, node: str | None, types: Sequence[str], after: str | None
     ) -> Iterator[TimelineEntry]:
-        """All that there are by now, behind `after`."""
+        """All current events after `after`."""
         while True:
             reply = self.client.timeline(job_id, node_id=node, event_types=types, after=after, limit=PAGE)
             yield from reply.events
@@ -155,7 +155,7 @@ class Remote:
     def orchestrators(self) -> Sequence[Row]:
         try:
             orchestrators = self.client.orchestrators().instances
-        except Unavailable:  # the answer when none is alive
+        except Unavailable:  # the server's response when none is alive
             return []
         return [
             {

@@ -18,12 +18,12 @@ from dagmaster.worker.worker import Worker
 log = logging.getLogger(__name__)
 
 
-def is_far(settings: Settings, shared: Shared) -> bool:
-    """Who has a database works on it, unless a server was named on the command line."""
+def is_remote(settings: Settings, shared: Shared) -> bool:
+    """A configured database wins, unless the command line names a server."""
     return settings.url is not None and (shared.url is not None or settings.database_dsn() is None)
 
 
-def work_far(settings: Settings, options: WorkerOptions, registry: Registry, health: socket.socket | None) -> None:
+def run_remotely(settings: Settings, options: WorkerOptions, registry: Registry, health: socket.socket | None) -> None:
     """Until a signal. Results that the server has not taken by then are kept for the next worker of this folder."""
     assert settings.url is not None
     url, key = settings.url, settings.api_key.get_secret_value() if settings.api_key else None

@@ -30,7 +30,7 @@ from dagmaster.store.submission import NewJob
 from dagmaster.tracing import current_trace_parent, span
 from dagmaster.worker.options import WorkerOptions
 
-# Who waits at a terminal does not wait for long; what is given back is run again.
+# Nobody wants to wait long at a terminal; tasks that are given back run again.
 STOP_SECONDS = 3.0
 
 
@@ -69,7 +69,7 @@ def _new_job(settings: Settings, arguments: RunArguments, registry: Registry) ->
 
 
 def page_of(settings: Settings, job_id: JobId) -> str:
-    """Where the job is in the web UI. A server on any free port says its address when it starts."""
+    """The job's address in the web UI. A server on any free port prints its address when it starts."""
     path = f"/ui/jobs/{job_id}"
     return f"http://{settings.api_host}:{settings.api_port}{path}" if settings.api_port else path
 
@@ -110,7 +110,7 @@ class Runner:
     async def _watch(
         self, job_id: JobId, graph: Graph, show: Show, running: Fleet, stop: asyncio.Event
     ) -> JobView | None:
-        """None when the job has not ended: somebody wants to stop, or the time is over."""
+        """None if the job has not ended: the user stopped it, or the time limit passed."""
         watching = asyncio.create_task(follow(self.dsn, job_id, steps_of(graph), show))
         stopping = asyncio.create_task(stop.wait())
         awaited: list[asyncio.Future[Any]] = [watching, stopping, running.ended]

@@ -19,7 +19,7 @@ from dagmaster.cli.autoreload import Reloader, start_again
 from dagmaster.cli.definitions import load_catalog, load_registry
 from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.output import count_of, listed, print_fact
-from dagmaster.cli.remote_worker import is_far, work_far
+from dagmaster.cli.remote_worker import is_remote, run_remotely
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.fleet import background, fleet, worker_options
 from dagmaster.handlers import Registry
@@ -142,8 +142,8 @@ def serve_worker(
     listener = open_health(settings, health_port)
     if listener is not None:
         typer.echo(f"health      {url_of(listener)}/health")
-    if is_far(settings, ctx.obj):
-        work_far(settings, options, registry, listener)
+    if is_remote(settings, ctx.obj):
+        run_remotely(settings, options, registry, listener)
         return
     with database(settings, writable=True, guarded=True) as dsn:
         names = ", ".join(options.queues)

@@ -26,7 +26,7 @@ async def session(dsn: str) -> AsyncIterator[Connection]:
 
 
 def check_named(settings: Settings) -> None:
-    """Who works with a server must not find themselves in the folder of this machine."""
+    """A user of a server must not end up in the embedded database of this machine."""
     if settings.url and settings.database_dsn() is None and "data_dir" not in settings.model_fields_set:
         raise Misconfigured(
             f"this command needs the database, not the server at {settings.url}: set --database-url or --data-dir"
@@ -55,6 +55,6 @@ def ask_at(dsn: str, question: Callable[[Connection], Awaitable[T]]) -> T:
 
 
 def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
-    """The answer of the database that the settings name."""
+    """Ask the database that the settings name."""
     with existing_database(settings) as dsn:
         return ask_at(dsn, question)

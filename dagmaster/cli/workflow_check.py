@@ -1,4 +1,4 @@
-"""What is wrong with workflow files: the work of `dagmaster validate`."""
+"""The problems of workflow files, for `dagmaster validate`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def check_files(
 
 
 def _registered(ctx: typer.Context, settings: Settings, is_wanted: bool | None) -> Contracts | None:
-    """Raise what is wrong with the database only where it was asked for."""
+    """Errors of the database are raised if the user asked for this check, else only reported."""
     is_configured = settings.url is not None or settings.database_dsn() is not None
     if is_wanted is False or not (is_wanted or is_configured or settings.data_dir.exists()):
         return None
@@ -64,7 +64,7 @@ def _find_registered(ctx: typer.Context, settings: Settings, *, must_exist: bool
 
 
 def _rules(settings: Settings, registry: Registry, registered: Contracts | None, *, is_loaded: bool) -> QueueRules:
-    """What is loaded here counts first: it is the code that was named."""
+    """Handlers loaded here win: the user named their code."""
     own = registry.own_contracts()
     known = {**(registered or {}), **own}
     queues = queues_by_handler(known) if is_loaded or registered is not None else None

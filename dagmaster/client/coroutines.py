@@ -1,4 +1,4 @@
-"""Coroutines and asynchronous generators that wait for no event loop, run to their end by whoever calls."""
+"""Run coroutines and asynchronous generators that need no event loop to their end."""
 
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar

@@ -28,11 +28,11 @@ BY_STATUS: dict[int, type[DagmasterError]] = {
 
 
 class ClientError(DagmasterError):
-    """The server gave an answer that is not understood."""
+    """The response of the server could not be read."""
 
 
 class TimedOut(ClientError):
-    """The job has not ended in time; it goes on."""
+    """The job has not ended in time; it is still running."""
 
 
 class JobFailed(ClientError):

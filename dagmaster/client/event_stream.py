@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 600.0
 SILENCE_SECONDS = 45.0
 # With a limit of time the connection is looked after more often: a blocking read does not look at the clock.
 LISTEN_SECONDS = 5.0
-DROPPED = "dropped"  # what a reader who was too slow is told
+DROPPED = "dropped"  # the event that a reader gets who was too slow
 SHOWN = 200
 ENDINGS = frozenset({"job_completed", "job_failed", "job_cancelled"})
 
@@ -49,7 +49,7 @@ class EventStream:
     _last_type: str = ""
     _waits: Iterator[float] = field(default_factory=pauses)
 
-    # For whoever reads it.
+    # For the reader.
 
     def request(self, usual: httpx.Timeout) -> dict[str, Any]:
         """The arguments of the request for another connection."""
@@ -65,7 +65,7 @@ class EventStream:
         }
 
     def opened(self, response: httpx.Response) -> None:
-        """Raises what the server says instead of events; its body was read."""
+        """Raises the error that the server returned instead of events. Its body must have been read."""
         if not response.is_success:
             raise error_of(response)
         if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
@@ -89,7 +89,7 @@ class EventStream:
     def lose(self, error: Exception) -> None:
         self._lost = error
 
-    # For whoever waits.
+    # For callers that wait.
 
     def is_late(self) -> bool:
         return self.deadline is not None and monotonic() >= self.deadline
@@ -103,7 +103,7 @@ class EventStream:
 
     @property
     def is_at_an_end(self) -> bool:
-        """Whether the last connection has ended with the job; raises when there is no more patience with a lost one.
+        """Whether the last connection ended with the job. Raises if the connection has been lost for too long.
 
         A job that was tried again has several endings; at the last one the server hangs up.
         """

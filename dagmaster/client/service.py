@@ -23,7 +23,7 @@ from dagmaster.service.contract import (
 
 @dataclass(frozen=True, slots=True)
 class HttpService:
-    """Who asks is known to the server by the API key."""
+    """The server knows the caller by the API key."""
 
     requests: Requests
 

@@ -1,4 +1,4 @@
-"""How requests reach the server: with asyncio, or by blocking whoever calls."""
+"""How requests reach the server: with asyncio, or by blocking the caller."""
 
 import asyncio
 import time

@@ -19,7 +19,7 @@ def presented_key(request: HTTPConnection) -> str:
 
 
 def find_decision(route: Any, kind: type[Decision]) -> Decision | None:
-    """Whom a route allows; None when nobody has decided."""
+    """The access rule of a route; None if it declares none."""
     for dependency in getattr(route, "dependencies", ()):
         if isinstance(dependency.dependency, kind):
             return dependency.dependency
@@ -27,7 +27,7 @@ def find_decision(route: Any, kind: type[Decision]) -> Decision | None:
 
 
 def check_decisions(routers: Iterable[APIRouter], kind: type[Any]) -> None:
-    """Of the routers themselves: what an application makes of them differs from version to version of FastAPI."""
+    """From the routers themselves: what an application makes of them differs between versions of FastAPI."""
     for route in (route for router in routers for route in router.routes):
         assert isinstance(route, APIRoute | APIWebSocketRoute), f"{route} cannot say whom it allows"
         assert find_decision(route, kind) is not None, f"nobody decided who may use {route.path}; see {kind.__module__}"

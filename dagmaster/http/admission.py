@@ -1,4 +1,4 @@
-"""What is checked before a request's body is read: who asks, and that the body comes."""
+"""Checks before a request's body is read: the caller, and that the body arrives."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ class Admission:
         body = _Body(scope, receive, self._admit)
 
         async def unless_refused(message: Message) -> None:
-            """Whoever reads the body makes an error of their own of ours; it is not the one that is told."""
+            """The reader of the body wraps our error in its own; the client gets ours."""
             if body.refusal is None:
                 await send(message)
             elif message["type"] == "http.response.start":
@@ -53,7 +53,7 @@ class Admission:
             response = self._errors.form(request, 408, "timeout", str(error), ())
         else:
             response = await self._errors.answer_to(request, error)
-        response.headers["Connection"] = "close"  # What is left of the body is not waited for.
+        response.headers["Connection"] = "close"  # The rest of the body is not read.
         await response(scope, receive, send)
 
 

@@ -54,7 +54,7 @@ STATUS: dict[type[Exception], int] = {
     psycopg.errors.IdleInTransactionSessionTimeout: 503,
     psycopg.DataError: 422,
 }
-# What the database or the pool says is not for strangers.
+# Messages of the database or the pool are not for clients.
 SAID_INSTEAD = {
     503: "the database cannot be reached at the moment; try again",
     422: "a value cannot be stored or compared as given, such as a text with a NUL character",
@@ -95,7 +95,7 @@ def reply(status: int, code: str, message: str, details: Details = ()) -> JSONRe
 
 
 def reply_to(_: Request, status: int, code: str, message: str, details: Details = ()) -> Response:
-    """The same body for all who ask."""
+    """The same body for all clients."""
     return reply(status, code, message, details)
 
 

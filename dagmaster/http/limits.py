@@ -7,7 +7,7 @@ from dagmaster.http.errors import reply
 
 
 class BodyLimit:
-    """Refuses a body that is too long, whether it says so or only turns out to be."""
+    """Rejects a body that is too long, by its Content-Length or while it is read."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self._app, self._max_bytes = app, max_bytes
@@ -34,7 +34,7 @@ class BodyLimit:
             return message
 
         async def unless_refused(message: Message) -> None:
-            """Whoever reads the body makes an error of their own of ours; it is not the one that is told."""
+            """The reader of the body wraps our error in its own; the client gets ours."""
             if received <= self._max_bytes:
                 await send(message)
             elif message["type"] == "http.response.start":

@@ -12,5 +12,5 @@ Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many to pass 
 
 
 def cut(rows: list[T], limit: int, offset: int) -> Page[T]:
-    """One more than `limit` was asked for, to see whether there is more."""
+    """The query asked for one row more than `limit`, to see whether there are more."""
     return Page[T](items=rows[:limit], limit=limit, offset=offset, has_more=len(rows) > limit)

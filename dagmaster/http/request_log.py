@@ -1,4 +1,4 @@
-"""Who is asking for what: an id for each request, the trace it belongs to, and a line in the log."""
+"""The log of requests: an id for each request, its trace, and one line."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Requests:
-    """Outside of all that may answer: a refusal has an id too."""
+    """The outermost middleware: rejected requests have an id too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -29,7 +29,7 @@ class Requests:
             return
         headers = Headers(scope=scope)
         request_id = _id(headers.get(REQUEST_ID))
-        # Not taken back at the end: what is outside logs and answers an unexpected error.
+        # Not reset at the end: the outer handler of unexpected errors logs and returns it.
         remember(request_id=request_id)
         tracing.come_from(headers.get("traceparent"))
         state = scope.setdefault("state", {})
@@ -54,5 +54,5 @@ class Requests:
 
 
 def _id(header: str | None) -> str:
-    """Of the caller, if it may be shown as it is."""
+    """The caller's id if it is safe to log."""
     return header if header is not None and ACCEPTED.fullmatch(header) else token_hex(8)

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs without one or with a busy one."""
+"""An event loop in its own thread, for programs without a loop or with a busy one."""
 
 import asyncio
 import threading

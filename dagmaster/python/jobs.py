@@ -1,4 +1,4 @@
-"""The jobs API, for Python programs with access to the database. Each call is an operation of its own."""
+"""The jobs API, for Python programs with access to the database. Each call is a separate operation."""
 
 import os
 import re

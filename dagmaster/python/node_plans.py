@@ -82,7 +82,7 @@ class Planner:
                 raise Invalid(f"{item} is in {item.group}, which is not applied with it; apply the group")
 
     def _name(self, item: Item, numbers: Numbers) -> None:
-        """The id of an item. A repeated attempt assigns the same ids; from outside each item has an id of its own."""
+        """The id of an item. A repeated attempt assigns the same ids; items added from outside get new ones."""
         if isinstance(item, Group):
             key = f"{self._adder} {numbers.next_group()}"
             self._plan.group_ids[item] = repeatable_id(self._plan.job_id, key) if self._adder else item.id

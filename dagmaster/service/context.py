@@ -37,5 +37,5 @@ class ServiceContext:
         return await read_fleet(self.conn, threshold_seconds=self.settings.orphan_threshold_seconds)
 
     async def patience_seconds(self) -> float:
-        """An owner acts within milliseconds; where there is none it makes no sense to wait."""
+        """An owner acts within milliseconds; without one there is no point in waiting."""
         return self.wait_seconds if (await self.fleet()).is_orchestrated else 0.0

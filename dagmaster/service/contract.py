@@ -1,4 +1,4 @@
-"""What can be asked, as values, and the service that is asked: over the database or over HTTP."""
+"""The commands as values, and the interface of the service over the database or over HTTP."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Approve or reject what a node asks for."""
+    """Approve or reject an approval node."""
 
     node_id: str
     is_approved: bool
@@ -71,7 +71,7 @@ class ControlResult:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """`workflow` is the id of a workflow; whoever reads files takes their names too."""
+    """`workflow` is the id of a workflow; services that read files also accept their names."""
 
     workflow: str
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -138,14 +138,14 @@ class Service(Protocol):
     async def control_job(self, job_id: JobId, command: JobCommand) -> ControlResult: ...
 
     async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
-        """The schedule as it is now."""
+        """Returns the schedule after the change."""
 
     async def trigger_schedule(self, schedule_id: str) -> TriggerResult: ...
 
     async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult: ...
 
     async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
-        """What is wanted of the worker now."""
+        """Returns the worker's desired state."""
 
     async def clear_cache(self, handler: str | None) -> int:
         """How many results were forgotten."""

@@ -1,4 +1,4 @@
-"""Where submissions find workflows, and what is known of the handlers that these name."""
+"""Where submissions find workflows and the contracts of their handlers."""
 
 from collections.abc import Sequence
 

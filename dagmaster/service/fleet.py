@@ -1,4 +1,4 @@
-"""Who is at work: whether jobs are decided, and which tasks some worker would take."""
+"""The active fleet: whether an orchestrator runs, and which tasks some worker would take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

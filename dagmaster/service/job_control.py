@@ -1,4 +1,4 @@
-"""What can be asked of a job: its owner is told, and is waited for."""
+"""Commands to a job: send them to its owner and wait for the effect."""
 
 from collections.abc import Mapping
 from typing import Any, assert_never

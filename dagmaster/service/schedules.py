@@ -1,4 +1,4 @@
-"""Schedules: made what the workflows say, paused and resumed, and asked for jobs."""
+"""Schedules: synchronised with the workflows, paused, resumed, triggered and backfilled."""
 
 import logging
 from collections.abc import Collection
@@ -76,7 +76,7 @@ async def sync_schedules(
 class Scheduled:
     """`ended` are workflows of the catalogue that are not started by themselves, or not any more.
 
-    `unready` are those of which nothing new can be said: their schedules stay as they are.
+    `unready` workflows could not be prepared: their schedules stay unchanged.
     """
 
     graphs: tuple[Graph, ...]
@@ -85,7 +85,7 @@ class Scheduled:
 
 
 def find_scheduled(catalog: Catalog, settings: Settings, known: Contracts) -> Scheduled:
-    """What cannot be prepared is left as it is; the others must go on."""
+    """A workflow that cannot be prepared keeps its schedule; the others are still synchronised."""
     graphs: list[Graph] = []
     ended: list[str] = []
     unready: list[str] = []

@@ -65,7 +65,7 @@ async def submit(context: ServiceContext, definitions: Definitions, request: Sub
 async def prepare_job(
     context: ServiceContext, definitions: Definitions, workflow: Workflow, request: SubmitRequest, **options: Any
 ) -> tuple[NewJob, list[str]]:
-    """The job that was asked for, not stored yet, and what some worker might refuse of it."""
+    """The requested job, not stored yet, and the parameters that some worker might reject."""
     settings = context.settings
     if request.callback_url is not None:
         policy = policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http)
@@ -97,7 +97,7 @@ async def _refused_params(context: ServiceContext, definitions: Definitions, gra
 
 
 def idle_warnings(workflow: Workflow, fleet: KnownFleet, contracts: Contracts) -> list[str]:
-    """Why nobody would run it now: the job is safe, but waits."""
+    """Why no process would run the job now: it is stored, but waits."""
     if not fleet.is_orchestrated:
         return ["no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)"]
     return [

@@ -30,7 +30,7 @@ class ObjectLogs:
             ) from error
         self._url = url.rstrip("/")
         self._store = self._open(stores)
-        # Where the next piece of a log that this process writes begins. What was forgotten is looked up.
+        # Where the next piece of each log that this process writes begins; unknown offsets are looked up.
         self._ends: dict[str, int] = {}
 
     def _open(self, stores: Any) -> Any:
@@ -115,5 +115,5 @@ def _place(task_id: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """What follows is for those who debug the library."""
+    """The rest of the message is for debugging the library."""
     return str(error).partition("\n")[0]

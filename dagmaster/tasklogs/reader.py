@@ -38,7 +38,7 @@ class NodeState:
         return self.attempt - 1 if self.attempt > 1 and self.is_to_come(self.attempt) else self.attempt
 
 
-# None when nobody can say any more.
+# None when the state can no longer be read.
 Look = Callable[[], Awaitable[NodeState | None]]
 
 
@@ -54,7 +54,7 @@ class LogSelection:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """There may be no log yet if it is to be followed."""
+    """With `follow` the log may not exist yet."""
 
     attempt: int
     start: int
@@ -166,7 +166,7 @@ class NodeLog:
 
 
 def why_none(node: NodeLog, selection: LogSelection, state: NodeState, place: Mapping[str, Any] | None) -> str:
-    """Why there is no log of this attempt; `place` is where its worker has said that it is."""
+    """Why there is no log of this attempt; `place` is where its worker reported it to be."""
     attempt = selection.attempt or state.newest_begun
     of = f"attempt {attempt} of node {node.node_id!r}"
     if place is not None:

@@ -38,7 +38,7 @@ PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: pytest imports the plugin, and so this module, also where nobody tests a workflow.
+    # Loaded on use: pytest imports the plugin, and so this module, even if no test needs a workflow.
     if name in PLACES:
         return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,7 +33,7 @@ class TravelClock(DatabaseClock):
         self.patience += _positive(span)
 
     def go_to(self, at: datetime) -> bool:
-        """Skip what is left until then, if so much may be skipped."""
+        """Skip the time until then, if that much may be skipped."""
         wait = at - self.now()
         if not timedelta() < wait <= self.patience:
             return False

@@ -19,7 +19,7 @@ QUICK = ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
 
 
 class Databases:
-    """A server in a folder of its own that is removed at the end. Use it as a context manager."""
+    """A server in a temporary folder. Use it as a context manager."""
 
     def __init__(self) -> None:
         # Not below pytest's temporary folder: every run closes that to other users, and as root the server is one.

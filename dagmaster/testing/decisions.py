@@ -21,7 +21,7 @@ SOMEBODY = "test"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """By the first of the approvers, unless somebody is named."""
+    """By the first of the approvers, unless an actor is named."""
 
     approved: bool
     by: str | None = None
@@ -41,7 +41,7 @@ class Decisions:
         return not self.are_heard and node.spec.wait is not None and node.spec.wait.signal in self.signals
 
     async def tell(self, dsn: str, job_id: JobId, orchestrator: Orchestrator) -> None:
-        """Send the signals now, and decide each approval when it is asked for."""
+        """Send the signals now, and decide each approval when it is requested."""
         self.are_heard = not self.signals
         if not self.signals and not self.verdicts:
             return
@@ -63,7 +63,7 @@ class Decisions:
                 node = owned.state.nodes.get(node_id) if owned is not None else None
                 if node is None or node.status is not NodeStatus.RUNNING or (node_id, node.attempt) in decided:
                     continue
-                with suppress(Conflict):  # What is in memory may not be written yet.
+                with suppress(Conflict):  # State in memory may not be written yet.
                     await _announce(conn, job_id, node, verdict)
                     decided.add((node_id, node.attempt))
 

@@ -1,4 +1,4 @@
-"""From what a test names to a workflow: a file, a text, or something made in Python."""
+"""Find the workflow that a test names: a file, a YAML string, or a workflow made in Python."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from dagmaster.python.workflows import WorkflowFunction, defined
 
 
 def read_definition(source: Any, rules: QueueRules, folders: Sequence[Path]) -> Workflow:
-    """Raise InvalidWorkflow with all that is wrong. Files are looked for here, then in `folders`."""
+    """Raise InvalidWorkflow with all problems. Files are looked up in the current folder, then in `folders`."""
     match source:
         case WorkflowFunction():
             return _checked(source.workflow, rules)

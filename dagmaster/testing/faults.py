@@ -46,7 +46,7 @@ class Faults:
         self._planned[key] = replace(self._planned.get(key, Trouble()), **trouble)
 
     def of(self, message: TaskMessage) -> Trouble | None:
-        """What was planned for the node wins over what was planned for all children of its fan-out."""
+        """Faults of a node win over faults of all children of its fan-out."""
         fan_out, _, index = message.node_id.rpartition(CHILD_SEPARATOR)
         nodes = [message.node_id, fan_out] if fan_out and index.isdecimal() else [message.node_id]
         keys = [(node, attempt) for node in nodes for attempt in (message.retry_count + 1, None)]

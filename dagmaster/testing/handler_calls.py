@@ -52,7 +52,7 @@ def in_a_loop() -> bool:
 
 
 def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) -> Handler:
-    """As it was registered; a function that was not is a handler of its own name."""
+    """As registered; an unregistered function becomes a handler under its own name."""
     match source:
         case Handler():
             return source
@@ -65,7 +65,7 @@ def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) ->
 def gather_handlers(
     specs: Sequence[str], task_modules: Sequence[str], sources: Iterable[Handler | Callable[..., Any]]
 ) -> dict[str, Handler]:
-    """All that were imported, those of these modules and files, and the given ones: a later one wins."""
+    """The imported handlers, those of these modules and files, and `sources`; later ones win."""
     loaded = Registry()
     load_handlers(specs, loaded)
     allow_modules(task_modules, loaded)

@@ -61,7 +61,7 @@ class JobUnderTest(Script):
         specs = (*chosen.handlers, *(str(source) for source in handlers if isinstance(source, str | Path)))
         sources = [source for source in handlers if not isinstance(source, str | Path)]
         known = gather_handlers(specs, chosen.task_modules, sources)
-        # Which handlers there are is not settled yet; everything else that is wrong is said at once.
+        # The handlers may still change; all other problems are reported at once.
         draft = read_definition(workflow, QueueRules(None, own_queue(chosen)), folders)
         super().__init__(draft, Stage(dsn, chosen, clock or TravelClock(), known, specs))
         self._source, self._folders, self._inputs = workflow, folders, dict(inputs or {})
@@ -93,7 +93,7 @@ class JobUnderTest(Script):
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Self]:
-        """Within, it runs: time can be moved, and nodes waited for. What has not ended at the end is left as it is."""
+        """Run the job within the block, where time can be moved and nodes awaited. The job may stay unfinished."""
         rules = QueueRules(self._stage.registry().queues(), own_queue(self._stage.settings))
         workflow = read_definition(self._source, rules, self._folders)
         find = find_called(self._source, rules, self._folders, self._stage.settings.workflows_dir)

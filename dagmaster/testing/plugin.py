@@ -1,4 +1,4 @@
-"""The fixtures that pytest finds. Where nobody uses them, nothing but this module is imported."""
+"""The pytest fixtures. If no test uses them, only this module is imported."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What shall happen to a job under test: what goes wrong, who decides what, how much time is skipped."""
+"""The script of a job under test: faults, decisions, signals and skipped time."""
 
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ INJECTED = "injected by the test"
 
 
 class Script:
-    """Each method gives back the job, so that they can be chained. `draft` is the workflow as far as it is known."""
+    """Each method returns the job, so calls can be chained. `draft` is the workflow as far as it is known."""
 
     def __init__(self, draft: Workflow, stage: Stage) -> None:
         self._draft, self._stage = draft, stage
@@ -31,13 +31,13 @@ class Script:
         return self._plan(node, attempt, error=error or ConnectionError(INJECTED))
 
     def delay(self, node: str, seconds: float, *, attempt: int | None = None) -> Self:
-        """Let it begin so much later, in real time, which counts for its timeout."""
+        """Delay the start by real time, which counts towards the timeout."""
         if seconds < 0:
             raise Invalid(f"a delay must be 0 seconds or more, not {seconds}")
         return self._plan(node, attempt, delay_seconds=seconds)
 
     def lose(self, node: str, *, attempt: int | None = 1, after: str | None = None) -> Self:
-        """Let the worker of this attempt die: before it has done anything, or behind the checkpoint `after`."""
+        """Kill the worker of this attempt: before it does anything, or after the checkpoint `after`."""
         handler = self._handler_of(node)
         if after is not None and handler is not None and handler.isolation == "process":
             raise Invalid(f"node {node!r} runs in its own process; it can be lost only without `after`")
@@ -55,7 +55,7 @@ class Script:
         return self
 
     def approve(self, node: str, *, by: str | None = None, comment: str | None = None) -> Self:
-        """Let it be approved when it asks for it: by the first of its approvers, unless somebody is named."""
+        """Approve the node when it asks: by the first of its approvers, unless an actor is named."""
         return self._decide(node, Verdict(True, by, comment))
 
     def reject(self, node: str, *, by: str | None = None, comment: str | None = None) -> Self:
@@ -67,7 +67,7 @@ class Script:
         return self
 
     def skip_time(self, **span: float) -> Self:
-        """Let it not wait: pauses before retries and the like are skipped, up to this much in all (`hours=2`)."""
+        """Skip waits, such as retry delays, up to this much in total (`hours=2`)."""
         self.clock.skip_waiting(**span)
         return self
 

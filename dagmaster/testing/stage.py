@@ -92,7 +92,7 @@ class Stage:
 
     @asynccontextmanager
     async def _accompanied(self, running: Fleet, job_id: JobId) -> AsyncIterator[None]:
-        """By those who move its clock, from whatever thread, and by those who decide."""
+        """Skip waiting times and decide approvals while the job runs; the clock may be moved from any thread."""
         orchestrator, loop = running.orchestrator, asyncio.get_running_loop()
         assert orchestrator is not None
         forget = self.clock.on_skip(lambda: loop.call_soon_threadsafe(orchestrator.interrupt))
@@ -111,7 +111,7 @@ class Stage:
             await asyncio.gather(*company, return_exceptions=True)
 
     async def _lose(self, message: TaskMessage, worker_id: str) -> None:
-        """Say of this attempt what is said of all attempts of a worker that is dead."""
+        """Report this attempt as lost, as for a dead worker."""
         lost = TaskLost(message.node_id, message.task_id, worker_id, self.clock.now())
         async with opened(self.dsn, application=APPLICATION) as conn:
             await add_mail(conn, [encode(message.job_id, lost)])
@@ -119,7 +119,7 @@ class Stage:
 
 
 def _pass_on(running: Fleet, ended: "asyncio.Task[None]") -> None:
-    """Who waits for the job learns what went wrong, such as a decision by somebody who may not decide."""
+    """Pass errors to the caller that waits for the job, such as a decision by someone who is no approver."""
     if not ended.cancelled() and (error := ended.exception()) is not None and not running.ended.done():
         running.ended.set_exception(error)
         running.ended.exception()

@@ -26,7 +26,7 @@ def next_due(orchestrator: Orchestrator, now: datetime, decisions: Decisions) ->
     jobs = [job.state for job_id in orchestrator.jobs if (job := orchestrator.jobs.get(job_id)) is not None]
     open_nodes = [node for job in jobs if not job.is_paused for node in job.nodes.values()]
     if sum(map(_calls, open_nodes)) > sum(not job.is_terminal for job in jobs) - 1:
-        return None  # What was called is not here yet, or has ended and was not heard of.
+        return None  # The child job is not loaded yet, or its end has not been processed.
     if any(_is_at_work(node) or (decisions.concern(node) and _waits(node, now)) for node in open_nodes):
         return None
     return min((node.not_before for node in open_nodes if node.not_before and _waits(node, now)), default=None)

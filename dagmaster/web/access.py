@@ -1,4 +1,4 @@
-"""Who asks, and whether they may. Every route says whom it allows; one that does not is refused at start."""
+"""Authentication and authorisation. Every route declares its roles; a server with one that does not will not start."""
 
 import hmac
 from base64 import urlsafe_b64encode
@@ -74,7 +74,7 @@ class Keyring:
         return await self._look_up(f"id:{session.key_id}", partial(find_key_by_id, key_id=session.key_id))
 
     async def still_admits(self, caller: Caller) -> bool:
-        """Whether the key of somebody who stays is still good. While the database is away, nobody is sent away."""
+        """Whether the key of an open connection is still valid. While the database is away, connections stay open."""
         if caller.key_id is None:
             return True
         try:
@@ -155,7 +155,7 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
 
 
 def _is_near(request: HTTPConnection, services: Services) -> bool:
-    """From this very machine, meant for it, and passed on by nobody: a page of some other site is not."""
+    """From this machine, addressed to it and not through a proxy; a page of another site does not qualify."""
     if not services.is_local or any(name in request.headers for name in PROXY_HEADERS):
         return False
     client = request.client.host if request.client else ""
@@ -166,7 +166,7 @@ def _is_near(request: HTTPConnection, services: Services) -> bool:
 
 
 def _is_same_origin(request: HTTPConnection) -> bool:
-    """A page of another port is a page of somebody else."""
+    """A page on another port belongs to another application."""
     return request.headers.get("origin", "").partition("//")[2] == request.headers.get("host")
 
 
@@ -264,7 +264,7 @@ Job = Annotated[dict[str, Any], Depends(visible_job, scope="function")]
 
 
 async def task_token(conn: Connection, services: Services, task_id: TaskId) -> str:
-    """Lets whoever has it report for this attempt, and for nothing else."""
+    """A token that permits reports for this attempt and nothing else."""
     key = await get_secret(conn, TASK_TOKENS, chosen=services.settings.chosen_secret())
     digest = hmac.digest(key, task_id.encode(), sha256)
     return TOKEN_PREFIX + urlsafe_b64encode(digest).decode().rstrip("=")
@@ -279,7 +279,7 @@ async def check_task(conn: Connection, services: Services, caller: Caller, task_
 
 
 def decision(route: Any) -> Allow | None:
-    """Whom a route allows; None when nobody has decided."""
+    """The access rule of a route; None if it declares none."""
     return find_decision(route, Allow)
 
 

@@ -1,4 +1,4 @@
-"""Answers that may be large: made beside the event loop, and sent in pieces."""
+"""Large responses: built outside the event loop and sent in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,7 +8,7 @@ from fastapi import Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-# What is smaller is made faster than it is handed to a thread.
+# Building a smaller response takes less time than handing it to a thread.
 LARGE_BYTES = 256 * 1024
 PIECE_BYTES = 256 * 1024
 

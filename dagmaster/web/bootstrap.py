@@ -1,4 +1,4 @@
-"""Make the schema, bring it up to date, or destroy it and begin anew."""
+"""Create the schema, upgrade it, or drop and recreate it."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def deploy(conn: Connection, services: Services, caller: Caller, *, comman
 
 
 async def rebuild(conn: Connection, app: FastAPI, services: Services, caller: Caller, confirm: str) -> Deployed:
-    """Only where it was allowed, by somebody with a name, who names what is destroyed."""
+    """Only if the settings allow it, for a caller with a name who confirms with the name of the database."""
     if not services.settings.allow_destructive_bootstrap:
         raise Forbidden("this server does not destroy data; DAGMASTER_ALLOW_DESTRUCTIVE_BOOTSTRAP would allow it")
     if not caller.name:

@@ -1,4 +1,4 @@
-"""What one server is asked to read again, all servers of the fleet do."""
+"""A reload that one server receives happens on all servers of the fleet."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class Reloading:
                     await self._wake.wait()
 
     async def look(self, conn: Connection) -> None:
-        """What was asked for before this server started needs no reload."""
+        """A reload that was requested before this server started is not repeated."""
         requested, first = await last_reload(conn), self._seen is None
         if first or requested == self._seen:
             self._seen = requested

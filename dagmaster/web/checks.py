@@ -16,9 +16,9 @@ from dagmaster.store.schedules import schedule_counts
 from dagmaster.store.schema import HEAD, current_revision, missing_partitions
 from dagmaster.web.services import Services
 
-# Whoever asks whether all is well does not want to wait for the answer.
+# Health checks must answer quickly.
 REACH_SECONDS = 2.0
-# For so long an orchestrator may try in vain before it is said aloud.
+# An orchestrator may fail this long before it is reported.
 NO_PROGRESS_SECONDS = 30.0
 
 
@@ -128,7 +128,7 @@ async def _tasks(conn: Connection, services: Services) -> Verdict:
 
 
 async def _queues(conn: Connection, services: Services) -> Verdict:
-    """A task without a queue can never run; one whose queue nobody takes from waits."""
+    """A task without a queue can never run; a task whose queue has no worker waits."""
     homeless = sorted(
         f"{Path(file).name}: {problem.message}"
         for file, problems in services.catalog.problems.items()
@@ -148,7 +148,7 @@ async def _queues(conn: Connection, services: Services) -> Verdict:
 
 
 async def _workflows(_: Connection, services: Services) -> Verdict:
-    """A file that cannot be used is not missed by anybody before somebody wants to submit it."""
+    """Without this check a broken file goes unnoticed until someone submits it."""
     catalog = services.catalog
     broken = sorted(
         Path(file).name

@@ -9,13 +9,13 @@ Column = list[Any] | dict[str, Any]
 
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Column]:
-    """What a row has not is None. Columns of nothing but None are left out; static/graph/columns.js reads them."""
+    """Missing values are None, and columns of nothing but None are omitted. static/graph/columns.js reads them."""
     by_name = {name: column([row.get(name) for row in rows]) for name in names}
     return {name: column for name, column in by_name.items() if column != {"same": None}}
 
 
 def column(values: list[Any]) -> Column:
-    """Few different values are listed once, with a digit for each row that says which."""
+    """A column of few different values lists each once, with a digit for each row."""
     places: dict[Any, int] = {}
     try:
         for value in values:

@@ -1,4 +1,4 @@
-"""What is large is sent compressed to browsers. Streams are not: they would be held back until there is enough."""
+"""Compress large responses. Streams are not compressed, because compression would buffer them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the routes, whom each of them allows, and what any body may meet."""
+"""The OpenAPI document: FastAPI's routes with their roles and the errors that any request can meet."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Events as the entries of a timeline: told in words, secrets hidden."""
+"""Events as timeline entries: in words, with secrets redacted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Take in what is reported of attempts that are executed elsewhere."""
+"""Reports of attempts that are executed elsewhere."""
 
 from datetime import UTC, datetime
 
@@ -41,7 +41,7 @@ def _worker_of(named: str | None, caller: Caller) -> WorkerId:
 async def _take_signs_of_life(
     conn: Connection, services: Services, body: TaskResultCreate, worker_id: WorkerId, *, is_last: bool
 ) -> bool:
-    """With the end of an attempt that is over they are not kept: the report of its end says why."""
+    """They are dropped when the attempt is already over; the report of its end returns the reason."""
     is_new = False
     try:
         if not is_last:

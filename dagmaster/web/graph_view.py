@@ -72,7 +72,7 @@ def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
 
 @dataclass(slots=True)
 class Folded:
-    """What is drawn within a node: the items of a fan-out, and what its task has added, by status."""
+    """The counts drawn within a node: items of a fan-out and nodes that its task has added, by status."""
 
     children: dict[str, int] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
@@ -209,7 +209,7 @@ def _waits_for(node: Node, row: Row) -> str | None:
 
 
 def _outside(folded: Folded) -> Row:
-    """What was added by no task stands for itself."""
+    """One node that stands for all nodes added from outside."""
     is_open = any(status not in NODE_TERMINAL for status in folded.added)
     failed = NodeStatus.FAILED if NodeStatus.FAILED in folded.added else NodeStatus.COMPLETED
     ended_at = None if is_open else folded.last_ended_at
@@ -256,7 +256,7 @@ def _edges(workflow: Workflow) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _kind(source: Row, branches: Sequence[str], children: Mapping[str, int]) -> str:
-    """As the engine decides it: nothing comes from what was skipped or failed, or along a branch not taken."""
+    """As the engine decides: edges from skipped or failed nodes and from branches not taken are dead."""
     status = NodeStatus(source["status"])
     is_open = any(state not in NODE_TERMINAL for state, number in children.items() if number)
     if status not in NODE_TERMINAL or (status is NodeStatus.COMPLETED and is_open):

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
-    """Those that beat; the one of this process as it is now, the others as of their last beat."""
+    """The live instances: that of this process as it is now, the others as of their last heartbeat."""
     rows = await list_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
     if not rows:
         raise Unavailable("no orchestrator is running; start one with `dagmaster orchestrator`")
@@ -97,7 +97,7 @@ def stats_of(rows: Sequence[Row]) -> FleetStats:
 
 
 def _failing(groups: Sequence[Row]) -> dict[str, Any]:
-    """The sums of all, with an error of one that has seen some."""
+    """The sums over all instances, with one of their last errors."""
     together: dict[str, Any] = {}
     for name, figures in (item for group in groups for item in group.items()):
         known = together.setdefault(name, {"failed": 0, "last_error": None})
@@ -107,7 +107,7 @@ def _failing(groups: Sequence[Row]) -> dict[str, Any]:
 
 
 def _averages(groups: Sequence[Row]) -> dict[str, Any]:
-    """Each counts as many times as jobs have ended there."""
+    """Weighted by the jobs that ended in each instance."""
     together: dict[str, Any] = {}
     for name, figures in (item for group in groups for item in group.items()):
         known = together.setdefault(name, {"ended": 0, "avg_duration_seconds": 0.0, "success_rate": 0.0})

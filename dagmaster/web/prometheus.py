@@ -1,4 +1,4 @@
-"""The fleet's metrics for Prometheus, whichever process is asked."""
+"""The fleet's metrics for Prometheus, the same from every process."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate

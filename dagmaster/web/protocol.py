@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, with a limit to how long somebody may take to say what they want."""
+"""uvicorn's HTTP protocol with a time limit on the arrival of a request."""
 
 import asyncio
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Workers over HTTP: claims that wait, reports that may come twice, and what else a worker says of its tasks."""
+"""Workers over HTTP: long-polling claims, idempotent reports, progress, checkpoints and logs."""
 
 import asyncio
 import logging
@@ -51,17 +51,17 @@ from dagmaster.web.services import Conn, Services
 
 log = logging.getLogger(__name__)
 
-# Shorter than what usual proxies allow an answer to take.
+# Shorter than the response timeout of common proxies.
 CLAIM_WAIT_SECONDS = 20.0
-# How soon it is noticed that the server stops, or that nobody waits for the answer any more.
+# How soon a wait notices that the server stops or that the client has gone.
 CHECK_SECONDS = 0.5
 # Notifications are hints: without one it takes this long.
 POLL_SECONDS = 5.0
 # Around an output in a body.
 SLACK_BYTES = 64 * 1024
-# The last words of a task may come behind its result.
+# The last log lines of a task may arrive after its result.
 LOG_AFTER_SECONDS = 600.0
-# A worker's own notes about what it left out come on top of the limit.
+# A worker's own notes about omitted output do not count towards the limit.
 LOG_NOTES_BYTES = 1024
 
 Row = dict[str, Any]
@@ -126,7 +126,7 @@ async def claim(
     *,
     is_given_up: Callable[[], Awaitable[bool]],
 ) -> TasksClaimed:
-    """Waits without a connection, until there is something, the time is over, or nobody waits for the answer."""
+    """Wait, without a connection, until there are tasks, the time is over, or the client has gone."""
     deadline = monotonic() + min(body.wait_seconds, CLAIM_WAIT_SECONDS)
     while True:
         rung = services.bell.next()
@@ -140,7 +140,7 @@ async def claim(
 
 
 async def _is_rung(rung: asyncio.Event, deadline: float, is_given_up: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether to look again; false when there is no more time, or no one who waits."""
+    """Whether to look again; false when the time is over or the client has gone."""
     poll_at = monotonic() + POLL_SECONDS
     while True:
         now = monotonic()
@@ -276,7 +276,7 @@ async def save(conn: Connection, services: Services, worker_id: WorkerId, body: 
 
 
 async def add(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
-    """Raises TaskOver. What is wrong with a slice is said by the job's owner, who fails the attempt."""
+    """Raises TaskOver. The job's owner checks the slices and fails the attempt if one is wrong."""
     await _check_held(conn, worker_id, body.task_id)
     await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(piece) for piece in body.slices])
     services.wake()
@@ -327,7 +327,7 @@ async def remember(conn: Connection, services: Services, worker_id: WorkerId, bo
 async def take_logs(
     conn: Connection, services: Services, worker_id: WorkerId, chunks: Sequence[LogChunk]
 ) -> list[LogTaken]:
-    """What is there already is not appended again: a piece whose answer got lost may be sent anew."""
+    """Stored bytes are not appended again: a piece whose response was lost may be sent twice."""
     own = await remote_workers.own_tasks(
         conn, worker_id, [chunk.task_id for chunk in chunks], seconds=LOG_AFTER_SECONDS
     )

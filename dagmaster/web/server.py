@@ -1,4 +1,4 @@
-"""The web server around the application, in the loop of whoever starts it."""
+"""The web server around the application, in the caller's event loop."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ def url_of(listener: socket.socket) -> str:
 
 @asynccontextmanager
 async def served(app: Starlette, listener: socket.socket) -> AsyncIterator[None]:
-    """Answering as long as the block runs; streams are told to end."""
+    """Serve while the block runs; then streams are asked to end."""
     config = uvicorn.Config(
         app,
         http=ImpatientProtocol,

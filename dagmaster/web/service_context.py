@@ -1,4 +1,4 @@
-"""What a route gives to the service: its connection, and who asks."""
+"""The context that a route passes to the service: its connection and the caller."""
 
 from typing import Annotated, Final
 

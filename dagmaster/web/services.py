@@ -76,7 +76,7 @@ class Services:
 
     @property
     def task_logs(self) -> TaskLogs:
-        """Opened when somebody asks for a log."""
+        """Opened on the first request for a log."""
         if self._task_logs is None:
             self._task_logs = open_task_logs(self.settings)
         return self._task_logs
@@ -90,7 +90,7 @@ class Services:
         return self.definitions.contracts
 
     async def warnings_for(self, conn: Connection, workflow: Workflow) -> list[str]:
-        """The job would be safe, but nobody may be there to run it, or a worker may refuse its parameters."""
+        """Warnings of a submission: no worker may run the job, or one may reject its parameters."""
         idle = idle_warnings(workflow, await self.fleet(conn), self.contracts)
         return [*(problem.message for problem in self.definitions.refused_params(workflow)), *idle]
 
@@ -110,7 +110,7 @@ class Services:
         self._contracts_at = monotonic()
 
     async def fleet(self, conn: Connection) -> KnownFleet:
-        """Who is at work, as of a second ago."""
+        """The active instances, at most a second old."""
         if self._fleet is None or self._fleet[0] < monotonic():
             known = await read_fleet(conn, threshold_seconds=self.settings.orphan_threshold_seconds)
             self._fleet = (monotonic() + FLEET_SECONDS, known)
@@ -162,7 +162,7 @@ Given = Annotated[Services, Depends(services_of)]
 
 
 async def connection(services: Given) -> AsyncIterator[Connection]:
-    """For one request; given back before the answer is sent."""
+    """For one request; returned before the response is sent."""
     async with services.pool.connection() as conn:
         yield conn
 

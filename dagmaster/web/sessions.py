@@ -1,4 +1,4 @@
-"""Who has signed in with a browser: a signed cookie that names the key, and a token without which nothing is changed.
+"""Browser sessions: a signed cookie that names the key, and a CSRF token that every change must carry.
 
 The cookie holds no key. It counts only as long as the key it names does.
 """
@@ -41,7 +41,7 @@ def new_session(key_id: str) -> Session:
 
 
 def open_session(text: str, secret: bytes) -> Session | None:
-    """None for what is forged, broken or too old."""
+    """None if the cookie is forged, malformed or expired."""
     # Headers may hold any bytes; what cannot be encoded was not signed by us.
     body, _, signature = text.encode(errors="replace").partition(b".")
     if not hmac.compare_digest(_sign(secret, body).encode(), signature):

@@ -1,4 +1,4 @@
-"""Live timelines: one reader of the database for all who watch."""
+"""Live timelines: one reader of the database for all watchers."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class Watcher:
-    """One who watches a job. Its queue is bounded; while it is full nothing more is read for it."""
+    """A watcher of a job. Its queue is bounded; while it is full nothing more is read for it."""
 
     def __init__(self, job_id: JobId, after: int, created_at: datetime) -> None:
         self.queue: asyncio.Queue[Row] = asyncio.Queue(QUEUE_SIZE)
@@ -66,13 +66,13 @@ class Watcher:
             self._seen[event["event_id"]] = asked_at
             self.queue.put_nowait(event)
         self._settle(asked_at)
-        # The end is written together with the last event of the engine: all that is left was read with it.
+        # The end is written together with the engine's last event, so everything was read with it.
         self.is_over = not news.is_full and (news.job_status is None or news.job_status in JOB_TERMINAL)
         if news.events or self.is_over:
             self._news.set()
 
     def _settle(self, asked_at: float) -> None:
-        """Nothing new is expected before what was seen a while ago."""
+        """Move the start past events seen a while ago: no older ones will appear."""
         ids = sorted(self._seen)
         old = [event_id for event_id in ids if self._seen[event_id] <= asked_at - WINDOW_SECONDS] + ids[
             : max(len(ids) - MAX_SEEN, 0)
@@ -126,12 +126,12 @@ class Streams:
             self._watchers.discard(watcher)
 
     async def _read(self) -> None:
-        """As long as somebody watches."""
+        """While there is a watcher."""
         while self._watchers and not self._is_stopping():
             try:
                 has_more = await self._read_once()
             except AWAY as error:
-                # What was read stays known: when the database is back it goes on without a gap.
+                # The position is kept: when the database is back, reading continues without a gap.
                 log.warning("those who watch jobs have to wait: %s", str(error).partition("\n")[0])
                 await asyncio.sleep(RETRY_SECONDS)
                 continue

@@ -1,4 +1,4 @@
-"""Tells those who wait over HTTP that tasks may be there."""
+"""Wakes workers that wait over HTTP when there may be tasks."""
 
 import asyncio
 from contextlib import suppress
@@ -9,17 +9,17 @@ AT_ONCE = 2
 
 
 class TaskSignal:
-    """Listens from the first time that somebody waits."""
+    """Starts to listen with the first waiter."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._next = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        # However many are woken, people's questions find a connection.
+        # However many workers are woken, other requests still get a connection.
         self.turns = asyncio.Semaphore(AT_ONCE)
 
     def next(self) -> asyncio.Event:
-        """Set when it rings. Ask for it before you look: what comes meanwhile is not missed."""
+        """Set when there may be tasks. Get it before you look for tasks, so that none is missed."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(listen(self._dsn, {TASKS: self.ring}))
         return self._next

@@ -71,7 +71,7 @@ def snapshot_counts(job: JobSnapshot) -> NodeCounts:
 
 
 def run_seconds(job: Row) -> float | None:
-    """How long a job took, or has taken by now, without the time for which somebody let it stand."""
+    """How long a job took, or has taken so far, without the time during which it was paused."""
     seconds = seconds_between(job["started_at"], job["completed_at"])
     return None if seconds is None else round(max(seconds - job["idle_seconds"], 0.0), 3)
 
@@ -86,12 +86,12 @@ def node_seconds(node: Row, children: Children = NO_CHILDREN) -> float | None:
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:
-    """Up to now for what has not ended."""
+    """Up to now for nodes that have not ended."""
     if start is None:
         return None
     return round(((_time(end) if end else datetime.now(UTC)) - _time(start)).total_seconds(), 3)
 
 
 def _time(value: datetime | str) -> datetime:
-    """Times inside of JSON are texts."""
+    """Times inside JSON are strings."""
     return datetime.fromisoformat(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What was done to the system."""
+"""The audit log."""
 
 from fastapi import APIRouter
 

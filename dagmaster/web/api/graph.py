@@ -22,7 +22,7 @@ async def get_graph(job: Job, services: Given, conn: Conn) -> Response:
     graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
-    seen = await last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
+    seen = await last_event_of_job(conn, job)  # Read first: an event that is sent twice does no harm.
     rows = await view_graph(conn, job["job_id"])
     drawn = draw(job, graph, rows, await count_folded(conn, job["job_id"]), last_event_id=seen)
     drawn.groups = [GraphGroup(**row) for row in await list_groups(conn, job["job_id"])]

@@ -70,7 +70,7 @@ def _reply(check: Check, verdict: Verdict, *, has_details: bool) -> CheckReply:
 
 
 async def _is_known(request: Request, services: Services, verdicts: dict[Check, Verdict]) -> bool:
-    """Whoever cannot be asked for is a stranger: without the database no key can be looked up."""
+    """Without the database no key can be looked up, so every caller counts as anonymous."""
     if any(verdict.health is Health.UNHEALTHY and check.name == "database" for check, verdict in verdicts.items()):
         return False
     try:

@@ -60,7 +60,7 @@ def submit_request_of(body: SubmitJob, caller: Caller) -> SubmitRequest:
         body.workflow_id,
         body.input_params,
         priority=body.priority,
-        # A partner's jobs are known by its key: nobody may submit in another's name.
+        # A partner's jobs are identified by its key: partners cannot submit under another name.
         submitted_by=caller.name if caller.is_partner else body.submitted_by or caller.name,
         correlation_id=body.correlation_id,
         idempotency_key=body.idempotency_key,

@@ -115,7 +115,7 @@ def _pieces(node: NodeLog, log: LogRange, selection: LogSelection, look: "Lookin
 
 @dataclass(slots=True)
 class Looking:
-    """Asks how far the node is. The database may be away for a while; nothing is known when the server stops."""
+    """Reads the state of the node. The database may be away for a while; None when the server stops."""
 
     pool: Pool
     node: NodeLog

@@ -40,7 +40,7 @@ CHECK_SECONDS = 5.0
 FIRST_MESSAGE_SECONDS = 10.0
 DIGEST_SECONDS = 0.4
 NODE_EVENTS = frozenset(move.event for move in NODE_MOVES)
-MOST_NODES = 200  # of one digest; who gets that many looks at the whole graph
+MOST_NODES = 200  # of one digest; a page that receives as many reloads the whole graph
 WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER})
 SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each timeline entry."}}
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
@@ -130,7 +130,7 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
         else:
             messages = _entries(_events(socket, caller, job, after, 1.0))
         await _send(socket, messages)
-        # Who watches on after a restart must not take it for the end of the job.
+        # A client that reconnects after a restart must not take it for the end of the job.
         await socket.close(SERVICE_RESTART if socket.app.state.is_stopping else NORMAL_CLOSURE)
     except DagmasterError as error:
         code = next((code for kind, code in CLOSE_CODES.items() if isinstance(error, kind)), 1011)
@@ -155,7 +155,7 @@ async def _admitted(socket: WebSocket) -> Caller:
 
 
 async def _introduced(socket: WebSocket) -> Caller:
-    """Browsers cannot send headers with a WebSocket: the first message says who it is."""
+    """Browsers cannot send headers with a WebSocket: the first message carries the key."""
     keyring: Keyring = socket.app.state.keyring
     try:
         first = orjson.loads(await asyncio.wait_for(socket.receive_text(), FIRST_MESSAGE_SECONDS))
@@ -219,7 +219,7 @@ class Digest:
 
 
 async def _send(socket: WebSocket, messages: AsyncGenerator[str | None, None]) -> None:
-    """Until the job has ended or nobody listens any more."""
+    """Until the job ends or the client disconnects."""
     gone = asyncio.create_task(_until_gone(socket))
     try:
         await _send_all(socket, messages, gone)

@@ -93,6 +93,6 @@ def _summary(services: Services, workflow: Workflow) -> WorkflowSummary:
         description=workflow.description,
         is_active=workflow.is_active,
         node_count=len(workflow.nodes),
-        # Where the files are is nobody's business.
+        # Do not reveal the paths of the files.
         source=Path(services.catalog.sources[workflow.workflow_id]).name,
     )

@@ -95,5 +95,5 @@ def _routes() -> Sequence[BaseRoute]:
     for router in ROUTERS:
         pages.include_router(router)
     pages.mount(PATH, PageFiles(), "static")
-    pages.include_router(failures.router)  # After the files: it takes what nobody else does.
+    pages.include_router(failures.router)  # After the files: this route matches every other path.
     return pages.routes

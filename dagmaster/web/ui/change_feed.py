@@ -28,7 +28,7 @@ UNKNOWN: Final = -1
 def beat_of(changes: int, *, is_quiet: bool) -> int:
     """Rises when something has happened, and once more when all is quiet.
 
-    An id is given out before its event can be seen: who looked at once may have come too early.
+    An id is assigned before its event is visible, so a reader may look too early.
     """
     return 2 * changes + is_quiet
 

@@ -1,4 +1,4 @@
-"""Open pages of a job that has ended are not made anew because other jobs work."""
+"""ETags, so that open pages of an ended job are not rendered again while other jobs run."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from dagmaster.web.ui.pages import Page
 
 
 async def mark_of(conn: Connection, job: dict[str, Any]) -> str:
-    """Stays the same until something happens to the job, such as another attempt; empty while it goes on.
+    """Unchanged until something happens to the job, such as another attempt; empty while it runs.
 
-    Asked for before the rest is read: a page may be newer than its mark, never older.
+    Read before the rest: a page may be newer than its mark, never older.
     """
     if job["status"] not in JOB_TERMINAL:
         return ""
@@ -21,6 +21,6 @@ async def mark_of(conn: Connection, job: dict[str, Any]) -> str:
 
 
 def unchanged(page: Page, mark: str) -> Response | None:
-    """The whole answer to a page that already shows this."""
+    """The response for a page that is up to date."""
     is_known = bool(mark) and page.request.headers.get("if-none-match") == mark
     return Response(status_code=304) if is_known else None

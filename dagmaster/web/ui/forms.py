@@ -108,7 +108,7 @@ def _control(name: str, spec: InputSpec, text: str) -> Control:
 
 
 def _can_show(control: Control, text: str) -> bool:
-    """Date and time fields of browsers have no time zone; a value with one needs a text field."""
+    """Date and time fields of browsers have no time zone; a value with a time zone needs a text field."""
     return control != "datetime-local" or not _HAS_ZONE.search(text)
 
 

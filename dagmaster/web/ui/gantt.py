@@ -157,7 +157,7 @@ async def _strip(conn: Connection, node: Row, times: Row, until: datetime) -> St
     running, at_work = [], begun[0] - ended[0]
     for part in range(1, PARTS + 1):
         at_work += begun[part]
-        running.append(at_work)  # Whoever ended within this part was at work in it.
+        running.append(at_work)  # A task that ended within this part was running in it.
         at_work -= ended[part]
     failed[PARTS] += failed[PARTS + 1]  # What ended at the very end.
     return Strip(running, failed[1 : PARTS + 1], sum(begun), since, until)

@@ -78,7 +78,7 @@ class NodePanel:
 
     @property
     def approval_message(self) -> str | None:
-        """The question that an approval asks."""
+        """The message of an approval."""
         return (self.params or {}).get("message") if self.is_decided_by_people else None
 
     @property

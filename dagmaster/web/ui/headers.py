@@ -1,4 +1,4 @@
-"""What browsers are told about the pages: nothing from other hosts, no inline scripts, no frames."""
+"""Security headers of the pages: nothing from other hosts, no inline scripts, no frames."""
 
 from typing import Final
 

@@ -65,7 +65,7 @@ def _form(request: Request, services: Given, next: str, error: str | None, *, st
 
 
 def _is_from_elsewhere(request: Request) -> bool:
-    """Another site must not sign people in with a key of its own. Old browsers tell the origin only."""
+    """Another site must not sign users in with its own key. Old browsers send only the origin."""
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
     origin = request.headers.get("origin")
@@ -73,7 +73,7 @@ def _is_from_elsewhere(request: Request) -> bool:
 
 
 def _inside(path: str, caller: Caller | None = None) -> str:
-    """Never to another site. Those who have no dashboard begin with their first page."""
+    """Never to another site. Users without a dashboard start at their first page."""
     page = path.partition("?")[0]
     is_ours = page.startswith("/ui/") and "\\" not in path and page not in ("/ui/login", "/ui/logout")
     target = path if is_ours else "/ui/"

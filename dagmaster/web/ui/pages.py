@@ -42,7 +42,7 @@ TEMPLATES: Final = _environment()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer to a browser, as templates see it. `beat` says how recent its data is."""
+    """One response to a browser, as templates see it. `beat` says how recent its data is."""
 
     request: Request
     services: Services

@@ -1,4 +1,4 @@
-"""The command palette: workflows and jobs that match a text."""
+"""The command palette: workflows and jobs that match the search text."""
 
 from typing import Annotated, Any
 

@@ -101,7 +101,7 @@ def queue_lines(
                 held=row["held"],
                 running=row["running"],
                 slots=sum(worker["concurrency"] for worker in takers),
-                # To the second: a page that is asked for again must not differ for nothing.
+                # To the second, so that a refreshed page does not differ for no reason.
                 oldest_at=None if waited is None else (now - timedelta(seconds=waited)).replace(microsecond=0),
                 workers=tuple(worker["worker_id"] for worker in takers),
                 workflows=tuple(used.get(name, ())),

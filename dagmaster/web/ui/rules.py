@@ -1,4 +1,4 @@
-"""The rule of a schedule in words. What has no short words is shown as it was written."""
+"""The rule of a schedule in words. A rule without a short description is shown as written."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The events of a job in words, on a page of their own and as a tab of the job."""
+"""The events of a job in words, as a page and as a tab of the job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ MAX_DEPTH: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Without secrets. `is_tree` is false for what is too large or too deep; then `text` may be cut."""
+    """Without secrets. `is_tree` is false if the value is too large or too deep; then `text` may be cut."""
 
     value: Any
     text: str
@@ -26,7 +26,7 @@ class Value:
 
 
 def value_of(value: Any) -> Value:
-    # Pretty printing takes a level of the stack for each of the value: what is too deep is not written at all.
+    # Pretty printing recurses once per level, so a value that is too deep is not written at all.
     if is_deeper(value, MAX_DEPTH):
         return Value(None, f"nested deeper than {MAX_DEPTH} levels; the API returns it", is_tree=False, is_cut=True)
     visible = redact(value)

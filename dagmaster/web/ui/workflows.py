@@ -102,7 +102,7 @@ def schedule_state(row: Row) -> ScheduleState:
 
 
 async def waiting_runs(conn: Connection, runs: Iterable[Sequence[Row]]) -> Mapping[JobId, Row]:
-    """Of the newest runs those that wait for somebody, by job."""
+    """The newest runs that wait for a decision or a signal, by job."""
     return await external_waits(conn, [ran[0]["job_id"] for ran in runs if ran and ran[0]["status"] == "running"])
 
 
