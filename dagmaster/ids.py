@@ -1,4 +1,4 @@
-"""The types of ids: whoever mixes them up is told by the type checker."""
+"""The types of ids, so that the type checker notices when they are mixed up."""
 
 from typing import NewType
 
@@ -6,3 +6,5 @@ JobId = NewType("JobId", int)
 NodeId = NewType("NodeId", str)
 TaskId = NewType("TaskId", str)  # of an attempt: `{job_id}_{node_id}_{attempt}`
 WorkerId = NewType("WorkerId", str)
+OrchestratorId = NewType("OrchestratorId", str)  # also of the owner of a job
+ScheduleId = NewType("ScheduleId", str)

@@ -13,13 +13,14 @@ from dagmaster.cli.failures import tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json
 from dagmaster.errors import Invalid
+from dagmaster.ids import ScheduleId
 from dagmaster.service.contract import BackfillRequest, BackfillResult, ScheduleCommand
 
 app = typer.Typer(add_completion=False)
 group = typer.Typer(name="schedules", add_completion=False)
 app.add_typer(group)
 
-ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Schedule id; the same as the workflow id.")]
+ScheduleArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Schedule id; the same as the workflow id.")]
 Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
 
 
@@ -73,11 +74,11 @@ def _state(schedule: Row) -> str:
 
 def _control(ctx: typer.Context, schedule_id: str, command: ScheduleCommand, actor: str | None) -> Row:
     backend = backend_of(ctx, begin(ctx))
-    return backend.call(lambda service: service.control_schedule(schedule_id, command), actor=actor)
+    return backend.call(lambda service: service.control_schedule(ScheduleId(schedule_id), command), actor=actor)
 
 
 @group.command()
-def pause(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_json: JsonOutput = False) -> None:
+def pause(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, as_json: JsonOutput = False) -> None:
     """Pause a schedule.
 
     Running jobs are not affected.
@@ -91,7 +92,7 @@ def pause(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_jso
 
 
 @group.command()
-def resume(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_json: JsonOutput = False) -> None:
+def resume(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, as_json: JsonOutput = False) -> None:
     """Resume a paused schedule.
 
     It continues with its next future time. To run the times that it missed,
@@ -108,7 +109,7 @@ def resume(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_js
 
 
 @group.command()
-def trigger(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_json: JsonOutput = False) -> None:
+def trigger(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, as_json: JsonOutput = False) -> None:
     """Start a job now, as the schedule would.
 
     Prints the job id. Works for paused schedules too.
@@ -118,7 +119,7 @@ def trigger(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_j
       dagmaster schedules trigger nightly
     """
     backend = backend_of(ctx, begin(ctx))
-    triggered = backend.call(lambda service: service.trigger_schedule(schedule_id), actor=actor)
+    triggered = backend.call(lambda service: service.trigger_schedule(ScheduleId(schedule_id)), actor=actor)
     _show({**asdict(triggered), "job_id": str(triggered.job_id)}, str(triggered.job_id), as_json=as_json)
 
 
@@ -174,7 +175,7 @@ def backfill(
     """
     request = BackfillRequest(_time(start, "--from"), _time(end, "--to"), most, dry_run)
     backend = backend_of(ctx, begin(ctx))
-    result = backend.call(lambda service: service.backfill_schedule(workflow, request), actor=actor)
+    result = backend.call(lambda service: service.backfill_schedule(ScheduleId(workflow), request), actor=actor)
     record = {**asdict(result), "job_ids": [str(job_id) for job_id in result.job_ids]}
     _show(record, _sum_up(result, dry_run=dry_run), as_json=as_json)
 

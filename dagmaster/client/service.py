@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dagmaster.client import calls
 from dagmaster.client.requests import Requests
-from dagmaster.ids import JobId
+from dagmaster.ids import JobId, ScheduleId, WorkerId
 from dagmaster.service.contract import (
     BackfillRequest,
     BackfillResult,
@@ -54,18 +54,18 @@ class HttpService:
                 changed = await self.requests.ask(calls.control(job_id, command))
                 return ControlResult(changed.status, changed.is_done, changed.is_paused)
 
-    async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
+    async def control_schedule(self, schedule_id: ScheduleId, command: ScheduleCommand) -> Row:
         return (await self.requests.ask(calls.control_schedule(schedule_id, command))).model_dump()
 
-    async def trigger_schedule(self, schedule_id: str) -> TriggerResult:
+    async def trigger_schedule(self, schedule_id: ScheduleId) -> TriggerResult:
         triggered = await self.requests.trigger_schedule(schedule_id)
         return TriggerResult(schedule_id, JobId(int(triggered.job_id)), triggered.scheduled_for)
 
-    async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult:
+    async def backfill_schedule(self, schedule_id: ScheduleId, request: BackfillRequest) -> BackfillResult:
         reply = await self.requests.ask(calls.backfill(schedule_id, request))
         return BackfillResult(**reply.model_dump())
 
-    async def control_worker(self, worker_id: str, command: WorkerCommand) -> str:
+    async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
         return (await self.requests.ask(calls.control_worker(worker_id, command))).wanted
 
     async def clear_cache(self, handler: str | None) -> int:

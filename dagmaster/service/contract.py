@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from dagmaster.ids import JobId, WorkerId
+from dagmaster.ids import JobId, ScheduleId, WorkerId
 
 Row = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ class SubmitResult:
 
 @dataclass(frozen=True, slots=True)
 class TriggerResult:
-    schedule_id: str
+    schedule_id: ScheduleId
     job_id: JobId
     scheduled_for: datetime
 
@@ -116,7 +116,7 @@ class BackfillRequest:
 class BackfillResult:
     """Of all `times` in the range, `existing` had a job before; `left` are for another call."""
 
-    schedule_id: str
+    schedule_id: ScheduleId
     times: int
     existing: int
     submitted: int
@@ -137,12 +137,12 @@ class Service(Protocol):
 
     async def control_job(self, job_id: JobId, command: JobCommand) -> ControlResult: ...
 
-    async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
+    async def control_schedule(self, schedule_id: ScheduleId, command: ScheduleCommand) -> Row:
         """Returns the schedule after the change."""
 
-    async def trigger_schedule(self, schedule_id: str) -> TriggerResult: ...
+    async def trigger_schedule(self, schedule_id: ScheduleId) -> TriggerResult: ...
 
-    async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult: ...
+    async def backfill_schedule(self, schedule_id: ScheduleId, request: BackfillRequest) -> BackfillResult: ...
 
     async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
         """Returns the worker's desired state."""

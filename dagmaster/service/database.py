@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dagmaster.errors import Invalid
-from dagmaster.ids import JobId, WorkerId
+from dagmaster.ids import JobId, ScheduleId, WorkerId
 from dagmaster.service import job_control, schedules, submission
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import (
@@ -38,13 +38,13 @@ class DatabaseService:
     async def control_job(self, job_id: JobId, command: JobCommand) -> ControlResult:
         return await job_control.control_job(self.context, job_id, command)
 
-    async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
+    async def control_schedule(self, schedule_id: ScheduleId, command: ScheduleCommand) -> Row:
         return await schedules.control_schedule(self.context, schedule_id, command)
 
-    async def trigger_schedule(self, schedule_id: str) -> TriggerResult:
+    async def trigger_schedule(self, schedule_id: ScheduleId) -> TriggerResult:
         return await schedules.trigger_schedule(self.context, schedule_id)
 
-    async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult:
+    async def backfill_schedule(self, schedule_id: ScheduleId, request: BackfillRequest) -> BackfillResult:
         return await schedules.backfill_schedule(self.context, schedule_id, request)
 
     async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:

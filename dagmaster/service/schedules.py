@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.preparation import prepare
 from dagmaster.errors import Conflict, DagmasterError
+from dagmaster.ids import ScheduleId
 from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.service.context import ServiceContext
@@ -18,13 +19,13 @@ from dagmaster.store.schedules import Synced
 log = logging.getLogger(__name__)
 
 
-async def control_schedule(context: ServiceContext, schedule_id: str, command: ScheduleCommand) -> Row:
+async def control_schedule(context: ServiceContext, schedule_id: ScheduleId, command: ScheduleCommand) -> Row:
     """The schedule as it is now. Raises UnknownSchedule."""
     change = schedules.pause_schedule if command == "pause" else schedules.resume_schedule
     return await change(context.conn, schedule_id, actor=context.actor, source_app=context.source_app)
 
 
-async def trigger_schedule(context: ServiceContext, schedule_id: str) -> TriggerResult:
+async def trigger_schedule(context: ServiceContext, schedule_id: ScheduleId) -> TriggerResult:
     """Start a job now, as the schedule would; it may be paused."""
     submitted, scheduled_for = await schedule_runs.trigger(
         context.conn,
@@ -37,7 +38,9 @@ async def trigger_schedule(context: ServiceContext, schedule_id: str) -> Trigger
     return TriggerResult(schedule_id, submitted.job_id, scheduled_for)
 
 
-async def backfill_schedule(context: ServiceContext, schedule_id: str, request: BackfillRequest) -> BackfillResult:
+async def backfill_schedule(
+    context: ServiceContext, schedule_id: ScheduleId, request: BackfillRequest
+) -> BackfillResult:
     """Start the jobs of a range of time gone by that are not there yet, the oldest first."""
     backfilled = await schedule_runs.backfill(
         context.conn,

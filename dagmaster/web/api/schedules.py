@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
+from dagmaster.ids import ScheduleId
 from dagmaster.schemas.schedules import (
     Backfill,
     BackfillReply,
@@ -44,31 +45,31 @@ async def sync_schedules(
 
 
 @router.get("/{schedule_id}", responses=documented(404), dependencies=[READERS])
-async def get_schedule(schedule_id: str, conn: Conn) -> ScheduleReply:
+async def get_schedule(schedule_id: ScheduleId, conn: Conn) -> ScheduleReply:
     """Get a schedule. Its id is the workflow id."""
     return ScheduleReply.model_validate(await schedule_store.get_schedule(conn, schedule_id))
 
 
 @router.post("/{schedule_id}/pause", responses=documented(404), dependencies=[OPERATORS])
-async def pause_schedule(schedule_id: str, context: Context) -> ScheduleReply:
+async def pause_schedule(schedule_id: ScheduleId, context: Context) -> ScheduleReply:
     """Pause a schedule. Running jobs are not affected."""
     return ScheduleReply.model_validate(await service.control_schedule(context, schedule_id, "pause"))
 
 
 @router.post("/{schedule_id}/resume", responses=documented(404), dependencies=[OPERATORS])
-async def resume_schedule(schedule_id: str, context: Context) -> ScheduleReply:
+async def resume_schedule(schedule_id: ScheduleId, context: Context) -> ScheduleReply:
     """Resume a schedule from its next future time. To run missed times, use a backfill."""
     return ScheduleReply.model_validate(await service.control_schedule(context, schedule_id, "resume"))
 
 
 @router.post("/{schedule_id}/trigger", status_code=201, responses=documented(404), dependencies=[OPERATORS])
-async def trigger_schedule(schedule_id: str, context: Context) -> ScheduleTriggered:
+async def trigger_schedule(schedule_id: ScheduleId, context: Context) -> ScheduleTriggered:
     """Start a job now, as the schedule would; works for paused schedules too."""
     return ScheduleTriggered.model_validate(asdict(await service.trigger_schedule(context, schedule_id)))
 
 
 @router.post("/{schedule_id}/backfill", responses=documented(404), dependencies=[OPERATORS])
-async def backfill_schedule(schedule_id: str, body: Backfill, context: Context) -> BackfillReply:
+async def backfill_schedule(schedule_id: ScheduleId, body: Backfill, context: Context) -> BackfillReply:
     """Start the missing jobs of a period in the past. Repeating the request is safe."""
     request = BackfillRequest(body.start, body.end, body.max_jobs, body.dry_run)
     return BackfillReply.model_validate(asdict(await service.backfill_schedule(context, schedule_id, request)))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import NodeId
 from dagmaster.model.redact import redact
 from dagmaster.store.approvals import decided_approvals, waiting_approvals
 from dagmaster.web.access import READERS
@@ -26,7 +27,7 @@ class PendingApproval:
 
     job_id: str
     workflow_id: str
-    node_id: str
+    node_id: NodeId
     message: str
     submitted_by: str
     approvers: tuple[str, ...]
@@ -39,7 +40,7 @@ class PendingApproval:
 class Decision:
     job_id: str
     workflow_id: str
-    node_id: str
+    node_id: NodeId
     message: str
     is_approved: bool
     decided_by: str | None

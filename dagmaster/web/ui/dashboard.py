@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import WorkerId
 from dagmaster.store.dashboard import HOURS, Patience, find_trouble, job_counts
 from dagmaster.store.jobs import JobFilter
 from dagmaster.store.measures import throughput
@@ -61,7 +62,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    worker_id: str
+    worker_id: WorkerId
     name: str
     status: str
     running: int

@@ -47,7 +47,7 @@ class NodePanel:
     """Summary of a node. `attempt` counts from 1; `worker` ran the newest attempt."""
 
     job_id: str
-    node_id: str
+    node_id: NodeId
     type: str
     status: str
     ended_by: str | None
@@ -88,7 +88,7 @@ class NodePanel:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    node_id: str
+    node_id: NodeId
     name: str
     status: str
     attempt: int

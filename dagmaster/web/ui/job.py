@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Response
 
 from dagmaster.explain.estimate import Estimate
+from dagmaster.ids import NodeId
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import known_work, work_percent
 from dagmaster.model.redact import redact
@@ -56,7 +57,7 @@ OVERDUE_SECONDS: Final = 5.0
 class Cause:
     """A node that has failed."""
 
-    node_id: str
+    node_id: NodeId
     error: str
     is_allowed: bool
 
@@ -70,7 +71,7 @@ class JobHead:
     scheduled_for: datetime | None
     deadline_at: datetime | None
     parent_job_id: str | None
-    parent_node_id: str | None
+    parent_node_id: NodeId | None
     asset_id: str | None
     version_ordinal: int | None
     priority: int

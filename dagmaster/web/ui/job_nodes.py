@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dagmaster.ids import NodeId, WorkerId
 from dagmaster.model.outcome import ENDED, NO_CHILDREN, Children, Outcome, children_of, outcome_of
 from dagmaster.model.progress import JobSnapshot
 from dagmaster.model.redact import redact
@@ -25,7 +26,7 @@ PAGE_SIZE: Final = 100
 class NodeLine:
     """`children` are folded into this line; `queued` and `ran` are seconds."""
 
-    node_id: str
+    node_id: NodeId
     status: str
     ended_by: str | None
     type: str
@@ -36,7 +37,7 @@ class NodeLine:
     ran: float | None
     started_at: datetime | None
     completed_at: datetime | None
-    worker_id: str | None
+    worker_id: WorkerId | None
     error: str | None
     progress_percent: float | None
     progress_message: str | None
@@ -119,7 +120,7 @@ def _queued(row: Row) -> float | None:
     return seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"])
 
 
-def _children(node_id: str, snapshot: JobSnapshot, outside: Mapping[str, Mapping[str, int]]) -> Children:
+def _children(node_id: NodeId, snapshot: JobSnapshot, outside: Mapping[str, Mapping[str, int]]) -> Children:
     if node_id in outside:
         return children_of({}, outside[node_id])
     node = snapshot.nodes.get(node_id)

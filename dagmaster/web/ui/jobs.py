@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import AwareDatetime
 
+from dagmaster.ids import ScheduleId
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.approvals import external_waits
@@ -36,7 +37,7 @@ class JobLine:
     error: str | None
     submitted_by: str
     correlation_id: str | None
-    schedule_id: str | None
+    schedule_id: ScheduleId | None
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None

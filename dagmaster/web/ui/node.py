@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from dagmaster.ids import NodeId
+from dagmaster.ids import NodeId, TaskId, WorkerId
 from dagmaster.model.outcome import ENDED, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
@@ -43,7 +43,7 @@ class Attempt:
 
     number: int
     status: str
-    worker_id: str | None
+    worker_id: WorkerId | None
     started_at: datetime | None
     queued: float | None
     ran: float | None
@@ -62,7 +62,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class NodeHead:
-    node_id: str
+    node_id: NodeId
     status: str
     ended_by: str | None
     type: str
@@ -70,7 +70,7 @@ class NodeHead:
     queue: str | None
     timeout_seconds: float | None
     description: str
-    parent_node_id: str | None
+    parent_node_id: NodeId | None
     fan_out_index: int | None
     retry_count: int
     max_retries: int
@@ -201,7 +201,7 @@ async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -
 
 
 def _attempt(
-    task_id: str, result: Row | None, times: Row | None, node: Row, log_bytes: int | None, worker: str | None
+    task_id: TaskId, result: Row | None, times: Row | None, node: Row, log_bytes: int | None, worker: str | None
 ) -> Attempt:
     report = redact(dict(result)) if result else {}
     is_newest = task_id == node["task_id"]
@@ -214,7 +214,7 @@ def _attempt(
     return Attempt(
         number=attempt_number(task_id),
         status=node["status"] if is_newest else report.get("status") or "failed",
-        worker_id=report.get("worker_id") or (worker if is_newest else None),
+        worker_id=report.get("worker_id") or (WorkerId(worker) if worker and is_newest else None),
         started_at=started,
         queued=seconds_between(times["dispatched_at"], started or ended) if times else None,
         ran=ran,
@@ -228,7 +228,7 @@ def _attempt(
     )
 
 
-async def _size(services: Services, task_id: str) -> int | None:
+async def _size(services: Services, task_id: TaskId) -> int | None:
     try:
         return await services.task_logs.size(task_id)
     except LogUnavailable:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import NodeId
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
@@ -28,7 +29,7 @@ class NodeLine:
 
     job_id: str
     workflow_id: str
-    node_id: str
+    node_id: NodeId
     status: str
     ended_by: str | None
     error: str | None

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import ScheduleId
 from dagmaster.model.redact import redact
 from dagmaster.store.schedules import list_schedules, missed_schedules
 from dagmaster.web.access import READERS
@@ -37,7 +38,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLine:
-    schedule_id: str
+    schedule_id: ScheduleId
     workflow_id: str
     words: str
     rule: str

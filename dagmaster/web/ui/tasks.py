@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from dagmaster.ids import WorkerId
+from dagmaster.ids import NodeId, TaskId, WorkerId
 from dagmaster.model.redact import redact
 from dagmaster.store.attempts import NEWEST_RESULTS, list_results, list_tasks
 from dagmaster.store.workers import list_workers
@@ -32,27 +32,27 @@ DEFAULT_PERIOD: Final = "24h"
 class TaskLine:
     """An attempt that has not ended. `since` is when it was queued, or when a worker took it."""
 
-    task_id: str
+    task_id: TaskId
     job_id: str
-    node_id: str
+    node_id: NodeId
     state: str
     queue: str
     handler: str
     priority: int
     attempt: int
-    worker_id: str | None
+    worker_id: WorkerId | None
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class ResultLine:
-    task_id: str
+    task_id: TaskId
     job_id: str
     workflow_id: str
-    node_id: str
+    node_id: NodeId
     status: str
     handler: str | None
-    worker_id: str | None
+    worker_id: WorkerId | None
     error: str | None
     seconds: float | None
     memory_bytes: int | None

@@ -35,7 +35,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    node_id: str
+    node_id: NodeId
     message: str
     approvers: tuple[str, ...]
     since: datetime
@@ -44,7 +44,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedSignal:
-    node_id: str
+    node_id: NodeId
     name: str
     since: datetime
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import OrchestratorId, WorkerId
 from dagmaster.model.redact import redact
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.workers import WorkerRow, list_workers
@@ -26,7 +27,7 @@ MAX_SQUARES: Final = 64
 class WorkerLine:
     """`stuck` slots hold tasks that did not stop when they should have."""
 
-    worker_id: str
+    worker_id: WorkerId
     hostname: str
     pid: int
     status: str
@@ -59,7 +60,7 @@ class WorkerLine:
 class OrchestratorLine:
     """`lag_ms` is the average duration of a cycle; `errors` are counted since the start."""
 
-    orchestrator_id: str
+    orchestrator_id: OrchestratorId
     hostname: str
     pid: int
     jobs_owned: int

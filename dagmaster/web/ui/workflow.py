@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.errors import Conflict, Invalid, UnknownSchedule, UnknownWorkflow
+from dagmaster.ids import NodeId
 from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.workflow import InputSpec, Workflow
@@ -75,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    node_id: str
+    node_id: NodeId
     type: str
     cells: tuple[Cell | None, ...]
 
@@ -216,7 +217,7 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
     if not runs:
         return None
     once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
-    node_ids = [*workflow.nodes, *sorted(once - set(workflow.nodes))]
+    node_ids = [NodeId(name) for name in (*workflow.nodes, *sorted(once - set(workflow.nodes)))]
     visible = node_ids[:GRID_NODES]
     states = await grid_nodes(conn, [run["job_id"] for run in runs], visible)
     known = await page.services.node_counts.of(conn, runs)
@@ -246,7 +247,7 @@ def _grid_run(run: Row) -> GridRun:
     return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
 
 
-def _cell(run: Row, node_id: str, row: Row | None, children: Children | None) -> Cell | None:
+def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None) -> Cell | None:
     """None where the run has no such node."""
     if row is None:
         return None
