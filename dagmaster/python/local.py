@@ -128,10 +128,6 @@ class LocalFleet:
         """Run a job that is already submitted to its end."""
         return _awaited(self._call(self._finish(JobId(job_id), timeout)))
 
-    async def finish_async(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
-        started = await asyncio.to_thread(self._call, self._finish(JobId(job_id), timeout))
-        return await asyncio.wrap_future(started)
-
     def close(self) -> None:
         """Stop the fleet; running tasks are given back."""
         with self._starting:

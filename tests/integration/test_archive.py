@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pyarrow.parquet
 import pytest
+from expired_jobs import TABLES, add_groups, counts, ended, exported, left, remove
 from fleet import fan, rows
-from removing import TABLES, add_groups, counts, ended, exported, left, remove
 
 from dagmaster.store import archive, retention
 from dagmaster.store.archive import KINDS, Archive

@@ -8,9 +8,9 @@ import orjson
 import psycopg
 import pytest
 from asset_worlds import move_job
+from expired_jobs import age, exported, remove
 from fleet import graph, rows, single, task
 from psycopg.types.json import Jsonb
-from removing import age, exported, remove
 from test_assets import ASSET_ID, BODY, REFS, decide, events, export, ingest, site, submit, submit_and_process
 from test_callbacks_out import make_calls, options, receiving
 from web import Web, web

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from command_line import Called, call
 from fleet import graph, retry, rows, single, task
-from owning import Owner, owner
+from job_owner import Owner, owner
 from serving import server
 
 from dagmaster.engine.messages import Load, TaskCompleted, TaskFailed, TaskStarted

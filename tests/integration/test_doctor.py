@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from command_line import call
 from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
-from owning import Owner, owner
+from job_owner import Owner, owner
 
 from dagmaster.engine.messages import Load, TaskCompleted, TaskFailed
 from dagmaster.model.workflow import FanInNode, FanOutNode

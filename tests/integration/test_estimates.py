@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fleet import chain, child, fan, graph, rows, single, task
-from owning import owner
+from job_owner import owner
 from web import Web, web
 
 from dagmaster.engine.messages import Load, TaskFailed

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from command_line import call
 from fleet import NEVER, Fleet, fan, fleet, graph, handlers, retry, single, task
-from owning import owner
+from job_owner import owner
 
 from dagmaster.engine.messages import Load
 from dagmaster.errors import UnknownJob, UnknownNode

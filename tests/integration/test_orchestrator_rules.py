@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fleet import NEVER, Fleet, OrchestratorRole, fan, fleet, retry, rows, single
-from owning import owner
+from job_owner import owner
 
 from dagmaster.engine.messages import Load, ManualRetry, TaskFailed
 from dagmaster.handlers import HandlerContext, Retry

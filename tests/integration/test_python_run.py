@@ -285,7 +285,7 @@ async def test_a_job_that_takes_too_long_is_cancelled(dsn: str) -> None:
         await here.run_async(endless.workflow, {}, timeout=1)
     assert entered.is_set()
     [job] = await rows(dsn, "SELECT job_id FROM dagapp.dag_jobs")
-    assert (await here.finish_async(job["job_id"])).status is JobStatus.CANCELLED
+    assert (await asyncio.to_thread(here.finish, job["job_id"])).status is JobStatus.CANCELLED
 
 
 async def test_a_job_that_was_submitted_is_run_by_who_tests_it() -> None:
@@ -293,7 +293,7 @@ async def test_a_job_that_was_submitted_is_run_by_who_tests_it() -> None:
     outcome = await asyncio.to_thread(run_job_test, job_id, timeout=20)
     assert etl.result_of(outcome) == {"rows": 2, "total": 10}
     again = await submit_async(etl.workflow, {"n": 5})
-    assert etl.result_of(await LocalFleet.shared().finish_async(again, timeout=20))["rows"] == 5
+    assert etl.result_of(await asyncio.to_thread(LocalFleet.shared().finish, again, timeout=20))["rows"] == 5
 
 
 # The command line.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fleet import NO_RETRY, fan, graph, retry, rows, single, task
-from owning import Owner, owner
+from job_owner import Owner, owner
 from psycopg.errors import LockNotAvailable
 
 from dagmaster.engine.messages import Cancel, Load, TaskFailed

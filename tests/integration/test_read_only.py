@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import psycopg
 import pytest
-from far_worker import OFFER, WORKERS
 from fleet import chain, fleet, retry, single, wait_until
+from http_worker import OFFER, WORKERS
 from psycopg.pq import Ping
 from web import web
 

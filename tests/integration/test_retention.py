@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from expired_jobs import TABLES, add_groups, counts, ended, kept_for, left, make_day, remove
 from fleet import fan, rows, single
-from removing import TABLES, add_groups, counts, ended, kept_for, left, make_day, remove
 
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.errors import Conflict

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from command_line import call
+from expired_jobs import ended, exported, left, remove
 from fleet import fleet, rows, single
-from removing import ended, exported, left, remove
 
 from dagmaster.orchestrator.retention import RetentionOptions
 from dagmaster.store import retention

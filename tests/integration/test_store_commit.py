@@ -7,7 +7,7 @@ import orjson
 import psycopg
 import pytest
 from fleet import chain, fan, graph, retry, rows, single, task
-from owning import Owner, owner
+from job_owner import Owner, owner
 
 from dagmaster.engine.decide import claim_here
 from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind

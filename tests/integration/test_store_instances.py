@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fleet import rows, single
-from owning import owner
+from job_owner import owner
 
 from dagmaster.engine.messages import Load
 from dagmaster.store import instances, orchestrators, submission, workers

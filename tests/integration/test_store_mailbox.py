@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 import pytest
 from fleet import chain, fleet, rows, single
-from owning import Owner, owner
+from job_owner import Owner, owner
 
 from dagmaster.engine.messages import (
     ApprovalDecision,

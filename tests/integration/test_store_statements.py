@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import psycopg
 import pytest
 from fleet import fan, rows, single
-from owning import owner
+from job_owner import owner
 
 import dagmaster
 from dagmaster.engine.messages import Load, TaskCompleted

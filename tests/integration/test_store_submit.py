@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 from fleet import chain, graph, retry, rows, single, task
-from owning import owner
+from job_owner import owner
 
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import JobId

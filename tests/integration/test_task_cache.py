@@ -5,7 +5,7 @@ import logging
 from typing import Any, cast
 
 import pytest
-from counting import CACHED, HOUR, Counter, at_work, counting, knowing, output
+from counting_handler import CACHED, HOUR, Counter, at_work, counting, knowing, output
 from fleet import WorkerRole, fleet, graph, retry, rows, single, task
 
 from dagmaster.handlers import Handler

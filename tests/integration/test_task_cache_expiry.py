@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from counting import CACHED, Counter, counting, knowing, output
+from counting_handler import CACHED, Counter, counting, knowing, output
 from fleet import fleet, rows
 from serving import server
 from web import Web, web

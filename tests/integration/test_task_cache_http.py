@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from counting import CACHED, Counter, counting, knowing, output
+from counting_handler import CACHED, Counter, counting, knowing, output
 from fleet import rows
 from web import web
 

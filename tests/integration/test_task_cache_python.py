@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting import CACHED
+from counting_handler import CACHED
 from fleet import rows
 
 from dagmaster import apply, apply_sync, create_task

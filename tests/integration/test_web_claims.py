@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from far_worker import WORKERS, done, failed, far, submitted
 from fleet import retry, rows, single
+from http_worker import WORKERS, done, failed, registered_worker, submitted
 from web import web
 
 from dagmaster.model.access import Role
@@ -20,7 +20,7 @@ async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest
     monkeypatch.setattr(remote_workers, "POLL_SECONDS", 60)
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
-        worker = await far(it)
+        worker = await registered_worker(it)
         waiting = asyncio.create_task(worker.claim(wait_seconds=30))
         await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query = 'LISTEN dagmaster_tasks'")
         await submitted(it)
@@ -29,7 +29,7 @@ async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest
 
 async def test_a_claim_that_waits_holds_no_connection(dsn: str) -> None:
     async with web(dsn, api_pool_size=2) as it:
-        workers = [await far(it) for _ in range(6)]
+        workers = [await registered_worker(it) for _ in range(6)]
         waiting = [asyncio.create_task(worker.claim(wait_seconds=15)) for worker in workers]
         await asyncio.sleep(0.3)
         await it.get("/api/v1/jobs")
@@ -45,7 +45,7 @@ async def test_a_claim_gets_no_more_than_it_asked_for_and_only_what_the_worker_t
         for name in ("single", "single", "single", "other", "elsewhere"):
             await submitted(it, name)
         await it.fleet.until("SELECT count(*) = 5 AS ok FROM dagapp.dag_tasks_waiting")
-        worker = await far(it)
+        worker = await registered_worker(it)
         assert await worker.claim(0, wait_seconds=0) == []
         assert len(await worker.claim(2)) == 2
         assert len(await worker.claim(4)) == 1
@@ -56,7 +56,7 @@ async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         began = monotonic()
         said = await worker.post("claim", {"limit": 4, "wait_seconds": 10, "reports": [done(task["task_id"])]})
@@ -68,7 +68,7 @@ async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
 async def test_who_hangs_up_while_it_waits_loses_nothing(dsn: str) -> None:
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
-        worker = await far(it)
+        worker = await registered_worker(it)
         path = f"{url}{WORKERS}/{worker.id}/claim"
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.ReadTimeout):
@@ -83,14 +83,14 @@ async def test_an_answer_that_got_lost_is_found_among_the_tasks(dsn: str) -> Non
     async with web(dsn, single(params={"x": [1, None]})) as it:
         await it.fleet.orchestrator()
         await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         claimed = await worker.claim()
         assert (await it.get(f"{WORKERS}/{worker.id}/tasks"))["tasks"] == claimed
 
 
 async def test_a_server_that_stops_lets_nobody_wait(dsn: str) -> None:
     async with web(dsn) as it, httpx.AsyncClient(timeout=20) as client:
-        worker = await far(it)
+        worker = await registered_worker(it)
         async with it.real_server() as url:
             path = f"{url}{WORKERS}/{worker.id}/claim"
             waiting = asyncio.create_task(client.post(path, json={"limit": 1, "wait_seconds": 20}))
@@ -117,7 +117,7 @@ async def test_a_report_may_be_sent_again(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         assert await worker.report(done(task["task_id"])) == ["accepted"]
         assert await worker.report(done(task["task_id"], output={"n": 8})) == ["over"]
@@ -132,7 +132,7 @@ async def test_two_who_send_the_same_report_at_once_are_heard_once(dsn: str) -> 
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         heard = await asyncio.gather(*(worker.report(done(task["task_id"])) for _ in range(5)))
         assert sorted(outcome for [outcome] in heard) == ["accepted", *["over"] * 4]
@@ -143,7 +143,7 @@ async def test_a_failure_tells_its_kind_and_its_measures(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [first] = await worker.claim()
         details = {"peak_memory_bytes": 4096, "cpu_seconds": 0.5, "metrics": {"rows": 3, "odd": "\u0000"}}
         error = "Traceback: password=hunter2 \u0000"
@@ -164,7 +164,7 @@ async def test_what_is_given_back_costs_no_attempt(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [first] = await worker.claim()
         assert await worker.report({"task_id": first["task_id"], "kind": "given_back"}) == ["accepted"]
         [second] = await worker.claim()
@@ -176,7 +176,7 @@ async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
     async with web(dsn, single(), max_output_bytes=1000) as it:
         await it.fleet.orchestrator()
         jobs = [await submitted(it), await submitted(it)]
-        worker = await far(it)
+        worker = await registered_worker(it)
         claimed: list[Any] = []
         while len(claimed) < 2:
             claimed += await worker.claim()
@@ -192,7 +192,7 @@ async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
 @pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0", "1_\0_0"])
 async def test_a_task_that_never_was_is_over(dsn: str, task_id: str) -> None:
     async with web(dsn) as it:
-        worker = await far(it)
+        worker = await registered_worker(it)
         assert await worker.report(done(task_id), failed(task_id)) == ["over", "over"]
         assert await rows(dsn, "SELECT * FROM dagapp.dag_mailbox") == []
 
@@ -202,7 +202,10 @@ async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn:
         await it.fleet.orchestrator()
         operator = await it.key("me")
         made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=operator)
-        first, second = await far(it, await it.key("a", Role.WORKER)), await far(it, await it.key("b", Role.WORKER))
+        first, second = (
+            await registered_worker(it, await it.key("a", Role.WORKER)),
+            await registered_worker(it, await it.key("b", Role.WORKER)),
+        )
         [task] = await first.claim()
         assert await second.report(done(task["task_id"], output={"n": "forged"})) == ["over"]
         assert await first.report(done(task["task_id"])) == ["accepted"]
@@ -215,7 +218,7 @@ async def test_a_task_that_still_waits_cannot_be_reported(dsn: str) -> None:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
-        worker = await far(it)
+        worker = await registered_worker(it)
         assert await worker.report(done(f"{job_id}_work_0"), done(f"{job_id}_work_1")) == ["over", "over"]
         assert len(await worker.claim()) == 1
 
@@ -224,8 +227,8 @@ async def test_a_process_that_died_is_spoken_for_by_the_next_with_its_key(dsn: s
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        [task] = await (await far(it)).claim()
-        heir = await far(it)
+        [task] = await (await registered_worker(it)).claim()
+        heir = await registered_worker(it)
         assert await heir.report(done(task["task_id"])) == ["accepted"]
         await it.fleet.completed(job_id)
 
@@ -238,7 +241,7 @@ async def test_odd_values_are_stored_or_refused(dsn: str, odd: bytes) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator()
         await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         field = b'"task_id": "' + task["task_id"].encode() + b'"'
         bodies = {

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from fleet import retry, rows, single
-from owning import Owner, owner
+from job_owner import Owner, owner
 from web import Web, web
 
 from dagmaster import AsyncClient

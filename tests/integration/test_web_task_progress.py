@@ -1,8 +1,8 @@
 """What a worker over HTTP says of a task while it runs."""
 
 import pytest
-from far_worker import done, failed, far, submitted
 from fleet import retry, rows, single
+from http_worker import done, failed, registered_worker, submitted
 from web import web
 
 
@@ -10,7 +10,7 @@ async def test_progress_and_checkpoints_of_a_task(dsn: str) -> None:
     async with web(dsn, single(retry=retry(2))) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [first] = await worker.claim()
         task_id = first["task_id"]
         await worker.post("progress", [{"task_id": task_id, "current": 3, "total": 12, "message": "page 3"}], 204)
@@ -40,7 +40,7 @@ async def test_of_a_task_that_is_not_the_workers_nothing_is_kept(dsn: str) -> No
     async with web(dsn, single(), max_output_bytes=1000) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        holder, other = await far(it), await far(it)
+        holder, other = await registered_worker(it), await registered_worker(it)
         [task] = await holder.claim()
         task_id = task["task_id"]
         await other.post("progress", [{"task_id": task_id, "current": 1, "message": "forged"}], 204)
@@ -60,7 +60,7 @@ async def test_a_log_is_kept_once_however_often_it_is_sent(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         task_id = task["task_id"]
         first = {"task_id": task_id, "offset": 0, "text": "one\n"}
@@ -81,7 +81,7 @@ async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         await submitted(it)
-        holder, other = await far(it), await far(it)
+        holder, other = await registered_worker(it), await registered_worker(it)
         [task] = await holder.claim()
         for task_id in (task["task_id"], "../../etc/passwd"):
             said = await other.post("logs", [{"task_id": task_id, "offset": 0, "text": "forged"}])
@@ -93,7 +93,7 @@ async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
     async with web(dsn, single(), log_max_bytes=1000) as it:
         await it.fleet.orchestrator()
         await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         for offset in range(0, 100_000, 10_000):
             said = await worker.post("logs", [{"task_id": task["task_id"], "offset": offset, "text": "x" * 10_000}])
@@ -104,4 +104,4 @@ async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
 @pytest.mark.parametrize("wrong", [{}, {"text": "x", "data": "eA=="}, {"data": "no base64!"}])
 async def test_a_piece_of_log_is_text_or_data(dsn: str, wrong: dict[str, str]) -> None:
     async with web(dsn) as it:
-        await (await far(it)).post("logs", [{"task_id": "1_a_0", "offset": 0, **wrong}], 422)
+        await (await registered_worker(it)).post("logs", [{"task_id": "1_a_0", "offset": 0, **wrong}], 422)

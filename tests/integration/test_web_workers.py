@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from far_worker import OFFER, WORKERS, Far, done, far, submitted
 from fleet import chain, retry, rows, single, task
+from http_worker import OFFER, WORKERS, HttpWorker, done, registered_worker, submitted
 from web import web
 
 from dagmaster.model.access import Role
@@ -16,7 +16,7 @@ async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
         key = await it.key("far", Role.WORKER)
         operator = await it.key("me")
         made = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201, headers=operator)
-        worker = await far(it, key)
+        worker = await registered_worker(it, key)
         reports: list[dict[str, Any]] = []
         for _ in range(3):
             claimed: list[dict[str, Any]] = []
@@ -62,14 +62,14 @@ async def test_a_worker_that_does_not_beat_is_given_up_and_told_so(dsn: str) -> 
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator(worker_lost_after_seconds=0.6)
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [first] = await worker.claim()
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_workers WHERE status = 'lost'")
         await worker.beat(status=410)
         gone = await worker.post("claim", {"limit": 1}, 410)
         assert gone["error"]["code"] == "worker_gone"
         await worker.post("results", [done(first["task_id"])], 410)
-        again = await far(it)
+        again = await registered_worker(it)
         [second] = await again.claim()
         assert second["retry_count"] == 1
         assert await again.report(done(first["task_id"], output={"n": "late"})) == ["over"]
@@ -81,7 +81,7 @@ async def test_a_worker_that_does_not_beat_is_given_up_and_told_so(dsn: str) -> 
 
 async def test_a_heartbeat_keeps_the_worker_and_shows_how_it_is(dsn: str) -> None:
     async with web(dsn) as it:
-        worker = await far(it)
+        worker = await registered_worker(it)
         assert await worker.beat(completed=3, failed=1, stats={"memory": 5}) == {"withdrawn": [], "wanted": "run"}
         await worker.beat()
         [shown] = (await it.get(WORKERS))["items"]
@@ -93,7 +93,7 @@ async def test_a_heartbeat_tells_what_was_withdrawn(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        worker = await far(it)
+        worker = await registered_worker(it)
         [task] = await worker.claim()
         assert (await worker.beat(task["task_id"]))["withdrawn"] == []
         await it.post(f"/api/v1/jobs/{job_id}/cancel", {})
@@ -105,7 +105,7 @@ async def test_who_leaves_gives_back_what_it_holds(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
-        first, second = await far(it), await far(it)
+        first, second = await registered_worker(it), await registered_worker(it)
         assert len(await first.claim()) == 1
         await first.leave()
         await first.beat(status=410)
@@ -117,17 +117,17 @@ async def test_who_leaves_gives_back_what_it_holds(dsn: str) -> None:
 async def test_only_the_key_that_came_with_a_worker_speaks_for_it(dsn: str) -> None:
     async with web(dsn) as it:
         first, second = await it.key("first", Role.WORKER), await it.key("second", Role.WORKER)
-        worker = await far(it, first)
+        worker = await registered_worker(it, first)
         await worker.beat()
         for headers in (second, await it.key("root")):
-            stranger = Far(it, worker.id, headers)
+            stranger = HttpWorker(it, worker.id, headers)
             refused = await stranger.beat(status=403)
             assert "another key" in refused["error"]["message"]
             for verb, body in (("claim", {"limit": 1}), ("results", []), ("progress", []), ("logs", [])):
                 await stranger.post(verb, body, 403)
             await it.get(f"{WORKERS}/{worker.id}/tasks", 403, headers=headers)
             await it.ask("DELETE", f"{WORKERS}/{worker.id}", 403, headers=headers)
-        await Far(it, "17", first).beat(status=404)
+        await HttpWorker(it, "17", first).beat(status=404)
 
 
 # What operators ask of it
@@ -136,7 +136,7 @@ async def test_only_the_key_that_came_with_a_worker_speaks_for_it(dsn: str) -> N
 async def test_a_drained_worker_gets_nothing_until_it_is_resumed(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
-        worker = await far(it)
+        worker = await registered_worker(it)
         path = f"{WORKERS}/{worker.id}"
         assert await it.post(f"{path}/drain") == {"worker_id": worker.id, "wanted": "drain"}
         await submitted(it)
@@ -157,7 +157,7 @@ async def test_a_drained_worker_gets_nothing_until_it_is_resumed(dsn: str) -> No
 
 async def test_a_worker_that_is_not_there_cannot_be_drained(dsn: str) -> None:
     async with web(dsn) as it:
-        worker = await far(it)
+        worker = await registered_worker(it)
         await worker.leave()
         await it.post(f"{WORKERS}/{worker.id}/drain", status=409)
         unknown = await it.post(f"{WORKERS}/17/stop", status=404)
@@ -168,6 +168,6 @@ async def test_a_worker_that_is_not_there_cannot_be_drained(dsn: str) -> None:
 async def test_a_worker_on_the_database_is_nobodys_to_speak_for(dsn: str) -> None:
     async with web(dsn, runs=True, functions={"slow": task}) as it:
         [shown] = (await it.get(f"{WORKERS}?status=active"))["items"]
-        refused = await Far(it, shown["worker_id"], {}).beat(status=403)
+        refused = await HttpWorker(it, shown["worker_id"], {}).beat(status=403)
         assert "works on the database" in refused["error"]["message"]
         await it.post(f"{WORKERS}/{shown['worker_id']}/drain")

@@ -8,7 +8,7 @@ WORKERS = "/api/v1/workers"
 OFFER = {"hostname": "far", "pid": 7, "queues": ["q"], "handlers": ["echo"], "concurrency": 4}
 
 
-class Far:
+class HttpWorker:
     """A registered worker, by hand."""
 
     def __init__(self, it: Web, worker_id: str, headers: dict[str, str]) -> None:
@@ -35,9 +35,9 @@ class Far:
         await self.it.ask("DELETE", f"{WORKERS}/{self.id}", 204, headers=self.headers)
 
 
-async def far(it: Web, headers: dict[str, str] | None = None, **offer: Any) -> Far:
+async def registered_worker(it: Web, headers: dict[str, str] | None = None, **offer: Any) -> HttpWorker:
     said = await it.post(WORKERS, {**OFFER, **offer}, 201, headers=headers)
-    return Far(it, said["worker_id"], headers or {})
+    return HttpWorker(it, said["worker_id"], headers or {})
 
 
 async def submitted(it: Web, workflow_id: str = "single", **body: Any) -> int:
