@@ -90,9 +90,10 @@ CHECKED = ("job_rows", "node_rows")
 def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
     """Only the parts that have something to write: an empty one would cost as much as a small one."""
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
+    locks = ("held", "versions_held") if "job_rows" in parts else ("held",)
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
     calls = ("call_workers",) if calls_workers else ()
-    return compose(("held", *parts), ("check_held", *checks, *calls))
+    return compose((*locks, *parts), ("check_held", *checks, *calls))
 
 
 def _values(batch: Batch) -> dict[str, Any]:

@@ -6,14 +6,31 @@
 
 -- held --
 -- Lock the jobs of the batch that :owner_id still owns.
-SELECT j.job_id
+SELECT j.job_id, j.asset_id, j.version_ordinal
 FROM json_to_recordset(:fences::json) AS w(job_id bigint, owner_epoch bigint)
 CROSS JOIN LATERAL (
-    SELECT job_id, owner_id, owner_epoch FROM dagapp.dag_jobs WHERE job_id = w.job_id
+    SELECT job_id, owner_id, owner_epoch, asset_id, version_ordinal FROM dagapp.dag_jobs WHERE job_id = w.job_id
     OFFSET 0 -- By its key: the owner may have thousands of jobs.
     FOR NO KEY UPDATE
 ) j
 WHERE j.owner_id = :owner_id AND j.owner_epoch = w.owner_epoch;
+
+-- versions_held --
+-- Lock the versions of assets that move with their jobs, always in the same order: two owners whose jobs process and
+-- export the same versions would else wait for each other.
+SELECT v.version_ordinal
+FROM (
+    SELECT DISTINCT asset_id, version_ordinal FROM held
+    WHERE asset_id IS NOT NULL
+        AND job_id = ANY(ARRAY(SELECT r.job_id FROM json_to_recordset(:jobs::json) AS r(job_id bigint)))
+    ORDER BY asset_id, version_ordinal
+) h
+CROSS JOIN LATERAL (
+    SELECT version_ordinal FROM dagapp.asset_versions
+    WHERE asset_id = h.asset_id AND version_ordinal = h.version_ordinal
+    OFFSET 0
+    FOR NO KEY UPDATE
+) v;
 
 -- check_held --
 -- Like the other checks it calls its function only to raise the error: each call costs as much as a row.
@@ -65,6 +82,7 @@ WHERE j.ctid = (
             AND (k.status::text IN ('pending', 'running') OR (r.reopened AND k.status = 'failed'))
     )
     AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
+    AND (SELECT count(*) FROM versions_held) >= 0
 RETURNING 1;
 
 -- new_nodes --
