@@ -1,6 +1,7 @@
 """Call the command line in this process."""
 
 import logging
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,14 @@ class Called:
 def call(*args: object, env: Mapping[str, str | None] | None = None, input: str | None = None) -> Called:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    on_signal = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         result = CliRunner().invoke(app, [str(arg) for arg in args], env=env, input=input)
     finally:
         root.handlers, root.level = handlers, level
+        for number, handler in on_signal.items():  # Whoever stops the tests must not stop a command that has ended.
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
     assert "Traceback" not in result.output
     return Called(result.exit_code, result.stdout, result.stderr)
 

@@ -1,3 +1,4 @@
+import gc
 import os
 import shutil
 import sys
@@ -26,9 +27,21 @@ if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# What is loaded to collect thousands of tests stays: each look at it takes half a second.
+gc.disable()
+COLLECT_THRESHOLDS = (20_000, 20, 50)
+
 # How long an example takes says how busy the machine is.
 settings.register_profile("dagmaster", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dagmaster")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_THRESHOLDS)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

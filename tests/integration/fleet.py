@@ -47,7 +47,8 @@ from dagmaster.worker.worker import Worker
 
 assert dagmaster.handlers.basic  # imported for the handlers that it registers
 
-SOON = 30.0
+SOON = 60.0  # How long a busy machine may take; what comes ends the wait at once.
+ASK_AGAIN_SECONDS, MAX_ASK_AGAIN_SECONDS = 0.005, 0.05
 TERMINAL = ("completed", "failed", "cancelled")
 POLL = 0.05
 INTERVALS = Intervals(
@@ -323,14 +324,15 @@ class Fleet:
 
     async def until(self, query: str, values: Callable[[], list[Any]] = list, seconds: float = SOON) -> None:
         """Ask until the answer is true."""
-        deadline = monotonic() + seconds
+        deadline, pause = monotonic() + seconds, ASK_AGAIN_SECONDS
         while True:
             answer = await self.rows(query, *values())
             if answer and all(answer[0].values()):
                 return
             self._complain()
             assert monotonic() < deadline, f"waited in vain for: {query}"
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause)
+            pause = min(1.3 * pause, MAX_ASK_AGAIN_SECONDS)  # What lasts longer is asked for less often.
 
     def _complain(self) -> None:
         """A role that died explains more than a test that waits for it in vain."""
