@@ -65,6 +65,7 @@ class Intervals:
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
     data_reaper_seconds: float = 60.0
+    settle_seconds: float = 1.0  # Chores that nobody waits for leave the first moments to the jobs.
     data_retention_days: float = 7.0
     layers_seconds: float = 60.0
     external_dsn: str | None = field(default=None, repr=False)
@@ -87,9 +88,11 @@ class Chore:
     name: str
     every_seconds: float
     run_once: Callable[[], Awaitable[float | None]]
+    first_after_seconds: float = 0.0
 
     async def run(self) -> None:
         """Run until cancelled. A failed chore is retried; jobs and other chores go on without it."""
+        await asyncio.sleep(self.first_after_seconds)
         while True:
             try:
                 sooner = await self.run_once()
@@ -132,6 +135,7 @@ def chores_of(
     schedules = Scheduling(threshold_seconds=intervals.orphan_threshold_seconds)
     callbacks = Callbacks(intervals.callbacks)
     opens, lease, shared = connections.opens, connections.lease, connections.maintenance
+    settle = intervals.settle_seconds
     return [
         Chore(
             "heartbeat",
@@ -146,16 +150,17 @@ def chores_of(
         ),
         Chore("late mail", intervals.late_mail_seconds, shared.takes(close_late)),
         Chore("stale tasks", intervals.late_mail_seconds, shared.takes(close_stale)),
-        Chore("children", intervals.children_seconds, shared.takes(Children(orchestrator, notifier).run_once)),
-        Chore("vacuum", intervals.vacuum_seconds, Vacuum(connections).run_once),
-        Chore("housekeeping", intervals.housekeeping_seconds, opens(keep_house)),
+        Chore("children", intervals.children_seconds, shared.takes(Children(orchestrator, notifier).run_once), settle),
+        Chore("vacuum", intervals.vacuum_seconds, Vacuum(connections).run_once, settle),
+        Chore("housekeeping", intervals.housekeeping_seconds, opens(keep_house), settle),
         Chore("callbacks", intervals.callback_seconds, lambda: callbacks.run_once(shared)),
         Chore("schedules", intervals.schedule_seconds, shared.takes(schedules.run_once)),
-        Chore("retention", intervals.retention_seconds, opens(Retention(intervals.retention).run_once)),
+        Chore("retention", intervals.retention_seconds, opens(Retention(intervals.retention).run_once), settle),
         Chore(
             "data reaper",
             intervals.data_reaper_seconds,
             shared.takes(DataReaper(intervals.data_retention_days).run_once),
+            settle,
         ),
         Chore("layers", intervals.layers_seconds, opens(LayerRefresh(intervals.external_dsn).run_once)),
         Chore("watch", intervals.watch.look_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),

@@ -40,7 +40,7 @@ async def test_the_orchestrators_remove_what_is_old(dsn: str, tmp_path: Path) ->
     options = RetentionOptions(30, tmp_path)
     async with fleet(dsn) as running:
         for _ in range(2):
-            await running.orchestrator(retention=options, retention_seconds=0.05)
+            await running.orchestrator(retention=options, retention_seconds=0.05, settle_seconds=0)
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_jobs")
         await running.until("SELECT count(*) > 0 AS ok FROM dagapp.dag_job_events WHERE job_id = 0")
     [event] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0")
@@ -56,7 +56,7 @@ async def test_an_archive_that_cannot_be_written_does_not_stop_an_orchestrator(
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     async with fleet(dsn) as running:
-        await running.orchestrator(retention=RetentionOptions(30, blocked), retention_seconds=0.05)
+        await running.orchestrator(retention=RetentionOptions(30, blocked), retention_seconds=0.05, settle_seconds=0)
         await running.worker()
         await running.completed(await running.submit(single()))
     assert "cannot remove old jobs" in caplog.text

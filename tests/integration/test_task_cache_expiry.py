@@ -95,5 +95,5 @@ async def test_expired_results_are_removed_in_batches(dsn: str, monkeypatch: pyt
 async def test_the_retention_of_an_orchestrator_removes_them(dsn: str) -> None:
     await keep(dsn, "old", expires="now() - interval '1 s'")
     async with fleet(dsn) as running:
-        await running.orchestrator(retention_seconds=0.1, retention=RetentionOptions())
+        await running.orchestrator(retention_seconds=0.1, settle_seconds=0, retention=RetentionOptions())
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_task_cache")
