@@ -83,6 +83,6 @@ def _run(program: str, *arguments: str) -> None:
     """PostgreSQL refuses to run as root."""
     prefix = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     command = [*prefix, str(PROGRAMS / program), *arguments]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    done = subprocess.run(command, check=False, cwd="/", **quiet)
+    none = subprocess.DEVNULL
+    done = subprocess.run(command, check=False, stdin=none, stdout=none, stderr=subprocess.PIPE, cwd="/")
     assert done.returncode == 0, done.stderr.decode()
