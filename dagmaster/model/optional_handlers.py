@@ -7,6 +7,7 @@ from typing import Final
 OPTIONAL_HANDLERS: Final = {
     "raster.": ("dagmaster.handlers.raster", "geo"),
     "vector_": ("dagmaster.handlers.vector", "geo"),
+    "h3_": ("dagmaster.handlers.hexagons", "geo"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Hexagons of the H3 grid: statistics of rasters and vector layers by cell."""
