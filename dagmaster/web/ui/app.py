@@ -13,6 +13,7 @@ from dagmaster.web.services import Services
 from dagmaster.web.ui import (
     approvals,
     asset,
+    asset_map,
     assets,
     change_feed,
     dashboard,
@@ -70,6 +71,7 @@ ROUTERS = (
     review.router,
     assets.router,
     asset.router,
+    asset_map.router,
     requests.router,
     health.router,
     keys.router,

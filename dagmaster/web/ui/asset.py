@@ -39,7 +39,12 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 VERSIONS_PER_PAGE: Final = 20
 EVENTS_PER_PAGE: Final = 100
-TABS: Final = {"versions": ("Versions", "layers"), "history": ("History", "list")}
+# Label, icon, and what follows the address of the asset.
+TABS: Final = {
+    "versions": ("Versions", "layers", ""),
+    "history": ("History", "list", "?tab=history"),
+    "map": ("Map", "map", "/map"),
+}
 TITLES: Final = {
     "asset_created": ("info", "Asset created"),
     "version_submitted": ("info", "Version {ordinal} submitted"),
@@ -120,7 +125,7 @@ async def show_asset(
     tab: str = "versions",
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> HTMLResponse:
-    tab = tab if tab in TABS else "versions"
+    tab = tab if tab == "history" else "versions"
     platform = await find_platform(conn, asset["platform_id"])
     values = await (_history if tab == "history" else _versions)(page, asset, conn, offset)
     return page.render(

@@ -1,0 +1,296 @@
+// The map of an asset: its versions from their tiles, two of them with a swipe between, and the values at a point.
+import { Map as GlMap, Marker, NavigationControl, ScaleControl } from "./vendor/maplibre-gl.mjs";
+import { bandRows, boundsOf, shownNumber, shownPoint, tileQuery } from "./asset_map_values.js";
+
+const NAMES = ["version", "compare"];
+const WORLD = [[-170, -60], [170, 75]];
+
+async function ask(path) {
+  const answer = await fetch(path, { headers: { Accept: "application/json" } });
+  const body = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(body.detail ?? `status ${answer.status}`), { status: answer.status });
+  return body;
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+class AssetMap {
+  constructor(section) {
+    this.section = section;
+    this.form = section.querySelector("form");
+    Object.assign(this, JSON.parse(section.querySelector("[data-map-settings]").textContent));
+    this.base = `/tiles/${encodeURIComponent(this.assetId)}`;
+    this.maps = {};
+    this.turn = 0;
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.form.addEventListener("change", (event) => event.target.name !== "opacity" && this.show());
+    this.form.opacity.addEventListener("input", () => this.setOpacity());
+    this.swipe = this.find("[data-swipe] input");
+    this.swipe.addEventListener("input", () => this.placeLine());
+    document.addEventListener("dm:theme", () => this.paintBase());
+  }
+
+  find(selector) {
+    return this.section.querySelector(selector);
+  }
+
+  chosen(name) {
+    const value = this.form[name]?.value ?? "";
+    return value === "" ? null : this.versions.find((version) => version.ordinal === Number(value));
+  }
+
+  async start() {
+    const topology = await (await fetch(this.land)).json();
+    this.earth = topojson.feature(topology, topology.objects.land);
+    await this.show();
+  }
+
+  // Whoever chooses again while something is loading sees the last choice.
+  async show() {
+    const turn = ++this.turn;
+    this.section.dataset.state = "loading";
+    this.complain("");
+    this.remember();
+    try {
+      const drawings = await this.describe();
+      if (turn !== this.turn) return;
+      const legends = Object.values(drawings).filter(Boolean).map(({ legend }) => legend);
+      this.drawLegend(legends.find(({ kind }) => kind === "gradient") ?? legends[0]);
+      await Promise.all(NAMES.map((name) => this.draw(name, drawings[name])));
+      if (this.point) await this.askPoint(this.point);
+      if (turn === this.turn) this.section.dataset.state = "ready";
+    } catch (error) {
+      if (turn !== this.turn) return;
+      this.complain(error.message);
+      this.section.dataset.state = "failed";
+    }
+  }
+
+  remember() {
+    const query = new URLSearchParams();
+    for (const name of NAMES) if (this.chosen(name)) query.set(name, this.chosen(name).ordinal);
+    history.replaceState(null, "", `?${query}`);
+  }
+
+  complain(text) {
+    const problem = this.find("[data-problem]");
+    problem.hidden = !text;
+    problem.querySelector("span").textContent = text;
+  }
+
+  async describe() {
+    const isRaster = this.dataType === "raster";
+    const drawings = Object.fromEntries(await Promise.all(NAMES.map(async (name) => {
+      const version = this.chosen(name);
+      if (!version) return [name, null];
+      const [tilejson, legend] = await Promise.all([
+        ask(`${this.base}/${isRaster ? "WebMercatorQuad" : "vector"}/tilejson.json?${version.query}`),
+        isRaster ? ask(`${this.base}/legend?${version.query}`) : { kind: "features" },
+      ]);
+      return [name, { version, tilejson, legend }];
+    })));
+    await this.colourAlike(Object.values(drawings).filter(Boolean));
+    return drawings;
+  }
+
+  async colourAlike(drawings) {
+    const gradients = drawings.filter(({ legend }) => legend.kind === "gradient");
+    this.find("[data-colours]").hidden = !gradients.length;
+    for (const drawing of drawings) {
+      const legend = gradients.includes(drawing) ? gradients[0].legend : drawing.legend;
+      drawing.query = tileQuery(drawing.version, legend, this.form.colours.value);
+    }
+    if (gradients.length) gradients[0].legend = await ask(`${this.base}/legend?${gradients[0].query}`);
+  }
+
+  async draw(name, drawing) {
+    const canvas = this.find(`[data-canvas="${name}"]`);
+    canvas.hidden = !drawing;
+    if (name === "compare") this.placeLine();
+    if (!drawing) return;
+    const map = (this.maps[name] ??= await this.open(name, canvas));
+    map.resize();
+    this.removeData(map);
+    if (this.dataType === "raster") this.addRaster(map, drawing);
+    else this.addVector(map, drawing);
+    this.setOpacity();
+    await map.once("idle");
+  }
+
+  async open(name, canvas) {
+    const other = this.maps.version;
+    const map = new GlMap({
+      container: canvas,
+      style: this.style(),
+      ...(other ? { center: other.getCenter(), zoom: other.getZoom() } : { bounds: boundsOf(this.shown()) ?? WORLD }),
+      fitBoundsOptions: { padding: 40, maxZoom: 16 },
+      attributionControl: false,
+      dragRotate: false,
+      maxPitch: 0,
+      fadeDuration: 0,
+    });
+    map.touchZoomRotate.disableRotation();
+    map.addControl(new NavigationControl({ showCompass: false }), "top-right");
+    if (name === "version") map.addControl(new ScaleControl(), "bottom-right");
+    map.on("click", (event) => this.askPoint(event.lngLat));
+    map.on("error", ({ error }) => error?.status !== 404 && this.complain(`The map cannot be drawn: ${error?.message}`));
+    map.getCanvas().addEventListener("keydown", (event) => event.key === "Enter" && this.askPoint(map.getCenter()));
+    map.on("move", (event) => event.isFollowing || this.follow(name));
+    await map.once("load");
+    return map;
+  }
+
+  shown() {
+    return NAMES.map((name) => this.chosen(name)).filter(Boolean);
+  }
+
+  follow(name) {
+    const leader = this.maps[name];
+    for (const [other, map] of Object.entries(this.maps)) {
+      if (other !== name) map.jumpTo({ center: leader.getCenter(), zoom: leader.getZoom() }, { isFollowing: true });
+    }
+  }
+
+  style() {
+    const paint = this.basePaint();
+    return {
+      version: 8,
+      sources: { land: { type: "geojson", data: this.earth } },
+      layers: [
+        { id: "sea", type: "background", paint: { "background-color": paint.sea } },
+        { id: "land", type: "fill", source: "land", paint: { "fill-color": paint.land } },
+        { id: "coast", type: "line", source: "land", paint: { "line-color": paint.coast, "line-width": 0.8 } },
+      ],
+    };
+  }
+
+  basePaint() {
+    return { sea: colour("--sunken"), land: colour("--line"), coast: colour("--pending-fill") };
+  }
+
+  paintBase() {
+    const paint = this.basePaint();
+    for (const map of Object.values(this.maps)) {
+      map.setPaintProperty("sea", "background-color", paint.sea);
+      map.setPaintProperty("land", "fill-color", paint.land);
+      map.setPaintProperty("coast", "line-color", paint.coast);
+    }
+  }
+
+  removeData(map) {
+    for (const { id, source } of map.getStyle().layers) if (source === "data") map.removeLayer(id);
+    if (map.getSource("data")) map.removeSource("data");
+  }
+
+  tiles(path, query) {
+    return [`${location.origin}${this.base}/${path}?${query}`];
+  }
+
+  addRaster(map, { tilejson, query }) {
+    const tiles = this.tiles("tiles/WebMercatorQuad/{z}/{x}/{y}.png", query);
+    map.addSource("data", { type: "raster", tiles, tileSize: 256, bounds: tilejson.bounds, maxzoom: tilejson.maxzoom });
+    map.addLayer({ id: "data", type: "raster", source: "data", paint: { "raster-fade-duration": 0, "raster-resampling": "nearest" } });
+  }
+
+  addVector(map, { tilejson, query }) {
+    const { bounds, minzoom, maxzoom } = tilejson;
+    map.addSource("data", { type: "vector", tiles: this.tiles("vector/{z}/{x}/{y}.mvt", query), bounds, minzoom, maxzoom });
+    const accent = colour("--accent");
+    for (const { id } of tilejson.vector_layers) {
+      const layer = (type, kinds, paint) => map.addLayer({
+        id: `${id}-${type}`, type, source: "data", "source-layer": id, paint,
+        filter: ["in", ["geometry-type"], ["literal", kinds.flatMap((kind) => [kind, `Multi${kind}`])]],
+      });
+      layer("fill", ["Polygon"], { "fill-color": accent });
+      layer("line", ["Polygon", "LineString"], { "line-color": accent, "line-width": 1.5 });
+      layer("circle", ["Point"], { "circle-color": accent, "circle-radius": 4 });
+    }
+  }
+
+  setOpacity() {
+    const share = Number(this.form.opacity.value) / 100;
+    for (const map of Object.values(this.maps)) {
+      for (const { id, type, source } of map.getStyle().layers) {
+        if (source === "data") map.setPaintProperty(id, `${type}-opacity`, type === "fill" ? share * 0.3 : share);
+      }
+    }
+  }
+
+  placeLine() {
+    const isComparing = Boolean(this.chosen("compare"));
+    const line = this.find("[data-line]");
+    this.find("[data-swipe]").hidden = line.hidden = !isComparing;
+    line.style.left = `${this.swipe.value}%`;
+    this.find('[data-canvas="compare"]').style.clipPath = `inset(0 0 0 ${this.swipe.value}%)`;
+  }
+
+  drawLegend({ kind, bands, entries }) {
+    const legend = this.find("[data-legend]");
+    legend.hidden = kind !== "gradient" && kind !== "classes";
+    if (legend.hidden) return;
+    const swatch = (entry) => Object.assign(document.createElement("i"), { title: shownNumber(entry.value) });
+    const painted = entries.map((entry) => {
+      const drawn = swatch(entry);
+      drawn.style.background = entry.colour;
+      return drawn;
+    });
+    const isGradient = kind === "gradient";
+    this.find("[data-legend-title]").textContent = `Band ${bands[0]}`;
+    this.find("[data-legend-colours]").hidden = !isGradient;
+    this.find("[data-legend-classes]").hidden = isGradient;
+    this.find("[data-legend-low]").textContent = isGradient ? shownNumber(entries[0].value) : "";
+    this.find("[data-legend-high]").textContent = isGradient ? shownNumber(entries.at(-1).value) : "";
+    if (isGradient) this.find("[data-legend-colours]").replaceChildren(...painted);
+    else this.find("[data-legend-classes]").replaceChildren(...entries.map((entry, place) => {
+      const line = document.createElement("li");
+      line.append(painted[place], shownNumber(entry.value));
+      return line;
+    }));
+  }
+
+  async askPoint(point) {
+    this.point = point;
+    for (const [name, map] of Object.entries(this.maps)) {
+      this[`${name}Marker`] ??= new Marker({ color: colour("--failed-fill") });
+      this[`${name}Marker`].setLngLat(point).addTo(map);
+    }
+    const groups = await Promise.all(NAMES.filter((name) => this.chosen(name)).map(async (name) => {
+      const version = this.chosen(name);
+      return { title: version.title, rows: await this.valuesAt(name, version, point) };
+    }));
+    this.tell(point, groups);
+  }
+
+  async valuesAt(name, version, point) {
+    if (this.dataType !== "raster") return this.featuresAt(this.maps[name], point);
+    try {
+      const { lng, lat } = point.wrap();
+      return bandRows(await ask(`${this.base}/point/${lng},${lat}?${version.query}`));
+    } catch (error) {
+      return [[error.status === 404 ? "no data here" : error.message, ""]];
+    }
+  }
+
+  featuresAt(map, point) {
+    const layers = map.getStyle().layers.filter(({ source }) => source === "data").map(({ id }) => id);
+    const [feature] = map.queryRenderedFeatures(map.project(point), { layers });
+    return feature ? Object.entries(feature.properties).map(([name, value]) => [name, String(value)]) : [["no feature here", ""]];
+  }
+
+  tell(point, groups) {
+    const table = document.createElement("table");
+    for (const { title, rows } of groups) {
+      for (const cells of [[title, ""], ...rows]) {
+        const row = table.insertRow();
+        const kind = cells[0] === title ? "th" : "td";
+        row.append(...cells.map((text) => Object.assign(document.createElement(kind), { textContent: text })));
+      }
+    }
+    const place = Object.assign(document.createElement("p"), { className: "muted", textContent: `At ${shownPoint(point)}` });
+    this.find("[data-point]").replaceChildren(place, table);
+  }
+}
+
+for (const section of document.querySelectorAll("[data-asset-map]")) new AssetMap(section).start();

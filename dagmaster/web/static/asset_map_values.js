@@ -1,0 +1,40 @@
+// What the map of an asset asks for, and how it says what it gets: values in, values out.
+import { degrees, turned } from "./map_geometry.js";
+
+// The parameters of a version's tiles. Two versions are drawn with the same range, or they could not be compared.
+export function tileQuery(version, legend, colours) {
+  const query = new URLSearchParams(version.query);
+  if (legend.kind === "gradient") {
+    if (colours) query.set("colormap_name", colours);
+    query.set("rescale", `${legend.entries[0].value},${legend.entries.at(-1).value}`);
+  }
+  return query.toString();
+}
+
+export function shownNumber(value) {
+  if (value === null || Number.isNaN(value)) return "no data";
+  return value.toLocaleString("en", { maximumSignificantDigits: 6 });
+}
+
+export function shownPoint({ lng, lat }) {
+  return `${degrees(lat, 4, "N", "S")}, ${degrees(turned(lng), 4, "E", "W")}`;
+}
+
+// One row of cells for each band; a missing value is one outside of the valid pixels.
+export function bandRows(answer) {
+  return answer.band_names.map((name, place) => {
+    const description = answer.band_descriptions?.[place];
+    return [description && description !== name ? `${name} (${description})` : name, shownNumber(answer.values[place])];
+  });
+}
+
+// The box around those of the versions; null if none has one.
+export function boundsOf(versions) {
+  const boxes = versions.map((version) => version?.bbox).filter(Boolean);
+  if (!boxes.length) return null;
+  const east = (box) => (box[2] < box[0] ? box[2] + 360 : box[2]);
+  return [
+    [Math.min(...boxes.map((box) => box[0])), Math.min(...boxes.map((box) => box[1]))],
+    [Math.max(...boxes.map(east)), Math.max(...boxes.map((box) => box[3]))],
+  ];
+}

@@ -1,0 +1,92 @@
+"""The map of an asset in a browser: versions are drawn, compared, and asked for their values."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from asset_rows import add_asset, add_version
+from browsing import WORKFLOWS, Site, Visit, accessibility_findings
+from playwright.sync_api import Page, expect
+from rasters import DEM, RGB
+from serving import server
+
+DEM_BOX = [-105.9125, 40.1591, -105.4945, 40.5537]
+
+
+@pytest.fixture(scope="module")
+def site(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An elevation model with two versions, the second of which is a picture that nobody has approved."""
+    silver = tmp_path_factory.mktemp("silver")
+    for source in (DEM, RGB):
+        (silver / source.name).write_bytes(source.read_bytes())
+    with ThreadPoolExecutor() as threads:  # This one may have the loop of the browser.
+        threads.submit(lambda: asyncio.run(add_rasters(shared_dsn))).result()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGMASTER_STORAGE_SILVER", str(silver))
+        with server(shared_dsn, WORKFLOWS, works=False) as running, closing(Site(running, shared_dsn)) as site:
+            yield site
+
+
+async def add_rasters(dsn: str) -> None:
+    await add_asset(dsn, "park", data_type="raster", blob_path=f"silver/{DEM.name}", bbox=DEM_BOX)
+    await add_version(dsn, "park", 1, is_approved=False, blob_path=f"silver/{RGB.name}", bbox=DEM_BOX)
+    await add_asset(dsn, "gone", data_type="raster", blob_path="silver/gone.tif", bbox=DEM_BOX)
+
+
+def wait_until_drawn(page: Page, state: str = "ready") -> None:
+    expect(page.locator("[data-asset-map]")).to_have_attribute("data-state", state)
+
+
+def test_a_version_is_drawn_with_its_legend_and_tells_the_value_of_a_point(page: Page) -> None:
+    tiles: list[str] = []
+    page.on("response", lambda answer: tiles.append(answer.url) if "/tiles/WebMercatorQuad/" in answer.url else None)
+    page.goto("/ui/assets/park/map?version=0")
+    wait_until_drawn(page)
+    assert any("colormap_name=viridis&rescale=" in url for url in tiles)
+    legend = page.locator("[data-legend]")
+    expect(legend).to_contain_text("Band 1")
+    expect(legend.locator("[data-legend-colours] i")).to_have_count(9)
+    page.get_by_label("Colours").select_option("terrain")
+    wait_until_drawn(page)
+    expect(legend.locator("[data-legend-colours] i").first).to_have_css("background-color", "rgb(51, 51, 153)")
+    page.locator("[data-canvas=version] canvas").click()
+    told = page.locator("[data-point]")
+    expect(told).to_contain_text("At 40.")
+    expect(told.get_by_role("cell", name="b1")).to_be_visible()
+    page.get_by_label("Opacity").fill("40")
+
+
+def test_two_versions_are_compared_with_a_swipe(page: Page) -> None:
+    page.goto("/ui/assets/park/map?version=0")
+    wait_until_drawn(page)
+    expect(page.get_by_label("Swipe")).to_be_hidden()
+    page.get_by_label("Compare with").select_option(label="Version 1, not approved")
+    wait_until_drawn(page)
+    assert page.url.endswith("?version=0&compare=1")
+    compared = page.locator("[data-canvas=compare]")
+    expect(compared).to_have_css("clip-path", "inset(0px 0px 0px 50%)")
+    page.get_by_label("Swipe").fill("20")
+    expect(compared).to_have_css("clip-path", "inset(0px 0px 0px 20%)")
+    page.locator("[data-canvas=version] canvas").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-point]").get_by_role("cell", name="b3")).to_be_visible()
+    expect(page.locator("[data-point] th", has_text="Version")).to_have_count(2)
+    assert accessibility_findings(page) == []
+
+
+def test_the_map_fits_a_small_screen(visit: Callable[..., Visit]) -> None:
+    page = visit(viewport={"width": 390, "height": 844}).page
+    page.goto("/ui/assets/park")
+    page.get_by_role("link", name="Map").first.click()
+    wait_until_drawn(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_data_that_cannot_be_read_is_told(visit: Callable[..., Visit]) -> None:
+    opened = visit(is_alone=True)
+    opened.page.goto("/ui/assets/gone/map")
+    wait_until_drawn(opened.page, "failed")
+    expect(opened.page.get_by_role("alert").filter(has_text="there is no file")).to_be_visible()
+    opened.forgive("404")
