@@ -1,7 +1,6 @@
 """Make a cloud-optimised GeoTIFF, reprojected on the way where that is asked for."""
 
-import math
-from contextlib import ExitStack
+import shutil
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -9,16 +8,17 @@ from typing import Any, Final, Literal
 import numpy as np
 import rasterio.shutil
 from pydantic import BaseModel
-from rasterio.enums import ColorInterp, Resampling
 from rasterio.errors import RasterioError
-from rasterio.vrt import WarpedVRT
 
-from dagmaster.geo.errors import RasterRejected, UnreadableRaster
+from dagmaster.geo.errors import UnreadableRaster
 from dagmaster.geo.footprint import footprint_of
+from dagmaster.geo.raster.image import Image, ImageSource, open_image, settle_image
 from dagmaster.geo.raster.profiles import Profile
+from dagmaster.geo.raster.pyramid import MB
 from dagmaster.geo.raster.reader import describe, open_geotiff
-from dagmaster.geo.raster.statistics import OnProgress, read_statistics
-from dagmaster.geo.raster.validate import COG_BLOCK, Band, bands_of, crs_name, is_cog, is_rotated, parse_crs
+from dagmaster.geo.raster.statistics import BandStatistics, OnProgress, read_statistics
+from dagmaster.geo.raster.validate import COG_BLOCK, Band, bands_of, crs_name, is_cog
+from dagmaster.geo.raster.writer import DEFAULT_MEMORY_MB, OnSuperblock, write_cog
 
 THREADS: Final = 2
 
@@ -40,6 +40,24 @@ class CogInfo(BaseModel, frozen=True):
     sampling: Literal["area", "point"]
 
 
+class ParallelWriter(BaseModel, frozen=True):
+    """How large images are written: from `above_mb` of pixels on, by `processes` in `memory_mb` altogether.
+
+    `folder` keeps the finished parts of a file, so that another attempt can go on.
+    """
+
+    folder: Path
+    processes: int = THREADS
+    memory_mb: int = DEFAULT_MEMORY_MB
+    above_mb: int = 256
+    on_superblock: OnSuperblock | None = None
+
+    def is_for(self, image: Image, profile: Profile) -> bool:
+        pixel_bytes = sum(np.dtype(kind).itemsize for kind in image.dataset.dtypes)
+        is_large = image.width * image.height * pixel_bytes >= self.above_mb * MB
+        return is_large and profile.overview_resampling in ("average", "nearest")
+
+
 def create_cog(
     source: Path,
     target: Path,
@@ -48,59 +66,67 @@ def create_cog(
     assigned_crs: str | None = None,
     target_crs: str | None = None,
     on_progress: OnProgress | None = None,
+    parallel: ParallelWriter | None = None,
 ) -> CogInfo:
-    """Write `target`, which is there only when it is complete and every block of it could be read back.
+    """Write `target`, which is there only when it is complete.
 
-    `assigned_crs` is for a source without a CRS. GDAL neither reports progress while it writes nor can be stopped: run
-    it in a process of its own.
+    `assigned_crs` is for a source without a CRS. With `parallel`, large images are written by several processes, and go
+    on where an earlier attempt has stopped. GDAL's own writer neither reports progress nor can be stopped: run it in a
+    process of its own. What it has written is read back, every block.
     """
+    image = settle_image(source, profile.resampling, assigned_crs=assigned_crs, target_crs=target_crs)
+    return write_image(image, target, profile, on_progress=on_progress, parallel=parallel)
+
+
+def write_image(
+    source: ImageSource,
+    target: Path,
+    profile: Profile,
+    *,
+    on_progress: OnProgress | None = None,
+    parallel: ParallelWriter | None = None,
+) -> CogInfo:
+    """As `create_cog`, of an image whose grid is settled."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.stem}.part.tif")
     try:
-        _write(source, part, profile, assigned_crs, target_crs)
-        info = inspect_cog(part, on_progress)
+        if parallel is not None and _is_for(parallel, source, profile):
+            info = _write_in_parallel(source, part, profile, parallel)
+        else:
+            _write_by_gdal(source, part, profile)
+            info = inspect_cog(part, on_progress)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     return info
 
 
-def _write(source: Path, part: Path, profile: Profile, assigned_crs: str | None, target_crs: str | None) -> None:
-    with open_geotiff(source) as dataset, ExitStack() as stack:
-        crs = dataset.crs or parse_crs(assigned_crs or "", "assigned_crs")
-        target = parse_crs(target_crs, "target_crs") if target_crs else crs
-        image = dataset
-        if target != crs or is_rotated(dataset.transform):
-            resampling = Resampling[profile.resampling]
-            options = {"crs": target, "resampling": resampling, **_empty_pixels(dataset)}
-            image = stack.enter_context(WarpedVRT(dataset, src_crs=crs, **options))
-        elif dataset.crs is None:
-            image = stack.enter_context(WarpedVRT(dataset, src_crs=crs, crs=crs, resampling=Resampling.nearest))
+def _is_for(parallel: ParallelWriter, source: ImageSource, profile: Profile) -> bool:
+    with open_image(source) as image:
+        return parallel.is_for(image, profile)
+
+
+def _write_in_parallel(source: ImageSource, part: Path, profile: Profile, parallel: ParallelWriter) -> CogInfo:
+    written = write_cog(
+        source,
+        part,
+        profile,
+        parallel.folder,
+        processes=parallel.processes,
+        memory_mb=parallel.memory_mb,
+        on_superblock=parallel.on_superblock,
+    )
+    shutil.rmtree(parallel.folder)
+    with open_geotiff(part) as dataset:
+        return _info(dataset, part, written.statistics, written.sha256)
+
+
+def _write_by_gdal(source: ImageSource, part: Path, profile: Profile) -> None:
+    with open_image(source) as image:
         try:
-            rasterio.shutil.copy(image, part, driver="COG", **_creation_options(profile))
+            rasterio.shutil.copy(image.dataset, part, driver="COG", **_creation_options(profile))
         except RasterioError as error:
-            raise UnreadableRaster(f"{source.name} cannot be converted: {describe(error, source)}") from error
-
-
-def _empty_pixels(dataset: Any) -> dict[str, Any]:
-    """What becomes of pixels that no source pixel falls on: nodata, or transparent in pictures without such a value.
-
-    Readers take an alpha band as a mask only of unsigned 8 and 16 bits; other rasters get a value that does not occur.
-    """
-    kinds = set(dataset.dtypes)
-    if dataset.nodata is not None or ColorInterp.alpha in dataset.colorinterp:
-        return {}
-    if kinds <= {"uint8"} or kinds <= {"uint16"}:
-        return {"add_alpha": True}
-    if all(kind.startswith("float") for kind in kinds):
-        return {"nodata": math.nan}
-    limits = [np.iinfo(kind) for kind in dataset.dtypes]
-    bands = list(zip(read_statistics(dataset), limits, strict=True))
-    if all(band.minimum is None or band.minimum > limit.min for band, limit in bands):
-        return {"nodata": limits[0].min}
-    if all(band.maximum is None or band.maximum < limit.max for band, limit in bands):
-        return {"nodata": limits[0].max}
-    raise RasterRejected("it needs a nodata value to be reprojected, and all values of its type occur; set one")
+            raise UnreadableRaster(f"{source.path.name} cannot be converted: {describe(error, source.path)}") from error
 
 
 def _creation_options(profile: Profile) -> dict[str, str]:
@@ -122,22 +148,26 @@ def inspect_cog(path: Path, on_progress: OnProgress | None = None) -> CogInfo:
     """Read every block of the file and its checksum: a layout that is valid says nothing about the bytes."""
     with open_geotiff(path) as dataset:
         statistics = read_statistics(dataset, on_progress)
-        if not is_cog(dataset):
-            raise UnreadableRaster(f"{path.name} is not a cloud-optimised GeoTIFF")
-        footprint = footprint_of(dataset.crs, dataset.transform, dataset.width, dataset.height)
         with path.open("rb") as file:
             checksum = file_digest(file, "sha256").hexdigest()
-        return CogInfo(
-            size_bytes=path.stat().st_size,
-            sha256=checksum,
-            width=dataset.width,
-            height=dataset.height,
-            crs=crs_name(dataset.crs),
-            transform=list(dataset.transform)[:6],
-            bbox=footprint.bbox,
-            footprint=footprint.geometry,
-            bands=bands_of(dataset, statistics),
-            overviews=dataset.overviews(1),
-            compression=dataset.compression.value if dataset.compression else "NONE",
-            sampling="point" if dataset.tags().get("AREA_OR_POINT") == "Point" else "area",
-        )
+        return _info(dataset, path, statistics, checksum)
+
+
+def _info(dataset: Any, path: Path, statistics: list[BandStatistics], checksum: str) -> CogInfo:
+    if not is_cog(dataset):
+        raise UnreadableRaster(f"{path.name} is not a cloud-optimised GeoTIFF")
+    footprint = footprint_of(dataset.crs, dataset.transform, dataset.width, dataset.height)
+    return CogInfo(
+        size_bytes=path.stat().st_size,
+        sha256=checksum,
+        width=dataset.width,
+        height=dataset.height,
+        crs=crs_name(dataset.crs),
+        transform=list(dataset.transform)[:6],
+        bbox=footprint.bbox,
+        footprint=footprint.geometry,
+        bands=bands_of(dataset, statistics),
+        overviews=dataset.overviews(1),
+        compression=dataset.compression.value if dataset.compression else "NONE",
+        sampling="point" if dataset.tags().get("AREA_OR_POINT") == "Point" else "area",
+    )

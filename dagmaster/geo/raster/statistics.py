@@ -18,6 +18,9 @@ OnProgress = Callable[[float], None]
 # At a time: some 100 MB, whatever the blocks of the file are.
 READ_PIXELS = 2048 * 2048
 MAX_CLASSES = 64
+SAMPLE = 4096
+# Values at a time as floating point: they stay in the processor's cache.
+CHUNK = 32768
 
 
 class BandStatistics(BaseModel, frozen=True):
@@ -31,7 +34,19 @@ class BandStatistics(BaseModel, frozen=True):
     classes: int | None
 
 
-class _Accumulator:
+class Moments(BaseModel, frozen=True):
+    """What is known of some pixels of a band, to be combined with what is known of others."""
+
+    total: int
+    count: int
+    minimum: float | None = None
+    maximum: float | None = None
+    mean: float = 0.0
+    squares: float = 0.0
+    values: list[float] | None = None
+
+
+class Accumulator:
     """Chan's parallel algorithm: sums of squares of large values would lose their digits."""
 
     def __init__(self) -> None:
@@ -43,17 +58,51 @@ class _Accumulator:
         self.total += total
         if not values.size:
             return
-        numbers = values.astype("float64")
-        mean, count = float(numbers.mean()), int(numbers.size)
+        for start in range(0, values.size, CHUNK):
+            numbers = values[start : start + CHUNK].astype("float64")
+            mean = float(numbers.mean())
+            numbers -= mean
+            self._combine(int(numbers.size), mean, float(np.dot(numbers, numbers)))
+        self.minimum, self.maximum = min(self.minimum, float(values.min())), max(self.maximum, float(values.max()))
+        # Few samples tell most images with many values; sorting all of their pixels would take longer than the rest.
+        for part in (values[:SAMPLE], values):
+            if self.values is not None:
+                self._count_values(np.unique(part).tolist())
+
+    def merge(self, other: Moments) -> None:
+        self.total += other.total
+        if not other.count or other.minimum is None or other.maximum is None:
+            return
+        self._combine(other.count, other.mean, other.squares)
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        if other.values is None:
+            self.values = None
+        else:
+            self._count_values(other.values)
+
+    def _combine(self, count: int, mean: float, squares: float) -> None:
         delta, whole = mean - self.mean, self.count + count
-        self.squares += float(((numbers - mean) ** 2).sum()) + delta**2 * self.count * count / whole
+        self.squares += squares + delta**2 * self.count * count / whole
         self.mean += delta * count / whole
         self.count = whole
-        self.minimum, self.maximum = min(self.minimum, float(values.min())), max(self.maximum, float(values.max()))
+
+    def _count_values(self, values: list[float]) -> None:
         if self.values is not None:
-            self.values.update(np.unique(values).tolist())
+            self.values.update(values)
             if len(self.values) > MAX_CLASSES:
                 self.values = None
+
+    def moments(self) -> Moments:
+        has_any = self.count > 0
+        return Moments(
+            total=self.total,
+            count=self.count,
+            minimum=self.minimum if has_any else None,
+            maximum=self.maximum if has_any else None,
+            mean=self.mean,
+            squares=self.squares,
+            values=None if self.values is None else sorted(self.values),
+        )
 
     def statistics(self) -> BandStatistics:
         has_any = self.count > 0
@@ -69,7 +118,7 @@ class _Accumulator:
 
 def read_statistics(dataset: Any, on_progress: OnProgress | None = None) -> list[BandStatistics]:
     """Raises UnreadableRaster for the first block that cannot be read."""
-    bands = [_Accumulator() for _ in dataset.indexes]
+    bands = [Accumulator() for _ in dataset.indexes]
     windows = _windows(dataset)
     for number, window in enumerate(windows, 1):
         for index, band in zip(dataset.indexes, bands, strict=True):

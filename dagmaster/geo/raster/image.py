@@ -1,0 +1,166 @@
+"""The pixels of a file that is to be written: as they are, reprojected, or a part of either."""
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from affine import Affine
+from pydantic import BaseModel
+from rasterio.crs import CRS
+from rasterio.enums import ColorInterp, MaskFlags, Resampling
+from rasterio.errors import RasterioError
+from rasterio.vrt import WarpedVRT
+from rasterio.warp import calculate_default_transform
+from rasterio.windows import Window
+
+from dagmaster.geo.errors import RasterRejected, UnreadableRaster
+from dagmaster.geo.raster.reader import describe, open_geotiff
+from dagmaster.geo.raster.statistics import read_statistics
+from dagmaster.geo.raster.validate import crs_name, is_rotated, parse_crs
+
+WARP_MEMORY_MB: Final = 64
+
+
+class Warp(BaseModel, frozen=True, ser_json_inf_nan="strings"):
+    """The grid that the pixels are warped to."""
+
+    source_crs: str
+    crs: str
+    transform: tuple[float, float, float, float, float, float]
+    width: int
+    height: int
+    resampling: str
+    nodata: float | None = None
+    add_alpha: bool = False
+
+
+class Part(BaseModel, frozen=True):
+    """A rectangle of pixels."""
+
+    column: int
+    row: int
+    width: int
+    height: int
+
+
+class ImageSource(BaseModel, frozen=True):
+    """All that another process needs to read the same pixels. `part` is of the grid after the warp."""
+
+    path: Path
+    warp: Warp | None = None
+    part: Part | None = None
+
+
+class Image:
+    """An open source. Bands and masks are read by rectangles of its own grid."""
+
+    def __init__(self, source: ImageSource, dataset: Any) -> None:
+        whole = Part(column=0, row=0, width=dataset.width, height=dataset.height)
+        part = source.part or whole
+        self.dataset, self._part, self._path = dataset, part, source.path
+        self.width, self.height = part.width, part.height
+        self.crs: CRS = dataset.crs
+        self.transform: Affine = dataset.transform * Affine.translation(part.column, part.row)
+        flags = dataset.mask_flag_enums[0]
+        self.has_mask = (
+            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags and MaskFlags.nodata not in flags
+        )
+
+    def read(self, part: Part) -> Any:
+        return self._read(part, self.dataset.read)
+
+    def read_mask(self, part: Part) -> Any:
+        return self._read(part, self.dataset.dataset_mask)
+
+    def _read(self, part: Part, read: Any) -> Any:
+        window = Window(self._part.column + part.column, self._part.row + part.row, part.width, part.height)
+        try:
+            return read(window=window)
+        except RasterioError as error:
+            raise UnreadableRaster(
+                f"{self._path.name} is damaged: it cannot be read at row {window.row_off}, column {window.col_off}: "
+                f"{describe(error, self._path)}"
+            ) from error
+
+
+@contextmanager
+def open_image(source: ImageSource) -> Iterator[Image]:
+    with open_geotiff(source.path) as dataset, ExitStack() as stack:
+        warp = source.warp
+        if warp is None:
+            yield Image(source, dataset)
+            return
+        options = {"nodata": warp.nodata} if warp.nodata is not None else {}
+        warped = WarpedVRT(
+            dataset,
+            src_crs=CRS.from_user_input(warp.source_crs),
+            crs=CRS.from_user_input(warp.crs),
+            transform=Affine(*warp.transform),
+            width=warp.width,
+            height=warp.height,
+            resampling=Resampling[warp.resampling],
+            add_alpha=warp.add_alpha,
+            warp_mem_limit=WARP_MEMORY_MB,
+            **options,
+        )
+        yield Image(source, stack.enter_context(warped))
+
+
+def settle_image(
+    path: Path, resampling: str, *, assigned_crs: str | None = None, target_crs: str | None = None
+) -> ImageSource:
+    """Decide whether the pixels have to be warped, and to which grid."""
+    with open_geotiff(path) as dataset:
+        crs = dataset.crs or parse_crs(assigned_crs or "", "assigned_crs")
+        target = parse_crs(target_crs, "target_crs") if target_crs else crs
+        is_moved = target != crs or is_rotated(dataset.transform)
+        if not is_moved and dataset.crs is not None:
+            return ImageSource(path=path)
+        transform, width, height = dataset.transform, dataset.width, dataset.height
+        if is_moved:
+            transform, width, height = _default_grid(dataset, crs, target)
+        warp = Warp(
+            source_crs=crs_name(crs),
+            crs=crs_name(target),
+            transform=tuple(transform)[:6],
+            width=width,
+            height=height,
+            resampling=resampling if is_moved else "nearest",
+            **(_empty_pixels(dataset) if is_moved else {}),
+        )
+        return ImageSource(path=path, warp=warp)
+
+
+def _default_grid(dataset: Any, crs: CRS, target: CRS) -> tuple[Affine, int, int]:
+    """As GDAL proposes it; its own answer, because its bounds alone would not do for a rotated grid."""
+    if not is_rotated(dataset.transform):
+        grid: tuple[Affine, int, int] = calculate_default_transform(
+            crs, target, dataset.width, dataset.height, *dataset.bounds
+        )
+        return grid
+    with WarpedVRT(dataset, src_crs=crs, crs=target) as warped:
+        return warped.transform, warped.width, warped.height
+
+
+def _empty_pixels(dataset: Any) -> dict[str, Any]:
+    """What becomes of pixels that no source pixel falls on: nodata, or transparent in pictures without such a value.
+
+    Readers take an alpha band as a mask only of unsigned 8 and 16 bits; other rasters get a value that does not occur.
+    """
+    kinds = set(dataset.dtypes)
+    if dataset.nodata is not None or ColorInterp.alpha in dataset.colorinterp:
+        return {}
+    if kinds <= {"uint8"} or kinds <= {"uint16"}:
+        return {"add_alpha": True}
+    if all(kind.startswith("float") for kind in kinds):
+        return {"nodata": math.nan}
+    limits = [np.iinfo(kind) for kind in dataset.dtypes]
+    bands = list(zip(read_statistics(dataset), limits, strict=True))
+    if all(band.minimum is None or band.minimum > limit.min for band, limit in bands):
+        return {"nodata": limits[0].min}
+    if all(band.maximum is None or band.maximum < limit.max for band, limit in bands):
+        return {"nodata": limits[0].max}
+    raise RasterRejected("it needs a nodata value to be reprojected, and all values of its type occur; set one")

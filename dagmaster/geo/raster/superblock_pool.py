@@ -1,0 +1,96 @@
+"""Make superblocks in several processes, or in this one."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from selectors import EVENT_READ, DefaultSelector
+from typing import IO, Final
+
+from dagmaster.geo.errors import UnreadableRaster
+from dagmaster.geo.raster.pyramid import Superblock
+from dagmaster.geo.raster.superblock import SuperblockMaker, WriteJob
+from dagmaster.geo.raster.superblock_process import Answer
+
+STOP_SECONDS: Final = 5
+
+Make = Callable[[Iterable[Superblock]], Iterator[Superblock]]
+
+
+@contextmanager
+def open_pool(job: WriteJob, processes: int) -> Iterator[Make]:
+    """A function that makes superblocks and yields each when it is stored."""
+    if processes == 1:
+        with SuperblockMaker(job) as maker:
+            yield lambda superblocks: _made_here(maker, superblocks)
+        return
+    pool = _Pool(job, processes)
+    try:
+        yield pool.make
+    finally:
+        pool.close()
+
+
+def _made_here(maker: SuperblockMaker, superblocks: Iterable[Superblock]) -> Iterator[Superblock]:
+    for superblock in superblocks:
+        maker.make(superblock)
+        yield superblock
+
+
+class _Pool:
+    def __init__(self, job: WriteJob, processes: int) -> None:
+        command = [sys.executable, "-m", "dagmaster.geo.raster.superblock_process"]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(processes)
+        ]
+        for process in self._processes:
+            _send(process, job.model_dump_json())
+
+    def make(self, superblocks: Iterable[Superblock]) -> Iterator[Superblock]:
+        """Each process has one superblock at a time: who is faster gets more."""
+        waiting = iter(superblocks)
+        with DefaultSelector() as selector:
+            for process in self._processes:
+                self._next(process, waiting, selector)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    process = key.data
+                    selector.unregister(key.fileobj)
+                    yield _receive(process)
+                    self._next(process, waiting, selector)
+
+    def _next(self, process: "subprocess.Popen[str]", waiting: Iterator[Superblock], selector: DefaultSelector) -> None:
+        if (superblock := next(waiting, None)) is not None:
+            _send(process, superblock.model_dump_json())
+            selector.register(_stream(process.stdout), EVENT_READ, process)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait(STOP_SECONDS)
+            for stream in (process.stdin, process.stdout):
+                _stream(stream).close()
+
+
+def _send(process: "subprocess.Popen[str]", line: str) -> None:
+    stream = _stream(process.stdin)
+    stream.write(line + "\n")
+    stream.flush()
+
+
+def _receive(process: "subprocess.Popen[str]") -> Superblock:
+    line = _stream(process.stdout).readline()
+    if not line:
+        code = process.wait(STOP_SECONDS)
+        raise RuntimeError(f"a process that makes superblocks ended with exit code {code}; its log says why")
+    answer = Answer.model_validate_json(line)
+    if answer.outcome == "unreadable":
+        raise UnreadableRaster(answer.message)
+    return answer.superblock
+
+
+def _stream(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
