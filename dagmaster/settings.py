@@ -153,6 +153,10 @@ class Settings(BaseSettings):
     storage_folders: Names = []
     storage_allowed_hosts: Names = []
 
+    raster_processes: PositiveInt | None = None
+    raster_memory_mb: Annotated[int, Field(ge=300)] = 600
+    raster_parallel_above_mb: NonNegativeInt = 256
+
     callback_allowed_hosts: Names = []
     callback_allow_http: bool = False
     callback_max_attempts: PositiveInt = 12

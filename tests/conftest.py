@@ -3,10 +3,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import psycopg
 import pytest
@@ -57,7 +58,7 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def registered(request: pytest.FixtureRequest) -> Iterator[None]:
     """Hide handlers of other test modules that want processes: each worker would start one for them, to no end."""
     own = {request.module.__name__, *filter(None, map(_module_of, vars(request.module).values()))}
-    hidden = [one for one in registry if one.isolation == "process" and one.function.__module__ not in own]
+    hidden = [one for one in registry if one.isolation == "process" and own.isdisjoint(_places(one.function))]
     for one in hidden:
         for names in (registry._handlers, registry._dotted):
             for name in [name for name, handler in names.items() if handler is one]:
@@ -65,6 +66,11 @@ def registered(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for one in hidden:
         registry.register(one)
+
+
+def _places(function: Callable[..., Any]) -> set[str]:
+    """Its module and the package of that."""
+    return {function.__module__, function.__module__.rpartition(".")[0]}
 
 
 def _module_of(value: object) -> str | None:

@@ -4,8 +4,14 @@ from collections.abc import Iterable
 from typing import Final
 
 # By the beginning of their names: the module and the extra that it needs.
+_RASTER: Final = ("dagmaster.handlers.raster", "geo")
 OPTIONAL_HANDLERS: Final = {
-    "raster.": ("dagmaster.handlers.raster", "geo"),
+    "raster.": _RASTER,
+    "raster_": _RASTER,
+    "create_cog": _RASTER,
+    "extract_stac_metadata": _RASTER,
+    "finalize": _RASTER,
+    "stats_zonal": _RASTER,
     "vector_": ("dagmaster.handlers.vector", "geo"),
     "h3_": ("dagmaster.handlers.hexagons", "geo"),
 }

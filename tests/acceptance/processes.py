@@ -159,7 +159,7 @@ class Stage:
         self.is_real = is_real or IS_REAL
         self._folder = folder
         options = quote("-c synchronous_commit=off")
-        self._environment = {
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not FOREIGN.match(name)},
             "DAGMASTER_LOG_DIR": str(folder / "logs"),
             ledger.LEDGER: f"{dsn}&options={options}" if forgetful else dsn,
@@ -174,7 +174,7 @@ class Stage:
         chosen = {f"DAGMASTER_{name.upper()}": str(value) for name, value in {**SETTINGS, **settings}.items()}
         process = Process(
             arguments,
-            self._environment | chosen,
+            self.environment | chosen,
             self._folder,
             len(self.processes),
             is_real=self.is_real or bool(through),

@@ -38,7 +38,7 @@ def server(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     stage = Stage(shared_dsn, tmp_path_factory.mktemp("openapi"))
     made = subprocess.run(
         [sys.executable, "-m", "dagmaster", "keys", "create", "--name", "tester", "--role", "admin"],
-        env=stage._environment,
+        env=stage.environment,
         capture_output=True,
         text=True,
         check=True,

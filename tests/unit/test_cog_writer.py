@@ -16,7 +16,8 @@ from rio_cogeo.cogeo import cog_validate
 
 from dagmaster.geo.errors import UnreadableRaster
 from dagmaster.geo.raster.cog import ParallelWriter, create_cog, inspect_cog
-from dagmaster.geo.raster.image import Part, open_image, settle_image
+from dagmaster.geo.raster.image import open_image, settle_image
+from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB, Pyramid, divide
 from dagmaster.geo.raster.writer import Written, write_cog

@@ -12,13 +12,13 @@ from rasterio.errors import RasterioError
 
 from dagmaster.geo.errors import UnreadableRaster
 from dagmaster.geo.footprint import footprint_of
-from dagmaster.geo.raster.image import Image, ImageSource, open_image, settle_image
+from dagmaster.geo.raster.image import ImageSource, open_image, settle_image
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB
 from dagmaster.geo.raster.reader import describe, open_geotiff
 from dagmaster.geo.raster.statistics import BandStatistics, OnProgress, read_statistics
 from dagmaster.geo.raster.validate import COG_BLOCK, Band, bands_of, crs_name, is_cog
-from dagmaster.geo.raster.writer import DEFAULT_MEMORY_MB, OnSuperblock, write_cog
+from dagmaster.geo.raster.writer import DEFAULT_MEMORY_MB, OnSuperblock, Written, write_cog
 
 THREADS: Final = 2
 
@@ -52,10 +52,15 @@ class ParallelWriter(BaseModel, frozen=True):
     above_mb: int = 256
     on_superblock: OnSuperblock | None = None
 
-    def is_for(self, image: Image, profile: Profile) -> bool:
-        pixel_bytes = sum(np.dtype(kind).itemsize for kind in image.dataset.dtypes)
-        is_large = image.width * image.height * pixel_bytes >= self.above_mb * MB
-        return is_large and profile.overview_resampling in ("average", "nearest")
+    def is_for(self, source: ImageSource, profile: Profile) -> bool:
+        """Large images, and what GDAL's driver cannot be asked for: parts of an image."""
+        if source.part is not None or source.cutline is not None:
+            return True
+        if profile.overview_resampling not in ("average", "nearest"):
+            return False
+        with open_image(source) as image:
+            pixel_bytes = sum(np.dtype(kind).itemsize for kind in image.dataset.dtypes)
+            return bool(image.width * image.height * pixel_bytes >= self.above_mb * MB)
 
 
 def create_cog(
@@ -75,22 +80,22 @@ def create_cog(
     process of its own. What it has written is read back, every block.
     """
     image = settle_image(source, profile.resampling, assigned_crs=assigned_crs, target_crs=target_crs)
-    return write_image(image, target, profile, on_progress=on_progress, parallel=parallel)
+    return write_image(image, target, profile, parallel, on_progress=on_progress)
 
 
 def write_image(
     source: ImageSource,
     target: Path,
     profile: Profile,
+    parallel: ParallelWriter | None,
     *,
     on_progress: OnProgress | None = None,
-    parallel: ParallelWriter | None = None,
 ) -> CogInfo:
     """As `create_cog`, of an image whose grid is settled."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.stem}.part.tif")
     try:
-        if parallel is not None and _is_for(parallel, source, profile):
+        if parallel is not None and parallel.is_for(source, profile):
             info = _write_in_parallel(source, part, profile, parallel)
         else:
             _write_by_gdal(source, part, profile)
@@ -99,11 +104,6 @@ def write_image(
     finally:
         part.unlink(missing_ok=True)
     return info
-
-
-def _is_for(parallel: ParallelWriter, source: ImageSource, profile: Profile) -> bool:
-    with open_image(source) as image:
-        return parallel.is_for(image, profile)
 
 
 def _write_in_parallel(source: ImageSource, part: Path, profile: Profile, parallel: ParallelWriter) -> CogInfo:
@@ -117,8 +117,13 @@ def _write_in_parallel(source: ImageSource, part: Path, profile: Profile, parall
         on_superblock=parallel.on_superblock,
     )
     shutil.rmtree(parallel.folder)
-    with open_geotiff(part) as dataset:
-        return _info(dataset, part, written.statistics, written.sha256)
+    return describe_cog(part, written)
+
+
+def describe_cog(path: Path, written: Written) -> CogInfo:
+    """Of a file whose pixels and bytes were counted while it was written."""
+    with open_geotiff(path) as dataset:
+        return _info(dataset, path, written.statistics, written.sha256)
 
 
 def _write_by_gdal(source: ImageSource, part: Path, profile: Profile) -> None:

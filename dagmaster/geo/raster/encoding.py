@@ -16,17 +16,17 @@ from dagmaster.geo.raster.image import Image
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.reduction import Pixels
 from dagmaster.geo.raster.tiff import Directory, blocks_of, read_directories
-from dagmaster.geo.raster.validate import COG_BLOCK
+from dagmaster.geo.raster.validate import COG_BLOCK, JsonFloat
 
 STATISTICS: Final = "STATISTICS_"
 
 
-class Encoding(BaseModel, frozen=True, ser_json_inf_nan="strings"):
+class Encoding(BaseModel, frozen=True):
     """The type of the pixels and how they are compressed. `alpha` is the index of a transparency band."""
 
     dtype: str
     count: int
-    nodata: float | None
+    nodata: JsonFloat | None
     alpha: int | None
     has_mask: bool
     alpha_is_mask: bool

@@ -12,19 +12,22 @@ from pydantic import BaseModel
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp, MaskFlags, Resampling
 from rasterio.errors import RasterioError
+from rasterio.features import geometry_mask
 from rasterio.vrt import WarpedVRT
 from rasterio.warp import calculate_default_transform
 from rasterio.windows import Window
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
+from dagmaster.geo.raster.mosaic import Mosaic, open_mosaic
+from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.reader import describe, open_geotiff
 from dagmaster.geo.raster.statistics import read_statistics
-from dagmaster.geo.raster.validate import crs_name, is_rotated, parse_crs
+from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated, parse_crs
 
 WARP_MEMORY_MB: Final = 64
 
 
-class Warp(BaseModel, frozen=True, ser_json_inf_nan="strings"):
+class Warp(BaseModel, frozen=True):
     """The grid that the pixels are warped to."""
 
     source_crs: str
@@ -33,25 +36,26 @@ class Warp(BaseModel, frozen=True, ser_json_inf_nan="strings"):
     width: int
     height: int
     resampling: str
-    nodata: float | None = None
+    nodata: JsonFloat | None = None
     add_alpha: bool = False
 
 
-class Part(BaseModel, frozen=True):
-    """A rectangle of pixels."""
-
-    column: int
-    row: int
-    width: int
-    height: int
-
-
 class ImageSource(BaseModel, frozen=True):
-    """All that another process needs to read the same pixels. `part` is of the grid after the warp."""
+    """All that another process needs to read the same pixels: of a file, or of a mosaic, named after its first file.
+
+    `part` is of the grid after the warp. Pixels outside of `cutline`, a GeoJSON geometry in the CRS of that grid, are
+    not valid.
+    """
 
     path: Path
+    mosaic: Mosaic | None = None
     warp: Warp | None = None
     part: Part | None = None
+    cutline: dict[str, Any] | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.path] if self.mosaic is None else [tile.path for tile in self.mosaic.tiles]
 
 
 class Image:
@@ -60,20 +64,25 @@ class Image:
     def __init__(self, source: ImageSource, dataset: Any) -> None:
         whole = Part(column=0, row=0, width=dataset.width, height=dataset.height)
         part = source.part or whole
-        self.dataset, self._part, self._path = dataset, part, source.path
+        self.dataset, self._part, self._path, self._cutline = dataset, part, source.path, source.cutline
         self.width, self.height = part.width, part.height
         self.crs: CRS = dataset.crs
         self.transform: Affine = dataset.transform * Affine.translation(part.column, part.row)
         flags = dataset.mask_flag_enums[0]
-        self.has_mask = (
-            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags and MaskFlags.nodata not in flags
-        )
+        has_own = MaskFlags.alpha in flags or MaskFlags.nodata in flags
+        self.has_mask = not has_own and (MaskFlags.per_dataset in flags or source.cutline is not None)
 
     def read(self, part: Part) -> Any:
-        return self._read(part, self.dataset.read)
+        bands = self._read(part, self.dataset.read)
+        if self._cutline is not None:
+            self._cut(bands, self._outside(part))
+        return bands
 
     def read_mask(self, part: Part) -> Any:
-        return self._read(part, self.dataset.dataset_mask)
+        mask = self._read(part, self.dataset.dataset_mask)
+        if self._cutline is not None:
+            mask[self._outside(part)] = 0
+        return mask
 
     def _read(self, part: Part, read: Any) -> Any:
         window = Window(self._part.column + part.column, self._part.row + part.row, part.width, part.height)
@@ -85,10 +94,21 @@ class Image:
                 f"{describe(error, self._path)}"
             ) from error
 
+    def _outside(self, part: Part) -> Any:
+        place = self.transform * Affine.translation(part.column, part.row)
+        return geometry_mask([self._cutline], (part.height, part.width), place)
+
+    def _cut(self, bands: Any, outside: Any) -> None:
+        if ColorInterp.alpha in self.dataset.colorinterp:
+            bands[self.dataset.colorinterp.index(ColorInterp.alpha)][outside] = 0
+        elif self.dataset.nodata is not None:
+            bands[:, outside] = self.dataset.nodata
+
 
 @contextmanager
 def open_image(source: ImageSource) -> Iterator[Image]:
-    with open_geotiff(source.path) as dataset, ExitStack() as stack:
+    opened = open_geotiff(source.path) if source.mosaic is None else open_mosaic(source.mosaic)
+    with opened as dataset, ExitStack() as stack:
         warp = source.warp
         if warp is None:
             yield Image(source, dataset)
@@ -110,15 +130,17 @@ def open_image(source: ImageSource) -> Iterator[Image]:
 
 
 def settle_image(
-    path: Path, resampling: str, *, assigned_crs: str | None = None, target_crs: str | None = None
+    source: Path | Mosaic, resampling: str, *, assigned_crs: str | None = None, target_crs: str | None = None
 ) -> ImageSource:
     """Decide whether the pixels have to be warped, and to which grid."""
-    with open_geotiff(path) as dataset:
+    plain = ImageSource(path=source) if isinstance(source, Path) else ImageSource(path=source.path, mosaic=source)
+    with open_image(plain) as image:
+        dataset = image.dataset
         crs = dataset.crs or parse_crs(assigned_crs or "", "assigned_crs")
         target = parse_crs(target_crs, "target_crs") if target_crs else crs
         is_moved = target != crs or is_rotated(dataset.transform)
         if not is_moved and dataset.crs is not None:
-            return ImageSource(path=path)
+            return plain
         transform, width, height = dataset.transform, dataset.width, dataset.height
         if is_moved:
             transform, width, height = _default_grid(dataset, crs, target)
@@ -131,7 +153,7 @@ def settle_image(
             resampling=resampling if is_moved else "nearest",
             **(_empty_pixels(dataset) if is_moved else {}),
         )
-        return ImageSource(path=path, warp=warp)
+        return plain.model_copy(update={"warp": warp})
 
 
 def _default_grid(dataset: Any, crs: CRS, target: CRS) -> tuple[Affine, int, int]:

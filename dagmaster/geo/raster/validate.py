@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PlainSerializer
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 from rasterio.errors import CRSError
@@ -256,6 +256,9 @@ def json_number(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+JsonFloat = Annotated[float, PlainSerializer(json_number)]
 
 
 def _fits(nodata: float, dtype: str) -> bool:

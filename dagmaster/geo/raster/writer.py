@@ -70,8 +70,9 @@ def write_cog(
 def _prepare(job: WriteJob) -> None:
     """Keep what an earlier attempt at the same file has made, and nothing else."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    state = job.source.path.stat()
-    identity = f"{job.model_dump_json(exclude={'folder'})}\n{state.st_size} {state.st_mtime_ns}\n"
+    states = [path.stat() for path in job.source.files]
+    files = " ".join(f"{state.st_size}:{state.st_mtime_ns}" for state in states)
+    identity = f"{job.model_dump_json(exclude={'folder'})}\n{files}\n"
     record = job.folder / "job.txt"
     if record.exists() and record.read_text() == identity:
         return

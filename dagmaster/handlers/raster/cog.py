@@ -1,0 +1,174 @@
+"""Validate rasters and make cloud-optimised files of them."""
+
+import asyncio
+import os
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from pydantic import BaseModel, model_validator
+
+from dagmaster.errors import Invalid
+from dagmaster.geo.raster import validate
+from dagmaster.geo.raster.cog import CogInfo, ParallelWriter, write_image
+from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.profiles import Profile, RasterType, Tier
+from dagmaster.geo.raster.validate import RasterReport
+from dagmaster.geo.raster.writer import OnSuperblock
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
+from dagmaster.handlers.raster.common import open_zones, remove_work_folder, work_folder
+from dagmaster.handlers.registry import handler
+from dagmaster.settings import load_settings
+from dagmaster.storage import LocalFile, Storage
+
+
+class ValidateParams(Params):
+    """`assigned_crs` is for files without a CRS; it must not contradict a file that has one."""
+
+    path: Reference
+    assigned_crs: str | None = None
+    target_crs: str | None = None
+    raster_type: RasterType | None = None
+    tier: Tier = Tier.ANALYSIS
+
+
+@handler("raster.validate", params=ValidateParams, isolation="process")
+def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
+    """Read every block of a GeoTIFF. A raster that cannot be used fails the task with all problems."""
+    with refusing():
+        report = validate.validate(
+            open_zones().local_path(params.path),
+            assigned_crs=params.assigned_crs,
+            target_crs=params.target_crs,
+            raster_type=params.raster_type,
+            tier=params.tier,
+            on_progress=on_fraction(ctx, "blocks read"),
+        )
+        for warning in report.warnings:
+            ctx.logger.warning("%s: %s", params.path, warning)
+        return report.check()
+
+
+class CogParams(Params):
+    """`report` is the output of raster.validate; what it has settled can be overridden.
+
+    By default each attempt has a `target` of its own in the zone silver: a version that is processed again keeps its
+    file until the job completes.
+    """
+
+    path: Reference
+    target: str | None = None
+    report: RasterReport | None = None
+    profile: Profile | None = None
+    assigned_crs: str | None = None
+    target_crs: str | None = None
+
+    @model_validator(mode="after")
+    def _know_the_profile(self) -> Self:
+        if self.report is None and self.profile is None:
+            raise ValueError("pass the report of raster.validate, or a profile")
+        return self
+
+
+class CogOutput(BaseModel):
+    """`blob_path`, `content_hash` and `bbox` are what an asset's version copies."""
+
+    blob_path: str
+    content_hash: str
+    bbox: tuple[float, float, float, float]
+    cog: CogInfo
+    taken_at: str | None = None
+
+
+@handler("raster.create_cog", params=CogParams, isolation="process")
+def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
+    """Make a cloud-optimised GeoTIFF, reprojected if `target_crs` is another one, and store it at `target`.
+
+    Large rasters are written in parallel; another attempt goes on with the parts that are made.
+    """
+    storage, report = open_zones(), params.report
+    profile = params.profile or (report.profile if report else None)
+    with refusing():
+        if profile is None:
+            raise Invalid("the report has no profile: the raster was rejected")
+        source = settle_image(
+            storage.local_path(params.path),
+            profile.resampling,
+            assigned_crs=params.assigned_crs or (report.crs if report else None),
+            target_crs=params.target_crs or (report.target_crs if report else None),
+        )
+        name = f"{PurePosixPath(params.path).stem}.tif"
+        made = store_image(ctx, storage, source, profile, target=params.target or default_target(ctx, name))
+    return made.model_copy(update={"taken_at": report.taken_at if report else None})
+
+
+def default_target(ctx: HandlerContext, name: str) -> str:
+    return f"silver/rasters/{ctx.job_id}/{ctx.retry_count}/{name}"
+
+
+def store_image(
+    ctx: HandlerContext, storage: Storage, source: ImageSource, profile: Profile, *, target: str
+) -> CogOutput:
+    """Write the image in the work folder of the task and copy it to `target`, with its checksum compared."""
+    storage.locate(target)
+    settings = load_settings()
+    folder = work_folder(storage, ctx)
+    parallel = ParallelWriter(
+        folder=folder / "superblocks",
+        processes=settings.raster_processes or os.cpu_count() or 1,
+        memory_mb=settings.raster_memory_mb,
+        above_mb=settings.raster_parallel_above_mb,
+        on_superblock=_recorded(ctx),
+    )
+    local = folder / PurePosixPath(target).name
+    info = write_image(source, local, profile, parallel, on_progress=on_fraction(ctx, "blocks of the new file read"))
+    made = store_cog(storage, local, info, target)
+    remove_work_folder(folder)
+    return made
+
+
+def _recorded(ctx: HandlerContext) -> OnSuperblock:
+    """The checkpoint is where a worker that has to stop can let go."""
+
+    def record(done: int, total: int) -> None:
+        ctx.progress(done, total, "superblocks written")
+        ctx.checkpoint("superblocks", {"done": done, "total": total})
+
+    return record
+
+
+def store_cog(storage: Storage, local: Path, info: CogInfo, target: str) -> CogOutput:
+    copied = asyncio.run(storage.copy(str(local), target))
+    if copied.sha256 != info.sha256:
+        raise RuntimeError(f"the copy at {copied.reference} differs from the file that was made")
+    return CogOutput(blob_path=copied.reference, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
+
+
+class ProcessParams(ValidateParams):
+    """`path` may be anywhere in the storage: it is copied to the zone mount if it is not on this machine."""
+
+    target: str | None = None
+
+
+class ProcessOutput(CogOutput):
+    report: RasterReport
+
+
+@handler("raster.process", params=ProcessParams, isolation="process")
+def process_raster(ctx: HandlerContext, params: ProcessParams) -> ProcessOutput:
+    """Copy, validate and make a COG of a raster in one task."""
+    path = fetch(ctx, params.path)
+    report = validate_raster(ctx, params.model_copy(update={"path": path}))
+    made = create_cog(ctx, CogParams(path=path, report=report, target=params.target))
+    return ProcessOutput(**dict(made), report=report)
+
+
+def fetch(ctx: HandlerContext, reference: str) -> str:
+    """A reference to the file on this machine."""
+    storage = open_zones()
+    with refusing():
+        source = storage.locate(reference)
+        if isinstance(source, LocalFile):
+            return source.reference
+        target = f"mount/{ctx.job_id}/{PurePosixPath(source.reference).name}"
+        return asyncio.run(storage.copy(reference, target)).reference

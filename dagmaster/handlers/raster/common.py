@@ -1,0 +1,37 @@
+"""The storage of rasters, and the folder that a task works in."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.settings import load_settings
+from dagmaster.storage import Storage, open_storage
+
+
+def open_zones() -> Storage:
+    return open_storage(load_settings())
+
+
+def work_folder(storage: Storage, ctx: HandlerContext) -> Path:
+    """A folder of this attempt in the zone mount, with what an earlier attempt at the node has left.
+
+    It is taken over by renaming: an attempt that is believed dead and is not can no longer write to it.
+    """
+    place = storage.local_path(f"mount/{ctx.job_id}/{ctx.node_id}.work")
+    place.mkdir(parents=True, exist_ok=True)
+    own = place / uuid4().hex
+    for left in sorted(place.iterdir()):
+        try:
+            return left.rename(own)
+        except FileNotFoundError:
+            continue  # Somebody else has taken it over.
+    own.mkdir()
+    return own
+
+
+def remove_work_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    with suppress(OSError):  # Another attempt may be at work there.
+        folder.parent.rmdir()

@@ -1,0 +1,63 @@
+"""The names that older workflows call these handlers by."""
+
+from typing import Any
+
+from dagmaster.geo.raster.cog import inspect_cog
+from dagmaster.geo.raster.validate import RasterReport
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.geo_task import Reference, refusing
+from dagmaster.handlers.raster.cog import (
+    CogOutput,
+    CogParams,
+    ProcessParams,
+    ValidateParams,
+    create_cog,
+    fetch,
+    process_raster,
+    validate_raster,
+)
+from dagmaster.handlers.raster.common import open_zones
+from dagmaster.handlers.raster.stac import (
+    CollectionVersionParams,
+    ItemOptions,
+    ItemParams,
+    register,
+    stac_register_item,
+)
+from dagmaster.handlers.registry import handler
+
+handler("create_cog", params=CogParams, isolation="process")(create_cog)
+handler("raster_cog_docker", params=ProcessParams, isolation="process")(process_raster)
+handler("raster.stac_register", params=ItemParams)(stac_register_item)
+
+
+@handler("raster_validate", params=ValidateParams, isolation="process")
+def raster_validate(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
+    """As raster.validate, of a file anywhere in the storage."""
+    return validate_raster(ctx, params.model_copy(update={"path": fetch(ctx, params.path)}))
+
+
+class CompleteParams(ProcessParams, CollectionVersionParams, ItemOptions):
+    pass
+
+
+@handler("raster_process_complete", params=CompleteParams, isolation="process")
+def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
+    """As raster.process and raster.stac_register_item in one task."""
+    made = process_raster(ctx, ProcessParams(**params.model_dump(include=set(ProcessParams.model_fields))))
+    return {**register(ctx, params, params, made), "report": made.report.model_dump(mode="json")}
+
+
+class MetadataParams(CollectionVersionParams, ItemOptions):
+    path: Reference
+
+
+@handler("extract_stac_metadata", params=MetadataParams, isolation="process")
+def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[str, Any]:
+    """Describe a COG of the storage as a STAC item; every block of it is read."""
+    reference = fetch(ctx, params.path)
+    with refusing():
+        info = inspect_cog(open_zones().local_path(reference))
+    path = open_zones().locate(params.path).reference
+    made = CogOutput(blob_path=path, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
+    return register(ctx, params, params, made)

@@ -1,0 +1,138 @@
+"""Describe rasters as STAC items and collections."""
+
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dagmaster.errors import Invalid
+from dagmaster.geo.stac import items
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.geo_task import Params, VersionParams, refusing
+from dagmaster.handlers.raster.cog import CogOutput
+from dagmaster.handlers.raster.tiles import TileOutput
+from dagmaster.handlers.registry import handler
+
+MAX_ITEMS = 1000
+
+
+class CollectionParams(Params):
+    collection_id: str
+    title: str | None = None
+    description: str | None = None
+    licence: str = "other"
+    keywords: list[str] = Field(default_factory=list)
+
+
+@handler("raster.stac_ensure_collection", params=CollectionParams)
+async def stac_ensure_collection(ctx: HandlerContext, params: CollectionParams) -> dict[str, Any]:
+    """Make the collection that items are added to. If it exists by the end of the job, it stays as it is."""
+    with refusing():
+        collection = items.make_collection(
+            params.collection_id,
+            title=params.title,
+            description=params.description,
+            licence=params.licence,
+            keywords=params.keywords,
+        )
+    return {"stac_collection_id": params.collection_id, "stac_collection": collection}
+
+
+class ItemOptions(Params):
+    """Without `item_id`, asset and version identify the item."""
+
+    item_id: str | None = None
+    acquired_at: datetime | None = None
+    title: str | None = None
+
+
+class ItemSource(ItemOptions):
+    """`cog` is the output of raster.create_cog."""
+
+    cog: CogOutput
+
+
+class CollectionVersionParams(VersionParams):
+    collection_id: str
+
+    def id_of(self, cog: CogOutput, ctx: HandlerContext) -> str:
+        if self.asset_id is not None:
+            return f"{self.asset_id}-{self.version_ordinal or 0}"
+        return f"{PurePosixPath(cog.blob_path).stem}-{ctx.job_id}"
+
+
+class ItemParams(CollectionVersionParams, ItemSource):
+    pass
+
+
+class ItemsParams(CollectionVersionParams):
+    """`items`, or `tiles`: the outputs of raster.process_tile_batch, of which empty ones have no item."""
+
+    items: Annotated[list[ItemSource], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    tiles: Annotated[list[TileOutput], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    acquired_at: datetime | None = None
+    title: str | None = None
+
+    def sources(self, ctx: HandlerContext) -> list[ItemSource]:
+        """Each with its id."""
+        numbered = [(source, str(number)) for number, source in enumerate(self.items)]
+        of_tiles = [
+            (ItemSource(cog=tile.file, acquired_at=self.acquired_at, title=self.title), f"{tile.row}-{tile.column}")
+            for tile in self.tiles
+            if tile.file is not None
+        ]
+        return [
+            source.model_copy(update={"item_id": source.item_id or f"{self.id_of(source.cog, ctx)}-{suffix}"})
+            for source, suffix in numbered + of_tiles
+        ]
+
+
+def _item(
+    ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput, item_id: str
+) -> dict[str, Any]:
+    moment = items.settle_datetime(options.acquired_at, cog.taken_at, datetime.now(UTC))
+    return items.make_item(
+        item_id,
+        version.collection_id,
+        cog.cog,
+        cog.blob_path,
+        moment,
+        platform=version.platform(ctx),
+        title=options.title,
+    )
+
+
+@handler("raster.stac_register_item", params=ItemParams)
+async def stac_register_item(ctx: HandlerContext, params: ItemParams) -> dict[str, Any]:
+    """Describe a raster as a STAC item. It enters the catalogue with the asset's version, when the job completes."""
+    return register(ctx, params, params, params.cog)
+
+
+def register(
+    ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput
+) -> dict[str, Any]:
+    with refusing():
+        item = _item(ctx, version, options, cog, options.item_id or version.id_of(cog, ctx))
+    return {
+        "stac_item_id": item["id"],
+        "stac_collection_id": version.collection_id,
+        "stac_item": item,
+        "blob_path": cog.blob_path,
+        "content_hash": cog.content_hash,
+        "bbox": item["bbox"],
+    }
+
+
+@handler("raster.stac_register_items", params=ItemsParams)
+async def stac_register_items(ctx: HandlerContext, params: ItemsParams) -> dict[str, Any]:
+    """Describe many rasters of one version as STAC items, such as the tiles of a mosaic."""
+    with refusing():
+        sources = params.sources(ctx)
+        ids = [str(source.item_id) for source in sources]
+        if not ids:
+            raise Invalid("there is nothing to register: pass items, or tiles that are not empty")
+        if len(set(ids)) < len(ids):
+            raise Invalid("two items have the same item_id")
+        items = [_item(ctx, params, source, source.cog, item_id) for source, item_id in zip(sources, ids, strict=True)]
+    return {"stac_item_ids": ids, "stac_collection_id": params.collection_id, "stac_items": items}

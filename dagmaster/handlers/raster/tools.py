@@ -1,0 +1,141 @@
+"""Single operations on rasters: reproject, clip, mosaic, statistics of zones."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Self
+
+import orjson
+from pydantic import Field, model_validator
+
+from dagmaster.errors import Invalid
+from dagmaster.geo.raster import clip, validate
+from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.mosaic import arrange
+from dagmaster.geo.raster.profiles import Profile, Resampling, Tier
+from dagmaster.geo.raster.tiling import MAX_TILES, Bbox
+from dagmaster.geo.raster.zonal import Statistic, zonal_statistics
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
+from dagmaster.handlers.raster.cog import CogOutput, default_target, fetch, store_image
+from dagmaster.handlers.raster.common import open_zones
+from dagmaster.handlers.registry import handler
+
+MAX_ZONES_BYTES = 64 * 1024 * 1024
+
+
+class TargetParams(Params):
+    """By default the type of the raster decides how the new file is compressed."""
+
+    target: str | None = None
+    profile: Profile | None = None
+    tier: Tier = Tier.ANALYSIS
+
+
+class ReprojectParams(TargetParams):
+    path: Reference
+    target_crs: str
+    resampling: Resampling | None = None
+
+
+class ClipParams(TargetParams):
+    """`bbox` or `geometry`, a GeoJSON polygon, in longitude and latitude."""
+
+    path: Reference
+    bbox: Bbox | None = None
+    geometry: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _know_the_part(self) -> Self:
+        if (self.bbox is None) == (self.geometry is None):
+            raise ValueError("pass bbox or geometry")
+        return self
+
+
+class MosaicParams(TargetParams):
+    paths: Annotated[list[Reference], Field(min_length=1, max_length=MAX_TILES)]
+    target_crs: str | None = None
+
+
+@handler("raster_reproject", params=ReprojectParams, isolation="process")
+def raster_reproject(ctx: HandlerContext, params: ReprojectParams) -> CogOutput:
+    """Reproject a raster to `target_crs`, as a COG."""
+
+    def settle(path: Path, profile: Profile) -> ImageSource:
+        return settle_image(path, params.resampling or profile.resampling, target_crs=params.target_crs)
+
+    return _derive(ctx, params, params.path, settle)
+
+
+@handler("raster_clip", params=ClipParams, isolation="process")
+def raster_clip(ctx: HandlerContext, params: ClipParams) -> CogOutput:
+    """Cut a raster to a box or a polygon, as a COG. Pixels outside of the polygon are nodata or masked."""
+
+    def settle(path: Path, profile: Profile) -> ImageSource:
+        source = settle_image(path, profile.resampling)
+        if params.bbox is not None:
+            return clip.clip_to_bbox(source, params.bbox)
+        return clip.clip_to_geometry(source, params.geometry or {})
+
+    return _derive(ctx, params, params.path, settle)
+
+
+@handler("raster_mosaic", params=MosaicParams, isolation="process")
+def raster_mosaic(ctx: HandlerContext, params: MosaicParams) -> CogOutput:
+    """Join rasters of one grid to one COG; where they overlap, the later one is on top."""
+    paths = [open_zones().local_path(fetch(ctx, reference)) for reference in params.paths]
+
+    def settle(_: Path, profile: Profile) -> ImageSource:
+        return settle_image(arrange(paths), profile.resampling, target_crs=params.target_crs)
+
+    return _derive(ctx, params, params.paths[0], settle)
+
+
+def _derive(
+    ctx: HandlerContext, params: TargetParams, reference: str, settle: Callable[[Path, Profile], ImageSource]
+) -> CogOutput:
+    storage = open_zones()
+    with refusing():
+        path = storage.local_path(fetch(ctx, reference))
+        profile = params.profile or _detect(ctx, path, params.tier)
+        name = f"{PurePosixPath(reference).stem}.tif"
+        return store_image(
+            ctx, storage, settle(path, profile), profile, target=params.target or default_target(ctx, name)
+        )
+
+
+def _detect(ctx: HandlerContext, path: Path, tier: Tier) -> Profile:
+    report = validate.validate(path, tier=tier, on_progress=on_fraction(ctx, "blocks read")).check()
+    assert report.profile is not None  # as every raster that is not rejected
+    return report.profile
+
+
+class ZonalParams(Params):
+    """`zones` are GeoJSON features in longitude and latitude, or a file of the storage with a FeatureCollection."""
+
+    path: Reference
+    zones: list[dict[str, Any]] | str
+    statistics: Annotated[Sequence[Statistic], Field(min_length=1)] = ("count", "mean", "min", "max")
+    band: int = 1
+
+
+@handler("stats_zonal", params=ZonalParams, isolation="process")
+def stats_zonal(ctx: HandlerContext, params: ZonalParams) -> dict[str, Any]:
+    """Statistics of a band below each zone; pixels that are partly covered count in part."""
+    with refusing():
+        path = open_zones().local_path(fetch(ctx, params.path))
+        zones = _read_zones(ctx, params.zones) if isinstance(params.zones, str) else params.zones
+        return {"zones": zonal_statistics(path, zones, params.statistics, params.band)}
+
+
+def _read_zones(ctx: HandlerContext, reference: str) -> list[dict[str, Any]]:
+    path = open_zones().local_path(fetch(ctx, reference))
+    if path.stat().st_size > MAX_ZONES_BYTES:
+        raise Invalid(f"{path.name} has more than {MAX_ZONES_BYTES} bytes; divide the zones")
+    try:
+        collection = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"{path.name} is not JSON: {error}") from error
+    features = collection.get("features") if isinstance(collection, dict) else None
+    if not isinstance(features, list) or not all(isinstance(feature, dict) for feature in features):
+        raise Invalid(f"{path.name} is not a GeoJSON FeatureCollection")
+    return features
