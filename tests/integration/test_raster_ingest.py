@@ -1,6 +1,7 @@
 """A GeoTIFF in a folder becomes a COG, a version of an asset and an entry of the catalogue."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pystac
 import pystac_client
 import pytest
 import rasterio
-from rasters import DEM, RGB, VRT
+from affine import Affine
+from rasters import DEM, RGB, VRT, write_tiff
 from rio_cogeo.cogeo import cog_validate
 from web import Web, web
 
@@ -42,10 +44,12 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "storage"
 
 
-async def submit(it: Web, source: str, dataset: str, **inputs: Any) -> dict[str, Any]:
+async def submit(
+    it: Web, source: str, dataset: str, workflow_id: str = "raster_ingest", **inputs: Any
+) -> dict[str, Any]:
     """Submit it for an asset; its version when the job has ended."""
     body = {
-        "workflow_id": "raster_ingest",
+        "workflow_id": workflow_id,
         "platform_id": "ddh",
         "platform_refs": {"dataset_id": dataset, "resource_id": "raster", "version_id": "1.0"},
         "data_type": "raster",
@@ -145,3 +149,27 @@ async def test_a_raster_that_cannot_be_used_fails_its_version_and_enters_no_cata
         assert await it.fleet.value("SELECT count(*) FROM dagapp.stac_items") == 0
         outside = await submit(it, "../../../etc/passwd", "outside")
         assert "cannot be in the path of a file" in outside["processing_error"]
+
+
+async def test_the_size_of_a_raster_decides_whether_it_becomes_one_file_or_tiles(dsn: str, storage: Path) -> None:
+    values = np.add.outer(np.arange(400), np.arange(900)).astype("uint16")
+    source = write_tiff(storage / "bronze" / "wide.tif", values, transform=Affine(0.001, 0, 8, 0, -0.001, 47))
+    async with web(dsn, shipped("raster_process"), runs=True) as it:
+        single, tiled = await asyncio.gather(
+            submit(it, "wide.tif", "single", "raster_process"),
+            submit(it, "wide.tif", "tiled", "raster_process", tile_above_mb=0, tile_size=512, batch_size=1),
+        )
+        assert (single["processing_error"], tiled["processing_error"]) == (None, None)
+        check_file(storage, single, source)
+        assert tiled["bbox"] == pytest.approx(single["bbox"])
+        index = json.loads((storage / tiled["blob_path"]).read_bytes())
+        tiles = [storage / feature["properties"]["blob_path"] for feature in index["features"]]
+        assert len(tiles) == 2
+        with rasterio.open(tiles[0]) as left, rasterio.open(tiles[1]) as right:
+            np.testing.assert_array_equal(np.concatenate([left.read(1), right.read(1)], axis=1), values)
+        await approve(it, tiled, "ouo")
+        features = (await it.get("/stac/search"))["features"]
+        asset_id = tiled["asset_id"]
+        assert [feature["id"] for feature in features] == [f"{asset_id}-0-0-1", f"{asset_id}-0-0-0"]
+        assert {feature["collection"] for feature in features} == {"raster-tiles"}
+        assert list((storage / "mount").iterdir()) == []

@@ -1,6 +1,5 @@
 """Write a cloud-optimised GeoTIFF in parallel, in bounded memory, and go on where an earlier attempt has stopped."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -125,8 +124,6 @@ def _assemble(job: WriteJob, template: Sequence[Directory], target: Path, larges
         for data in chain([layout.header], *(_blocks(job, place) for place in reversed(places))):
             file.write(data)
             digest.update(data)
-        file.flush()
-        os.fsync(file.fileno())
     if target.stat().st_size != layout.size_bytes:
         raise RuntimeError(f"{target.name} has {target.stat().st_size} bytes instead of {layout.size_bytes}")
     return digest.hexdigest()
