@@ -168,5 +168,13 @@ class QueryFailed(DagmasterError):
     """ClickHouse could not run the query."""
 
 
+class QueryCancelled(DagmasterError):
+    """The query was cancelled with its task."""
+
+
+class EngineLost(Unavailable):
+    """The engine of the tables does not answer."""
+
+
 class Misconfigured(DagmasterError):
     """A setting is missing or invalid."""

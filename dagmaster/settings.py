@@ -32,6 +32,7 @@ PREFIX = "DAGMASTER_"
 SECRETS = {
     "database_url",
     "gateway_database_url",
+    "data_url",
     "external_b2c_connection_string",
     "postgres_password",
     "api_key",
@@ -170,8 +171,12 @@ class Settings(BaseSettings):
     retention_days: Annotated[float, Field(gt=0)] | None = None
     archive_dir: Folder | None = None
 
-    data_url: str | None = None
+    data_url: SecretStr | None = None
     data_retention_days: Annotated[float, Field(ge=0)] = 7
+    data_max_memory_mb: PositiveInt | None = None
+    data_max_query_seconds: Seconds | None = None
+    data_max_rows_read: PositiveInt | None = None
+    data_max_tables: PositiveInt = 10_000
 
     template_env_prefix: Annotated[str, Field(min_length=1)] = "DAGMASTER_VAR_"
     secret_env: Names = []

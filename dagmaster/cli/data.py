@@ -103,20 +103,19 @@ def head(
 ) -> None:
     """Show the first rows of a table.
 
-    No other process may have the tables open.
-
     \b
     Examples:
       dagmaster data head sales -n 5
     """
     from dagmaster.data import DataContext, Object
+    from dagmaster.python.data_context import url_at
 
     entry = _entry(begin(ctx), table)
     if entry["state"] != DataObjectState.READY:
         raise Conflict(f"table {entry['object_id']} is {entry['state']}; only ready tables have rows to show")
 
     async def read() -> list[dict[str, Any]]:
-        async with DataContext(entry["location"]) as context:
+        async with DataContext(url_at(entry["location"])) as context:
             return await Object(entry["object_id"], context).limit(rows).records()
 
     records = asyncio.run(read())
@@ -141,6 +140,7 @@ def drop(ctx: typer.Context, table: Table) -> None:
     """
     from dagmaster.cli.sessions import ask
     from dagmaster.data import DataContext
+    from dagmaster.python.data_context import url_at
     from dagmaster.store.data_objects import expire, forget
 
     settings = begin(ctx)
@@ -149,7 +149,7 @@ def drop(ctx: typer.Context, table: Table) -> None:
     ask(settings, lambda conn: expire(conn, [object_id]))
 
     async def drop_table() -> None:
-        async with DataContext(entry["location"]) as context:
+        async with DataContext(url_at(entry["location"])) as context:
             await context.drop([object_id])
 
     try:

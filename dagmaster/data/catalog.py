@@ -1,6 +1,7 @@
 """The port to whoever remembers which tables exist, for whom, and for how long."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ class NewTable:
     name: str | None = None
     plan: Mapping[str, Any] | None = None
     sql: str | None = None
+    inputs: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,13 @@ class Catalog(Protocol):
     async def complete(self, table: StoredTable) -> None:
         """The table can be used. One that has its name in the same scope is dropped later."""
 
+    def appending(self, table_id: int) -> AbstractAsyncContextManager[None]:
+        """While it lasts nobody else appends to the table, in no process."""
+
     async def find(self, name: str, scope: Scope) -> int | None: ...
+
+    async def use(self, table_ids: Sequence[int]) -> None:
+        """These are kept while whoever reads them may need them. Raises UnknownTable for those that it may not read."""
 
     async def keep(self, table_ids: Sequence[int]) -> None:
         """Temporary tables become tables of the job."""

@@ -5,127 +5,165 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 from chdb.session import Session
 
-from dagmaster.data.engine import SETTINGS
-from dagmaster.data.sql import DATABASE
+from dagmaster.data.engine import INSERT_SETTINGS, NO_LIMITS, SETTINGS, Limits, folder_of, query_id
+from dagmaster.data.statements import CREATE_DATABASE, KILL_BY_COMMENT, SIZE, create_table, insert_select
 from dagmaster.errors import Conflict, QueryFailed
 
 LOCK = "dagmaster.lock"
 OPEN_SESSION: Any = Session  # chdb is not typed
-# One block for each insert, however large: blocks are atomic, and what a token deduplicates.
-ONE_BLOCK = {"min_insert_block_size_rows": 1 << 40, "min_insert_block_size_bytes": 0, "max_insert_threads": 1}
+NOTHING: Mapping[str, str] = {}
+
+
+class Folder:
+    """The folder as long as this process has it open. Each statement has a session of its own: they are cheap."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.users = 0
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock_file = _lock(path)
+        self._anchor: Any = None
+        try:
+            self._anchor = self._session()  # Without a session the engine would stop.
+            self.execute(CREATE_DATABASE)
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(
+        self,
+        sql: str,
+        output: str = "Null",
+        parameters: Mapping[str, str] = NOTHING,
+        settings: Mapping[str, str] = NOTHING,
+    ) -> bytes:
+        with self._prepared(settings) as session:
+            answer: bytes = session.query(sql, output, params=dict(parameters)).bytes()
+            return answer
+
+    def stream(
+        self, sql: str, parameters: Mapping[str, str] = NOTHING, settings: Mapping[str, str] = NOTHING
+    ) -> Iterator[pa.RecordBatch]:
+        with (
+            self._prepared(settings) as session,
+            session.send_query(sql, "ArrowStream", params=dict(parameters)) as chunks,
+        ):
+            for chunk in chunks:
+                with pa.ipc.open_stream(pa.py_buffer(chunk.bytes())) as reader:
+                    yield from reader
+
+    def kill(self, query_id: str) -> None:
+        self.execute(KILL_BY_COMMENT, parameters={"id": query_id})
+
+    def close(self) -> None:
+        if self._anchor is not None:
+            self._anchor.close()
+        self._lock_file.close()
+
+    @contextmanager
+    def _prepared(self, settings: Mapping[str, str]) -> Iterator[Any]:
+        session = self._session()
+        try:
+            if settings:
+                listed = ", ".join(f"{name} = {text(value)}" for name, value in settings.items())
+                session.query(f"SET {listed}", "Null")
+            yield session
+        except RuntimeError as error:
+            raise QueryFailed(str(error).replace("DB::Exception: ", "").strip()) from error
+        finally:
+            session.close()
+
+    def _session(self) -> Any:
+        try:
+            return OPEN_SESSION(str(self.path))
+        except RuntimeError as error:
+            raise Conflict(f"the tables in {self.path} cannot be opened: {error}") from error
 
 
 class ChdbEngine:
-    """A session for each thread: one session runs one query at a time."""
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder, limits: Limits) -> None:
         self.folder = folder
-        self.users = 0
-        self.appending = threading.Lock()
-        self._lock_file = _lock(folder)
-        self._sessions: list[Any] = []
-        self._guard = threading.Lock()
-        self._local = threading.local()
-        try:
-            self._execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}", "Null", {})
-        except BaseException:
-            self._release()
-            raise
+        self._settings = {**SETTINGS, **limits.settings()}
+        self._is_closed = False
 
     def query(self, sql: str, parameters: Mapping[str, str]) -> pa.Table:
-        result = self._execute(f"{sql} {_settings(SETTINGS)}", "ArrowStream", parameters)
-        with pa.ipc.open_stream(pa.py_buffer(result.bytes())) as reader:
+        answer = self.folder.execute(sql, "ArrowStream", parameters, self._reading())
+        with pa.ipc.open_stream(pa.py_buffer(answer)) as reader:
             return reader.read_all()
 
     def batches(self, sql: str, parameters: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-        """As they are computed: not all rows need fit into memory. A session of its own, which others cannot block."""
-        session = self._new_session()
-        try:
-            with session.send_query(f"{sql} {_settings(SETTINGS)}", "Arrow", params=dict(parameters)) as stream:
-                yield from stream.record_batch()
-        except RuntimeError as error:
-            raise QueryFailed(_reason(error)) from error
-        finally:
-            self._drop_session(session)
+        return self.folder.stream(sql, parameters, self._reading())
 
-    def command(self, sql: str, parameters: Mapping[str, str] | None = None) -> None:
-        self._execute(sql, "Null", parameters or {})
+    def create(self, table: str, columns: str) -> None:
+        self.folder.execute(create_table(table, columns))
 
-    def insert(self, table: str, columns: str, rows: pa.Table, token: str | None = None) -> None:
-        """Rows of one token are added once, however often they are inserted."""
-        settings = {**SETTINGS, **ONE_BLOCK} | ({"insert_deduplication_token": token} if token else {})
-        with tempfile.NamedTemporaryFile(suffix=".arrow", dir=self.folder) as file:
+    def insert(self, table: str, rows: pa.Table, token: str | None = None) -> None:
+        settings = {**self._reading(), **INSERT_SETTINGS} | ({"insert_deduplication_token": token} if token else {})
+        with tempfile.NamedTemporaryFile(suffix=".arrow", dir=self.folder.path) as file:
             with pa.ipc.new_stream(file, rows.schema) as writer:
                 writer.write_table(rows)
             file.flush()
-            source = f"SELECT * FROM file({_text(file.name)}, ArrowStream, {_text(columns)})"
-            self._execute(f"INSERT INTO {table} {_settings(settings)} {source}", "Null", {})
+            self.folder.execute(insert_file(f"INSERT INTO {table}", file.name), settings=settings)
+
+    def fill(self, table: str, columns: str, sql: str, parameters: Mapping[str, str]) -> None:
+        self.folder.execute(f"TRUNCATE TABLE {table}")
+        self.folder.execute(insert_select(table, columns, sql), parameters=parameters, settings=self._reading())
+
+    def drop(self, table: str) -> None:
+        self.folder.execute(f"DROP TABLE IF EXISTS {table} SYNC")
+
+    def size_bytes(self, table: str) -> int:
+        size: int = self.query(SIZE, {"t": table})["size"][0].as_py()
+        return size
+
+    def kill(self, query_id: str) -> None:
+        self.folder.kill(query_id)
 
     def close(self) -> None:
         """The folder is free when the last user has closed it."""
         with _opening:
-            self.users -= 1
-            if self.users > 0:
+            if self._is_closed:
                 return
-            _open.pop(self.folder, None)
-            self._release()
+            self._is_closed = True
+            self.folder.users -= 1
+            if self.folder.users == 0 and _open.get(self.folder.path) is self.folder:
+                del _open[self.folder.path]
+                self.folder.close()
 
-    def _release(self) -> None:
-        with self._guard:
-            sessions, self._sessions = self._sessions, []
-        for session in sessions:
-            session.close()
-        self._lock_file.close()
-
-    def _execute(self, sql: str, output: str, parameters: Mapping[str, str]) -> Any:
-        if not hasattr(self._local, "session"):
-            self._local.session = self._new_session()
-        session = self._local.session
-        try:
-            return session.query(sql, output, params=dict(parameters))
-        except RuntimeError as error:
-            # What a failed query has written already would be the beginning of the next result of its session.
-            del self._local.session
-            self._drop_session(session)
-            raise QueryFailed(_reason(error)) from error
-
-    def _new_session(self) -> Any:
-        try:
-            session = OPEN_SESSION(str(self.folder))
-        except RuntimeError as error:
-            raise Conflict(f"the tables in {self.folder} cannot be opened: {_reason(error)}") from error
-        with self._guard:
-            self._sessions.append(session)
-        return session
-
-    def _drop_session(self, session: Any) -> None:
-        with self._guard:
-            if session in self._sessions:
-                self._sessions.remove(session)
-        session.close()
+    def _reading(self) -> dict[str, str]:
+        return {**self._settings, "log_comment": query_id()}
 
 
-_open: dict[Path, ChdbEngine] = {}
+_open: dict[Path, Folder] = {}
 _opening = threading.Lock()
 
 
-def open_folder(folder: Path) -> ChdbEngine:
-    """The engine of this process on the folder. Raises Conflict if the folder or the process has another one."""
-    folder = folder.resolve()
+def open_url(url: str, limits: Limits = NO_LIMITS) -> ChdbEngine:
+    """Raises Conflict if another process has the folder, or this process another folder."""
+    path = folder_of(url)
     with _opening:
-        if other := next((path for path in _open if path != folder), None):
+        if other := next((open_path for open_path in _open if open_path != path), None):
             raise Conflict(f"this process has the tables in {other} open; one process can open one folder of tables")
-        if folder not in _open:
-            folder.mkdir(parents=True, exist_ok=True)
-            _open[folder] = ChdbEngine(folder)
-        _open[folder].users += 1
-        return _open[folder]
+        if path not in _open:
+            _open[path] = Folder(path)
+        _open[path].users += 1
+        return ChdbEngine(_open[path], limits)
+
+
+def insert_file(insert: str, path: str) -> str:
+    """The statement that inserts the rows of an Arrow stream."""
+    return f"{insert} FROM INFILE {text(path)} FORMAT ArrowStream"
+
+
+def text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _forget_after_fork() -> None:
@@ -146,21 +184,9 @@ def _lock(folder: Path) -> IO[str]:
         file.close()
         raise Conflict(
             f"the tables in {folder} are open in another process (pid {owner}); one process at a time can use them: "
-            "stop that process, or run the tasks that use tables on one worker"
+            "stop that process, or let all processes share them with DAGMASTER_DATA_URL=service:///folder"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _settings(values: Mapping[str, Any]) -> str:
-    return "SETTINGS " + ", ".join(f"{name} = {_text(str(value))}" for name, value in values.items())
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _reason(error: RuntimeError) -> str:
-    return str(error).replace("DB::Exception: ", "").strip()

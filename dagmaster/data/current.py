@@ -16,6 +16,9 @@ class TablesInUse(Protocol):
 
     def opened(self) -> "DataContext": ...
 
+    def receive(self, plan: Any) -> None:
+        """A reference from outside names the tables of this plan."""
+
     def pass_on(self, plan: Any) -> None:
         """Another task will read what this plan reads."""
 

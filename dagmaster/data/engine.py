@@ -1,58 +1,155 @@
 """The engines that run statements: one protocol, and the choice by URL."""
 
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
-from dagmaster.errors import Invalid, Misconfigured
+from dagmaster.errors import Invalid, Misconfigured, QueryCancelled
+from dagmaster.snowflakes import new_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 INSTALL: Final = "install it with: pip install 'dagmaster[data]'"
+EXAMPLES: Final = "chdb:///var/lib/tables, service:///var/lib/tables or https://user:password@clickhouse.example:8443"
 
 # Every query runs with them: a missing partner of a join is NULL, and a cast of NULL is NULL.
-SETTINGS: Final = {
-    "join_use_nulls": 1,
-    "cast_keep_nullable": 1,
-    "output_format_arrow_string_as_string": 1,
-    "output_format_arrow_low_cardinality_as_dictionary": 0,
+SETTINGS: Final[Mapping[str, str]] = {
+    "join_use_nulls": "1",
+    "cast_keep_nullable": "1",
+    "output_format_arrow_string_as_string": "1",
+    "output_format_arrow_low_cardinality_as_dictionary": "0",
     "session_timezone": "UTC",
 }
+# One block for each insert, however large: blocks are atomic, and what a token deduplicates.
+INSERT_SETTINGS: Final[Mapping[str, str]] = {
+    "min_insert_block_size_rows": str(1 << 40),
+    "min_insert_block_size_bytes": "0",
+    "max_insert_threads": "1",
+    "async_insert": "0",
+}
+DEDUPLICATION_WINDOW: Final = 10_000
+MODULES: Final = {
+    "chdb": "dagmaster.data.chdb_engine",
+    "service": "dagmaster.data.service_engine",
+    "http": "dagmaster.data.server_engine",
+    "https": "dagmaster.data.server_engine",
+    "cluster": "dagmaster.data.cluster_engine",
+}
+FOLDERS: Final = ("chdb", "service")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one query may use, and how many tables a job may have. None is no limit."""
+
+    memory_bytes: int | None = None
+    seconds: float | None = None
+    rows_read: int | None = None
+    tables: int | None = None
+
+    def settings(self) -> dict[str, str]:
+        named = {
+            "max_memory_usage": self.memory_bytes,
+            "max_execution_time": self.seconds,
+            "max_rows_to_read": self.rows_read,
+        }
+        return {
+            name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items() if value
+        }
+
+
+NO_LIMITS: Final = Limits()
+
+
+class Ticket:
+    """The right to run statements. They carry its id, by which they can be killed."""
+
+    def __init__(self) -> None:
+        self.query_id = f"dagmaster-{new_id()}"
+        self.is_cancelled = False
+
+
+_ticket: ContextVar[Ticket | None] = ContextVar("dagmaster_query", default=None)
+
+
+def use_ticket(ticket: Ticket) -> None:
+    _ticket.set(ticket)
+
+
+def query_id() -> str:
+    """The id of the next statement. Raises QueryCancelled if whoever waits for it has gone."""
+    ticket = _ticket.get()
+    if ticket is None:
+        return Ticket().query_id
+    if ticket.is_cancelled:
+        raise QueryCancelled
+    return ticket.query_id
 
 
 class Engine(Protocol):
-    """Calls block; any thread may make them. Who appends to a table holds `appending`."""
-
-    appending: Lock
+    """Calls block; any thread may make them. Raises QueryFailed, or EngineLost if the engine does not answer."""
 
     def query(self, sql: str, parameters: Mapping[str, str]) -> "pa.Table": ...
 
-    def batches(self, sql: str, parameters: Mapping[str, str]) -> "Iterator[pa.RecordBatch]": ...
+    def batches(self, sql: str, parameters: Mapping[str, str]) -> "Iterator[pa.RecordBatch]":
+        """As they are computed: not all rows need fit into memory."""
 
-    def command(self, sql: str, parameters: Mapping[str, str] | None = None) -> None: ...
+    def create(self, table: str, columns: str) -> None:
+        """Make the table unless it exists. Its first column is the row id."""
 
-    def insert(self, table: str, columns: str, rows: "pa.Table", token: str | None = None) -> None: ...
+    def insert(self, table: str, rows: "pa.Table", token: str | None = None) -> None:
+        """Rows of one token are added once, however often they are inserted."""
+
+    def fill(self, table: str, columns: str, sql: str, parameters: Mapping[str, str]) -> None:
+        """Make the rows of this query the only ones of the table."""
+
+    def drop(self, table: str) -> None: ...
+
+    def size_bytes(self, table: str) -> int: ...
+
+    def kill(self, query_id: str) -> None:
+        """End the statements of this id, if they still run."""
 
     def close(self) -> None: ...
 
 
-def open_engine(url: str) -> Engine:
-    """`chdb:///folder` is ClickHouse in this process, on that folder."""
+def open_engine(url: str, limits: Limits = NO_LIMITS) -> Engine:
+    """`chdb:///folder` is ClickHouse in this process, `service:///folder` in a process of its own, `https://` a server.
+
+    A list of hosts and `?cluster=name` is a cluster.
+    """
     parts = urlsplit(url)
-    if parts.scheme != "chdb":
-        raise Invalid(f"{url[:80]!r} is not the URL of a data engine, such as chdb:///var/lib/dagmaster/tables")
-    folder = Path(unquote(parts.netloc + parts.path))
+    kind = "cluster" if parts.scheme in ("http", "https") and "cluster" in parse_qs(parts.query) else parts.scheme
+    if kind not in MODULES or parts.scheme == "cluster":
+        raise Invalid(f"{location_of(url)[:80]!r} is not the URL of a data engine, such as {EXAMPLES}")
     try:
-        module: Any = import_module("dagmaster.data.chdb_engine")
+        module: Any = import_module(MODULES[kind])
     except ModuleNotFoundError as error:
         raise Misconfigured(f"tables need the module {error.name}; {INSTALL}") from error
-    engine: Engine = module.open_folder(folder)
+    engine: Engine = module.open_url(url, limits)
     return engine
 
 
-def folder_url(folder: Path) -> str:
-    return f"chdb://{folder.resolve()}"
+def folder_url(folder: Path, scheme: str = "chdb") -> str:
+    return f"{scheme}://{quote(str(folder.resolve()))}"
+
+
+def folder_of(url: str) -> Path:
+    parts = urlsplit(url)
+    folder = unquote(parts.netloc + parts.path)
+    if not folder:
+        raise Invalid(f"{url!r} names no folder, such as chdb:///var/lib/tables")
+    return Path(folder).resolve()
+
+
+def location_of(url: str) -> str:
+    """Where the tables are: the same for a folder however it is opened, and without a password."""
+    parts = urlsplit(url)
+    if parts.scheme in FOLDERS:
+        return folder_url(folder_of(url))
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

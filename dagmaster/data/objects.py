@@ -12,7 +12,8 @@ from pydantic_core import core_schema
 
 from dagmaster.data.arrow import columns_of, rows_of, table_from_value
 from dagmaster.data.catalog import Catalog, Scope
-from dagmaster.data.current import get_data_context, using
+from dagmaster.data.current import find_tables, get_data_context, using
+from dagmaster.data.engine import NO_LIMITS, Limits
 from dagmaster.data.export import write_file
 from dagmaster.data.expressions import Call, Expression, OnlyColumn, Operators, as_expression, listed, sort_keys
 from dagmaster.data.plans import (
@@ -147,6 +148,7 @@ class View(Operators, Referable):
             query = context.compiled(self._plan)
             return context.engine.query(f"EXPLAIN indexes = 1 {query.sql}", query.parameters)
 
+        await context.admit(self._plan)
         return "\n".join((await context.run(ask))["explain"].to_pylist())
 
     # Terminal calls.
@@ -159,11 +161,13 @@ class View(Operators, Referable):
             query = context.compiled(self._plan)
             return context.engine.query(query.sql, query.parameters)
 
+        await context.admit(self._plan)
         return await context.run(ask)
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """All rows in Arrow batches, as they are computed."""
         context = self.context
+        await context.admit(self._plan)
         query = await context.run(lambda: context.compiled(self._plan))
         stream = context.engine.batches(query.sql, query.parameters)
         while (batch := await context.run(lambda: next(stream, None))) is not None:
@@ -197,6 +201,7 @@ class View(Operators, Referable):
             rows: int = context.engine.query(query.sql, query.parameters)["rows"][0].as_py()
             return rows
 
+        await context.admit(self._plan)
         return await context.run(ask)
 
     async def materialize(self, *, name: str | None = None, scope: Scope | str | None = None) -> "Object":
@@ -234,6 +239,8 @@ class View(Operators, Referable):
 
     @classmethod
     def from_reference(cls, reference: Reference) -> "View":
+        if (tables := find_tables()) is not None:
+            tables.receive(plan_of(reference))
         if isinstance(reference, ViewRef):
             return View(plan_of(reference))
         return Object(plan_of(reference).table_id)
@@ -288,8 +295,15 @@ class Groups:
 class DataContext(TableStore):
     """`async with DataContext(url):` opens the tables of an engine; those of scope temp are dropped at its end."""
 
-    def __init__(self, url: str, *, catalog: Catalog | None = None, scope: Scope | str = Scope.TEMP) -> None:
-        super().__init__(url, catalog=catalog, scope=scope)
+    def __init__(
+        self,
+        url: str,
+        *,
+        catalog: Catalog | None = None,
+        scope: Scope | str = Scope.TEMP,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
+        super().__init__(url, catalog=catalog, scope=scope, limits=limits)
         self._stack: ExitStack | None = None
 
     async def __aenter__(self) -> Self:
@@ -328,6 +342,9 @@ class _Opened:
 
     def opened(self) -> DataContext:
         return self._context
+
+    def receive(self, plan: Any) -> None:
+        pass
 
     def pass_on(self, plan: Any) -> None:
         pass

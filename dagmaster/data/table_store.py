@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,29 +12,43 @@ import pyarrow as pa
 
 from dagmaster.data.arrow import clickhouse_type, table_from_value
 from dagmaster.data.catalog import Catalog, NewTable, Scope, StoredTable
-from dagmaster.data.engine import Engine, open_engine
-from dagmaster.data.plans import tables_of, write_plan
+from dagmaster.data.engine import NO_LIMITS, Engine, Limits, Ticket, open_engine, use_ticket
+from dagmaster.data.plans import Scan, tables_of, write_plan
 from dagmaster.data.sql import ROW_ID, Query, compile_rows, compile_stored, quote, table_name
-from dagmaster.errors import Conflict, Invalid, QueryFailed, UnknownTable
+from dagmaster.errors import Conflict, Invalid, QueryCancelled, QueryFailed, UnknownTable
 from dagmaster.snowflakes import new_id
 
 T = TypeVar("T")
 
-DEDUPLICATION_WINDOW = 10_000
 APPENDED_AT_ONCE = 1_000_000
+CANCELLED_POLL_SECONDS = 0.25
+KILL_AGAIN_SECONDS = 0.2
 
 
 class TableStore:
     """Without a catalog there are temporary tables alone: nothing would remember the others."""
 
-    def __init__(self, url: str, *, catalog: Catalog | None = None, scope: Scope | str = Scope.TEMP) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        catalog: Catalog | None = None,
+        scope: Scope | str = Scope.TEMP,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
         self.url = url
+        self.limits = limits
+        # Set when whoever runs this in a thread has given up: threads cannot be stopped, their queries can.
+        self.cancelled: threading.Event | None = None
         self.catalog = catalog
         self.scope = Scope(scope)
         self._engine: Engine | None = None
         self._columns: dict[int, Mapping[str, str]] = {}
         self._temporary: dict[int, None] = {}
+        # Named by references from outside, and not admitted yet.
+        self._received: set[int] = set()
         self._opening = threading.Lock()
+        self._appending = asyncio.Lock()
 
     async def close(self) -> None:
         """Drop the temporary tables and let go of the engine."""
@@ -51,32 +67,32 @@ class TableStore:
 
         def store() -> None:
             self._create(new.table_id, types)
-            self._insert(new.table_id, types, rows, 0, None)
+            for start in range(0, rows.num_rows, APPENDED_AT_ONCE):
+                chunk = rows.slice(start, APPENDED_AT_ONCE)
+                self._insert(new.table_id, chunk, start, f"{new.table_id}:{start}")
 
         await self._announced(new, store)
         return new.table_id
 
     async def store_plan(self, plan: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Run the plan once and store its rows; returns the id of the table."""
+        await self.admit(plan)
         query = await self.run(lambda: compile_stored(plan, self.columns_of))
-        new = self._new_table(name, scope, write_plan(plan), query.sql)
+        new = self._new_table(name, scope, plan, query.sql)
 
         def store() -> None:
             types = self.types_of(query)
             types.pop(ROW_ID)
             self._create(new.table_id, types)
-            listed = ", ".join(quote(column) for column in (ROW_ID, *query.columns))
-            self.engine.command(
-                f"INSERT INTO {table_name(new.table_id)} ({listed}) {query.sql} SETTINGS join_use_nulls = 1, "
-                "cast_keep_nullable = 1, session_timezone = 'UTC'",
-                query.parameters,
-            )
+            columns = ", ".join(quote(column) for column in (ROW_ID, *query.columns))
+            self.engine.fill(table_name(new.table_id), columns, query.sql, query.parameters)
 
         await self._announced(new, store)
         return new.table_id
 
     async def append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
         """Add rows after the last one. Those of one token are added once, however often that is tried."""
+        await self.admit(Scan(table_id=table_id))
         types = await self.run(lambda: self.table_types(table_id))
         if set(rows.column_names) != set(types):
             raise Invalid(
@@ -84,14 +100,20 @@ class TableStore:
             )
         for number, start in enumerate(range(0, rows.num_rows, APPENDED_AT_ONCE)):
             chunk = rows.select(list(types)).slice(start, APPENDED_AT_ONCE)
-            await self.run(partial(self._append_chunk, table_id, types, chunk, f"{token}:{number}" if token else None))
+            async with self._turn(table_id):
+                await self.run(partial(self._append_chunk, table_id, chunk, f"{token}:{number}" if token else None))
         if self.catalog is not None:
             await self.catalog.complete(await self.run(lambda: self._stored(table_id)))
 
-    def _append_chunk(self, table_id: int, types: Mapping[str, str], chunk: pa.Table, token: str | None) -> None:
-        """One at a time, so that row ids stay dense."""
-        with self.engine.appending:
-            self._insert(table_id, types, chunk, self._rows(table_id), token)
+    @asynccontextmanager
+    async def _turn(self, table_id: int) -> AsyncIterator[None]:
+        """One appends at a time, so that row ids stay dense. Without a catalog nobody else knows of the table."""
+        async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
+            yield
+
+    def _append_chunk(self, table_id: int, chunk: pa.Table, token: str | None) -> None:
+        # A token of its own at least: then an insert whose answer was lost can be repeated.
+        self._insert(table_id, chunk, self._rows(table_id), token or f"{table_id}:{new_id()}")
 
     async def get_table(self, name: str, scope: Scope | str = Scope.GLOBAL) -> int:
         """The id of the table of this name. Raises UnknownTable."""
@@ -110,7 +132,7 @@ class TableStore:
         if self.catalog is not None:
             await self.catalog.expire(table_ids)
         for table_id in table_ids:
-            await self.run(partial(self.engine.command, f"DROP TABLE IF EXISTS {table_name(table_id)} SYNC"))
+            await self.run(partial(self._drop, table_id))
             self._temporary.pop(table_id, None)
             self._columns.pop(table_id, None)
         if self.catalog is not None:
@@ -133,9 +155,44 @@ class TableStore:
             for table_id in kept:
                 del self._temporary[table_id]
 
+    def receive(self, plan: Any) -> None:
+        """Before the plan of a reference is run, the catalog is asked whether its tables may be read here."""
+        self._received |= tables_of(plan)
+
+    async def admit(self, plan: Any) -> None:
+        """Raises UnknownTable for tables that may not be read here."""
+        received = sorted(tables_of(plan) & self._received)
+        if received and self.catalog is not None:
+            await self.catalog.use(received)
+        self._received.difference_update(received)
+
     async def run(self, work: Callable[[], T]) -> T:
-        """In a thread: the engine blocks."""
-        return await asyncio.to_thread(work)
+        """In a thread: the engine blocks. When the task is cancelled, its queries are killed."""
+        ticket = Ticket()
+
+        def ticketed() -> T:
+            use_ticket(ticket)
+            return work()
+
+        running = asyncio.ensure_future(asyncio.to_thread(ticketed))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=CANCELLED_POLL_SECONDS if self.cancelled else None)
+                if self.cancelled is not None and self.cancelled.is_set():
+                    raise QueryCancelled
+        except (asyncio.CancelledError, QueryCancelled):
+            ticket.is_cancelled = True
+            await asyncio.shield(self._killed(ticket, running))
+            raise
+        return running.result()
+
+    async def _killed(self, ticket: Ticket, running: "asyncio.Future[Any]") -> None:
+        """Again until it has ended: a query that is not known to the engine yet cannot be killed."""
+        while not running.done():
+            if self._engine is not None:
+                await asyncio.to_thread(self._engine.kill, ticket.query_id)
+            await asyncio.wait([running], timeout=KILL_AGAIN_SECONDS)
+        running.exception()  # Nobody asks for it.
 
     @property
     def engine(self) -> Engine:
@@ -146,6 +203,10 @@ class TableStore:
 
     def table_types(self, table_id: int) -> dict[str, str]:
         """The columns of a table and their ClickHouse types. Raises UnknownTable."""
+        if table_id in self._received:
+            # Asked for without waiting, in schema() or sql(): a thread may wait.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, self.admit(Scan(table_id=table_id))).result()
         if table_id not in self._columns:
             try:
                 found = self.engine.query(f"DESCRIBE TABLE {table_name(table_id)}", {}).to_pylist()
@@ -165,18 +226,20 @@ class TableStore:
     def _opened(self) -> Engine:
         with self._opening:
             if self._engine is None:
-                self._engine = open_engine(self.url)
+                self._engine = open_engine(self.url, self.limits)
             return self._engine
 
     def _new_table(
-        self, name: str | None, scope: Scope | str | None, plan: Mapping[str, Any] | None = None, sql: str | None = None
+        self, name: str | None, scope: Scope | str | None, plan: Any = None, sql: str | None = None
     ) -> NewTable:
         chosen = self.scope if scope is None else Scope(scope)
         if self.catalog is None and (chosen is not Scope.TEMP or name is not None):
             raise Conflict("named tables and those that are kept need a catalog: use dagmaster.DataContext")
         if name is not None and not 0 < len(name) <= 128:
             raise Invalid("the name of a table has 1 to 128 characters")
-        return NewTable(new_id(), chosen, name, plan, sql)
+        if plan is None:
+            return NewTable(new_id(), chosen, name)
+        return NewTable(new_id(), chosen, name, write_plan(plan), sql, sorted(tables_of(plan)))
 
     async def _announced(self, new: NewTable, store: Callable[[], None]) -> None:
         if self.catalog is not None:
@@ -189,27 +252,21 @@ class TableStore:
             del self._temporary[new.table_id]
 
     def _create(self, table_id: int, types: Mapping[str, str]) -> None:
-        listed = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())
-        self.engine.command(
-            f"CREATE TABLE {table_name(table_id)} ({quote(ROW_ID)} UInt64 CODEC(Delta, ZSTD), {listed}) "
-            f"ENGINE = MergeTree ORDER BY {quote(ROW_ID)} "
-            f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}"
-        )
+        columns = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())
+        self.engine.create(table_name(table_id), f"{quote(ROW_ID)} UInt64 CODEC(Delta, ZSTD), {columns}")
 
-    def _insert(self, table_id: int, types: Mapping[str, str], rows: pa.Table, first: int, token: str | None) -> None:
-        numbers = pa.array(range(first, first + rows.num_rows), type=pa.uint64())
-        numbered = rows.add_column(0, ROW_ID, numbers)
+    def _drop(self, table_id: int) -> None:
+        self.engine.drop(table_name(table_id))
+
+    def _insert(self, table_id: int, rows: pa.Table, first: int, token: str) -> None:
         if rows.num_rows:
-            columns = ", ".join(f"{quote(column)} {kind}" for column, kind in {ROW_ID: "UInt64", **types}.items())
-            self.engine.insert(table_name(table_id), columns, numbered, token)
+            numbers = pa.array(range(first, first + rows.num_rows), type=pa.uint64())
+            self.engine.insert(table_name(table_id), rows.add_column(0, ROW_ID, numbers), token)
 
     def _rows(self, table_id: int) -> int:
         rows: int = self.engine.query(f"SELECT count() AS n FROM {table_name(table_id)}", {})["n"][0].as_py()
         return rows
 
     def _stored(self, table_id: int) -> StoredTable:
-        sql = (
-            "SELECT total_rows AS n, total_bytes AS size FROM system.tables WHERE database || '.' || name = {t:String}"
-        )
-        [row] = self.engine.query(sql, {"t": table_name(table_id)}).to_pylist()
-        return StoredTable(table_id, row["n"] or 0, row["size"] or 0, self.table_types(table_id))
+        size_bytes = self.engine.size_bytes(table_name(table_id))
+        return StoredTable(table_id, self._rows(table_id), size_bytes, self.table_types(table_id))

@@ -1,11 +1,12 @@
 """Tables of programs and tasks, with their entries in the database."""
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from threading import Lock
 
 from dagmaster.data.catalog import NewTable, Scope, StoredTable
-from dagmaster.data.engine import Engine, folder_url, open_engine
+from dagmaster.data.engine import Engine, Limits, folder_of, folder_url, location_of, open_engine
 from dagmaster.data.objects import DataContext as BaseContext
 from dagmaster.python.context import session
 from dagmaster.settings import Settings, load_settings
@@ -17,8 +18,11 @@ FOLDER = "tables"
 class DatabaseCatalog:
     """Entries in PostgreSQL of the tables of one engine, for a job's task or for a program."""
 
-    def __init__(self, location: str, job_id: int | None = None, task_id: str | None = None) -> None:
+    def __init__(
+        self, location: str, job_id: int | None = None, task_id: str | None = None, max_tables: int | None = None
+    ) -> None:
         self._location, self._job_id, self._task_id = location, job_id, task_id
+        self._max_tables = max_tables
 
     async def announce(self, table: NewTable) -> None:
         async with session() as conn:
@@ -32,6 +36,8 @@ class DatabaseCatalog:
                 task_id=self._task_id,
                 plan=table.plan,
                 sql=table.sql,
+                inputs=table.inputs,
+                max_tables=self._max_tables,
             )
 
     async def complete(self, table: StoredTable) -> None:
@@ -40,9 +46,23 @@ class DatabaseCatalog:
                 conn, table.table_id, row_count=table.rows, size_bytes=table.size_bytes, columns=table.columns
             )
 
+    @asynccontextmanager
+    async def appending(self, table_id: int) -> AsyncIterator[None]:
+        async with session() as conn, conn.transaction():
+            await data_objects.lock_for_append(conn, table_id)
+            yield
+
     async def find(self, name: str, scope: Scope) -> int | None:
         async with session() as conn:
-            return await data_objects.find_object(conn, name, scope, location=self._location, job_id=self._job_id)
+            table_id = await data_objects.find_object(conn, name, scope, location=self._location, job_id=self._job_id)
+            if table_id is not None and self._job_id is not None:
+                await data_objects.use(conn, [table_id], self._job_id)
+            return table_id
+
+    async def use(self, table_ids: Sequence[int]) -> None:
+        if self._job_id is not None:
+            async with session() as conn:
+                await data_objects.use(conn, table_ids, self._job_id)
 
     async def keep(self, table_ids: Sequence[int]) -> None:
         async with session() as conn:
@@ -68,22 +88,46 @@ class DataContext(BaseContext):
     """
 
     def __init__(self, url: str | None = None, *, scope: Scope | str = Scope.TEMP) -> None:
-        location = url or data_url(load_settings())
-        super().__init__(location, catalog=DatabaseCatalog(location), scope=scope)
+        settings = load_settings()
+        url = url or data_url(settings)
+        super().__init__(url, catalog=DatabaseCatalog(location_of(url)), scope=scope, limits=limits_of(settings))
 
 
 def data_url(settings: Settings) -> str:
-    """Without a setting: ClickHouse in this process, in the data folder."""
-    return settings.data_url or folder_url(settings.data_dir / FOLDER)
+    """Without a setting: the data service of the data folder, which all processes on it share."""
+    return settings.data_url.get_secret_value() if settings.data_url else default_url(settings)
+
+
+def default_url(settings: Settings) -> str:
+    return folder_url(settings.data_dir / FOLDER, "service")
+
+
+def limits_of(settings: Settings) -> Limits:
+    megabytes = settings.data_max_memory_mb
+    return Limits(
+        memory_bytes=megabytes * 1024 * 1024 if megabytes else None,
+        seconds=settings.data_max_query_seconds,
+        rows_read=settings.data_max_rows_read,
+        tables=settings.data_max_tables,
+    )
 
 
 def context_of_task(job_id: int, task_id: str) -> BaseContext:
     """The engine stays open for the next task of this process."""
-    url = data_url(load_settings())
+    settings = load_settings()
+    url, limits = data_url(settings), limits_of(settings)
     with _holding:
         if url not in _held:
-            _held[url] = open_engine(url)
-    return BaseContext(url, catalog=DatabaseCatalog(url, job_id, task_id))
+            _held[url] = open_engine(url, limits)
+    return BaseContext(url, catalog=DatabaseCatalog(location_of(url), job_id, task_id, limits.tables), limits=limits)
+
+
+def url_at(location: str) -> str:
+    """How to open what is there: by the settings if they name it, and a folder together with other processes."""
+    url = data_url(load_settings())
+    if location_of(url) == location:
+        return url
+    return folder_url(folder_of(location), "service") if location.startswith("chdb:") else location
 
 
 def release_engines() -> None:

@@ -23,7 +23,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     if inspect.iscoroutinefunction(function):
 
         async def run(ctx: HandlerContext) -> dict[str, Any]:
-            async with TaskTables(ctx.job_id, ctx.task_id) as tables:
+            async with TaskTables(ctx.job_id, ctx.task_id, ctx.cancelled) as tables:
                 args, kwargs = signature.read(ctx.params, ctx.logger.warning)
                 output = _output(await function(*args, **kwargs), signature)
                 await tables.keep_passed()
@@ -31,7 +31,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     else:
 
         def run(ctx: HandlerContext) -> dict[str, Any]:  # type: ignore[misc]
-            with TaskTables(ctx.job_id, ctx.task_id) as tables:
+            with TaskTables(ctx.job_id, ctx.task_id, ctx.cancelled) as tables:
                 args, kwargs = signature.read(ctx.params, ctx.logger.warning)
                 output = _output(function(*args, **kwargs), signature)
                 tables.keep_passed_sync()

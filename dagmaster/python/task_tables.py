@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import ExitStack
 from importlib import import_module
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from dagmaster.data.current import using
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class TaskTables:
     """Temporary tables go at its end, but for those that it passes on: they become tables of the job."""
 
-    def __init__(self, job_id: int, task_id: str) -> None:
-        self._job_id, self._task_id = job_id, task_id
+    def __init__(self, job_id: int, task_id: str, cancelled: Event) -> None:
+        self._job_id, self._task_id, self._cancelled = job_id, task_id, cancelled
+        self._received: list[Any] = []
         self._context: DataContext | None = None
         self._passed: list[Any] = []
         self._opening = Lock()
@@ -28,7 +29,15 @@ class TaskTables:
                 # Loaded for the tasks that need it: it brings Arrow and ClickHouse.
                 module: Any = import_module("dagmaster.python.data_context")
                 self._context = module.context_of_task(self._job_id, self._task_id)
+                self._context.cancelled = self._cancelled
+                for plan in self._received:
+                    self._context.receive(plan)
             return self._context
+
+    def receive(self, plan: Any) -> None:
+        if self._context is not None:
+            self._context.receive(plan)
+        self._received.append(plan)
 
     def pass_on(self, plan: Any) -> None:
         self._passed.append(plan)

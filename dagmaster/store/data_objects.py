@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
-from dagmaster.errors import UnknownTable
+from dagmaster.errors import TooLarge, UnknownTable
 from dagmaster.model.data_object import Scope
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
@@ -17,6 +17,7 @@ EXPIRED_AT_ONCE: Final = 1000
 # A task is in its worker's hands a moment before its row says so.
 GRACE_SECONDS: Final = 60.0
 SECONDS_PER_DAY: Final = 86_400
+TERMINAL: Final = [status.value for status in JOB_TERMINAL]
 
 
 async def announce(
@@ -30,8 +31,10 @@ async def announce(
     task_id: str | None = None,
     plan: Mapping[str, Any] | None = None,
     sql: str | None = None,
+    inputs: Sequence[int] = (),
+    max_tables: int | None = None,
 ) -> None:
-    """Before the table is made."""
+    """Before the table is made. Raises TooLarge if the job has `max_tables` already."""
     values = {
         "object_id": object_id,
         "name": name,
@@ -41,8 +44,27 @@ async def announce(
         "location": location,
         "plan": Jsonb(plan) if plan is not None else None,
         "sql": sql,
+        "inputs": list(inputs),
+        "max_tables": max_tables,
     }
-    await run(conn, "announce_data_object", values)
+    if (await run(conn, "announce_data_object", values)).rowcount == 0:
+        raise TooLarge(
+            f"job {job_id} has {max_tables} tables, and DAGMASTER_DATA_MAX_TABLES allows no more; "
+            "pass Views on instead of storing each step"
+        )
+
+
+async def use(conn: Connection, object_ids: Sequence[int], job_id: int) -> None:
+    """The job reads these tables, which are kept until it ends.
+
+    Raises UnknownTable for one that was dropped, or that is neither global nor of this job's family.
+    """
+    rows = await fetch(conn, "use_data_objects", {"object_ids": list(object_ids), "job_id": job_id})
+    if refused := sorted(set(object_ids) - {row["object_id"] for row in rows}):
+        raise UnknownTable(
+            f"job {job_id} has no table {refused[0]}: a reference may name tables of its own job and global ones, "
+            "and a table may have been dropped"
+        )
 
 
 async def complete(
@@ -65,6 +87,11 @@ async def find_object(conn: Connection, name: str, scope: Scope, *, location: st
     return rows[0]["object_id"] if rows else None
 
 
+async def lock_for_append(conn: Connection, object_id: int) -> None:
+    """To the end of the transaction."""
+    await run(conn, "lock_data_object", {"object_id": object_id})
+
+
 async def keep(conn: Connection, object_ids: Sequence[int]) -> None:
     """Raises UnknownTable for those that expired meanwhile: whoever gets their references would find nothing."""
     kept = await run(conn, "keep_data_objects", {"object_ids": list(object_ids)})
@@ -79,7 +106,7 @@ async def expire(conn: Connection, object_ids: Sequence[int]) -> None:
 async def expire_ended(conn: Connection, *, retention_days: float, grace_seconds: float = GRACE_SECONDS) -> int:
     """Mark what nobody needs any more; who has the engine drops it. Returns how many were marked."""
     values = {
-        "terminal": [status.value for status in JOB_TERMINAL],
+        "terminal": TERMINAL,
         "retention_seconds": retention_days * SECONDS_PER_DAY,
         "grace_seconds": grace_seconds,
     }
@@ -87,7 +114,8 @@ async def expire_ended(conn: Connection, *, retention_days: float, grace_seconds
 
 
 async def expired(conn: Connection, location: str) -> list[int]:
-    rows = await fetch(conn, "expired_data_objects", {"location": location, "limit": EXPIRED_AT_ONCE})
+    values = {"location": location, "limit": EXPIRED_AT_ONCE, "terminal": TERMINAL}
+    rows = await fetch(conn, "expired_data_objects", values)
     return [row["object_id"] for row in rows]
 
 

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Text, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field
 
 from dagmaster.model.data_object import DataObjectState, Scope
@@ -38,4 +39,14 @@ class DataObject(Base, table=True):
     columns: list[dict[str, str]] | None = jsonb_column()
     plan: dict[str, Any] | None = jsonb_column()
     sql: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
+    # The tables that the plan reads.
+    inputs: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False, server_default=text("'{}'")))
     created_at: datetime = time_column(default_now=True)
+
+
+class DataObjectUse(Base, table=True):
+    """A job that uses a table which is not its alone: the table is not dropped before the job has ended."""
+
+    __tablename__ = "data_object_uses"
+    object_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

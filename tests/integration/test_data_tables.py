@@ -1,30 +1,51 @@
-"""Tables on the embedded engine: what is stored, computed and kept is right, also where it is tempting to be wrong."""
+"""Tables on every engine: what is stored, computed and kept is right, also where it is tempting to be wrong."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
+from clickhouse_server import CLUSTER, Unavailable, run_servers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import csv, ipc, parquet
 
 from dagmaster.data import DataContext, Object, View, aggregates, call, col, get_data_context, lit
-from dagmaster.data.engine import folder_url
+from dagmaster.data.engine import Limits, folder_of, folder_url
 from dagmaster.data.references import ViewRef
+from dagmaster.data.service import find_address
 from dagmaster.data.sql import table_name
 from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return folder_url(tmp_path_factory.mktemp("tables"))
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    try:
+        with run_servers(tmp_path_factory.mktemp("clickhouse"), 2) as addresses:
+            yield addresses
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+# The server that tests can have aborts now and then as a shard, so that this takes a request: `make test-shards`.
+ENGINES = ["shards"] if os.environ.get("DAGMASTER_TEST_SHARDS") else ["chdb", "service", "server"]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param in ("chdb", "service"):
+        return folder_url(tmp_path_factory.mktemp("tables"), request.param)
+    servers = request.getfixturevalue("servers")
+    return f"http://{servers[0]}" if request.param == "server" else f"http://{','.join(servers)}?cluster={CLUSTER}"
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +289,32 @@ async def test_tables_are_exported(context: DataContext, tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.arrow", "t.csv", "t.parquet"]
 
 
+SLEEPER = "SELECT sum(sleepEachRow(0.1)) AS slept FROM numbers(3000) SETTINGS max_block_size = 10"
+SLEEPERS = "SELECT count() AS n FROM system.processes WHERE query LIKE '%AS slept%' AND query NOT LIKE '%processes%'"
+
+
+async def test_a_cancelled_task_kills_its_query(context: DataContext) -> None:
+    def running() -> int:
+        count: int = context.engine.query(SLEEPERS, {})["n"][0].as_py()
+        return count
+
+    sleeping = asyncio.create_task(context.run(lambda: context.engine.query(SLEEPER, {})))
+    while not await context.run(running):
+        assert not sleeping.done()
+    sleeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeping
+    assert await context.run(running) == 0
+
+
+async def test_a_query_that_reads_too_much_fails_alone(url: str) -> None:
+    async with DataContext(url, limits=Limits(memory_bytes=1 << 30, seconds=600, rows_read=1000)) as context:
+        numbers = await context.create_object_from_value(pa.table({"x": pa.array(range(1001))}))
+        with pytest.raises(QueryFailed, match="TOO_MANY_ROWS"):
+            await numbers.agg(s=aggregates.sum("x")).scalar()
+        assert await (await table(context, x=[1, 2])).agg(s=aggregates.sum("x")).scalar() == 3
+
+
 async def test_rows_of_one_token_are_appended_once(context: DataContext) -> None:
     log = await table(context, x=[1])
     for _ in range(3):
@@ -317,6 +364,29 @@ async def test_temporary_tables_go_with_their_context(context: DataContext) -> N
         await Object(gone.table_id, context).data()
 
 
+@pytest.mark.parametrize("url", ["service"], indirect=True)
+async def test_the_service_is_started_again_after_a_kill_and_has_all_rows(context: DataContext) -> None:
+    kept = await table(context, x=[1, 2, 3])
+    address = find_address(folder_of(context.url))
+    assert address is not None
+    os.kill(address.pid, signal.SIGKILL)
+    await kept.append({"x": [4]}, token="after the kill")
+    assert await kept.data() == {"x": [1, 2, 3, 4]}
+    after = find_address(folder_of(context.url))
+    assert after is not None
+    assert after.pid != address.pid
+
+
+@pytest.mark.parametrize("url", ["service"], indirect=True)
+async def test_a_stranger_is_not_served(context: DataContext) -> None:
+    await table(context, x=[1])
+    address = find_address(folder_of(context.url))
+    assert address is not None
+    for path in ("/", "/?query=SELECT+1", "/ping"):
+        response = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{address.port}{path}")
+        assert response.status_code == 403
+
+
 async def test_without_a_catalog_nothing_can_be_kept(context: DataContext) -> None:
     with pytest.raises(Conflict, match=r"dagmaster\.DataContext"):
         await context.create_object_from_value([1], name="kept", scope="global")
@@ -324,6 +394,7 @@ async def test_without_a_catalog_nothing_can_be_kept(context: DataContext) -> No
         await context.open("kept")
 
 
+@pytest.mark.parametrize("url", ["chdb"], indirect=True)
 async def test_one_process_opens_a_folder_at_a_time(context: DataContext, tmp_path: Path) -> None:
     await table(context, x=[1])
     with pytest.raises(Conflict, match="one process can open one folder"):
@@ -396,6 +467,7 @@ def planned(view: View, step: tuple[str, Any]) -> View:
             return view.union(view)
 
 
+@pytest.mark.parametrize("url", ["chdb"], indirect=True)
 @settings(max_examples=60)
 @given(ROWS, STEPS)
 def test_random_plans_give_what_python_gives(url: str, rows: list[Row], steps: list[tuple[str, Any]]) -> None:

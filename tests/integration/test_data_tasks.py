@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 from dagmaster import JobFailed, apply, current_task, map, task, workflow
 from dagmaster.data import Object, View, aggregates, col, get_data_context
 from dagmaster.data.table_store import TableStore
-from dagmaster.errors import UnknownTable
+from dagmaster.errors import TooLarge, UnknownTable
 from dagmaster.model.data_object import Scope
 from dagmaster.python.context import session
 from dagmaster.python.data_context import DataContext, release_engines
@@ -105,6 +105,12 @@ def untrusted(view: dict[str, Any]) -> None:
 def test_sql_text_of_a_caller_is_refused() -> None:
     with pytest.raises(JobFailed, match="`where` is not SQL text"):
         untrusted.run({"object_type": "view", "table_id": 1, "where": "1 = 1"})
+
+
+def test_a_reference_to_a_table_of_another_job_is_refused() -> None:
+    table_id = summary.run(2)["view"]["table_id"]
+    with pytest.raises(JobFailed, match=f"has no table {table_id}: a reference may name tables of its own job"):
+        selected.run(table_id)
 
 
 @task
@@ -291,6 +297,42 @@ async def test_the_reaper_takes_what_nobody_needs(conn: Connection) -> None:
     with pytest.raises(UnknownTable, match="dropped while it ran"):
         await data_objects.keep(conn, [12])
     assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
+
+
+async def test_a_table_is_kept_for_the_jobs_that_may_need_it(conn: Connection) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=8)
+    for job_id, status, ended in ((1, "running", None), (2, "completed", long_ago), (3, "running", None)):
+        await conn.execute(JOB, [job_id, status, ended])
+    await conn.execute("UPDATE dagapp.dag_jobs SET parent_job_id = 1 WHERE job_id = 2")
+    await data_objects.announce(conn, 21, Scope.JOB, location="here", job_id=2, task_id="2_a_0")
+    await data_objects.announce(conn, 22, Scope.GLOBAL, location="here", name="prices")
+    for object_id in (21, 22):
+        await data_objects.complete(conn, object_id, row_count=1, size_bytes=1, columns={"x": "Int64"})
+    # Table 21 is the result of a child of job 1; job 3 has nothing to do with it.
+    assert await data_objects.expire_ended(conn, retention_days=7) == 0
+    await data_objects.use(conn, [21, 22], 1)
+    with pytest.raises(UnknownTable, match="job 3 has no table 21"):
+        await data_objects.use(conn, [21, 22], 3)
+    # Another table takes over the name while job 1 reads the old one.
+    await data_objects.announce(conn, 23, Scope.GLOBAL, location="here", name="prices")
+    await data_objects.complete(conn, 23, row_count=1, size_bytes=1, columns={"x": "Int64"})
+    assert await data_objects.expired(conn, "here") == []
+    await data_objects.use(conn, [22], 1)
+    await conn.execute(
+        "UPDATE dagapp.dag_jobs SET status = 'completed', completed_at = $1 WHERE job_id = 1", [long_ago]
+    )
+    assert await data_objects.expire_ended(conn, retention_days=7) == 1
+    await conn.execute("UPDATE dagapp.dag_jobs SET status = 'completed' WHERE job_id = 3")
+    assert await data_objects.expired(conn, "here") == [21, 22]
+    await data_objects.forget(conn, [21, 22])
+    assert (await (await conn.execute("SELECT count(*) AS n FROM dagapp.data_object_uses")).fetchall())[0]["n"] == 0
+
+
+async def test_a_job_has_a_limit_of_tables(conn: Connection) -> None:
+    for object_id in (31, 32):
+        await data_objects.announce(conn, object_id, Scope.JOB, location="here", job_id=1, max_tables=2)
+    with pytest.raises(TooLarge, match="job 1 has 2 tables"):
+        await data_objects.announce(conn, 33, Scope.JOB, location="here", job_id=1, max_tables=2)
 
 
 def test_tables_are_listed_shown_and_dropped_from_the_command_line(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

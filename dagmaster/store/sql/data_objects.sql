@@ -1,7 +1,56 @@
+-- {no_open_job_uses_it} --
+-- Of `object`.
+NOT EXISTS (
+    SELECT
+    FROM dagapp.data_object_uses AS use
+    JOIN dagapp.dag_jobs AS user_job ON user_job.job_id = use.job_id
+    WHERE use.object_id = object.object_id AND user_job.status <> ALL(:terminal::dagapp.job_status[])
+)
+
 -- announce_data_object --
--- The entry of a table that does not exist yet.
-INSERT INTO dagapp.data_objects (object_id, name, scope, job_id, task_id, location, plan, sql)
-VALUES (:object_id, :name, :scope::dagapp.data_scope, :job_id, :task_id, :location, :plan::jsonb, :sql);
+-- The entry of a table that does not exist yet, unless its job has :max_tables of them.
+INSERT INTO dagapp.data_objects (object_id, name, scope, job_id, task_id, location, plan, sql, inputs)
+SELECT :object_id, :name, :scope::dagapp.data_scope, :job_id, :task_id, :location, :plan::jsonb, :sql, :inputs::bigint[]
+WHERE :max_tables::int IS NULL
+    OR :job_id::bigint IS NULL
+    OR (SELECT count(*) FROM dagapp.data_objects WHERE job_id = :job_id) < :max_tables;
+
+-- use_data_objects --
+-- Those of these tables that a job may read: global ones, and those of the jobs that it was called by or has called.
+WITH RECURSIVE ancestry AS (
+    SELECT job_id AS start_id, job_id, parent_job_id
+    FROM dagapp.dag_jobs
+    WHERE job_id = :job_id
+        OR job_id IN (SELECT object.job_id FROM dagapp.data_objects AS object WHERE object_id = ANY(:object_ids::bigint[]))
+    UNION ALL
+    SELECT ancestry.start_id, parent.job_id, parent.parent_job_id
+    FROM ancestry
+    JOIN dagapp.dag_jobs AS parent ON parent.job_id = ancestry.parent_job_id
+),
+family AS (
+    SELECT other.start_id AS job_id
+    FROM ancestry AS own
+    JOIN ancestry AS other ON other.job_id = own.job_id
+    WHERE own.start_id = :job_id
+),
+allowed AS (
+    SELECT object.object_id
+    FROM dagapp.data_objects AS object
+    WHERE object.object_id = ANY(:object_ids::bigint[])
+        AND object.state IN ('ready', 'expired')
+        AND (object.scope = 'global' OR object.job_id IN (SELECT job_id FROM family))
+        AND (
+            object.state = 'ready'
+            OR EXISTS (SELECT FROM dagapp.data_object_uses AS use WHERE use.object_id = object.object_id
+                AND use.job_id = :job_id)
+        )
+),
+used AS (
+    INSERT INTO dagapp.data_object_uses (object_id, job_id)
+    SELECT object_id, :job_id FROM allowed
+    ON CONFLICT DO NOTHING
+)
+SELECT object_id FROM allowed;
 
 -- complete_data_object --
 -- The table has its rows; others of the same name in the same scope expire.
@@ -33,6 +82,10 @@ WHERE name = :name
 ORDER BY object_id DESC
 LIMIT 1;
 
+-- lock_data_object --
+-- One transaction at a time has it.
+SELECT pg_advisory_xact_lock(hashtextextended('dagmaster append', :object_id::bigint));
+
 -- keep_data_objects --
 -- Temporary tables that a task passes on become tables of its job.
 UPDATE dagapp.data_objects
@@ -46,7 +99,8 @@ SET state = 'expired'
 WHERE object_id = ANY(:object_ids::bigint[]) AND state <> 'expired';
 
 -- expire_ended_data_objects --
--- Temporary tables whose task no longer runs, and tables of jobs that ended long enough ago or were removed.
+-- Temporary tables whose task no longer runs, and tables of jobs that ended long enough ago or were removed, if no
+-- other job that uses them is open.
 UPDATE dagapp.data_objects AS object
 SET state = 'expired'
 WHERE object.state <> 'expired'
@@ -55,31 +109,49 @@ WHERE object.state <> 'expired'
         WHEN 'temp' THEN NOT EXISTS (SELECT FROM dagapp.dag_tasks_running AS task WHERE task.task_id = object.task_id)
             AND object.created_at < now() - make_interval(secs => :grace_seconds::float8)
         WHEN 'job' THEN NOT EXISTS (
-            SELECT FROM dagapp.dag_jobs AS job
-            WHERE job.job_id = object.job_id
-                AND NOT (
-                    job.status = ANY(:terminal::dagapp.job_status[])
-                    AND job.completed_at < now() - make_interval(secs => :retention_seconds::float8)
-                )
+            WITH RECURSIVE ancestry AS (
+                SELECT job.job_id, job.parent_job_id, job.status, job.completed_at
+                FROM dagapp.dag_jobs AS job
+                WHERE job.job_id = object.job_id
+                UNION ALL
+                SELECT parent.job_id, parent.parent_job_id, parent.status, parent.completed_at
+                FROM ancestry
+                JOIN dagapp.dag_jobs AS parent ON parent.job_id = ancestry.parent_job_id
+            )
+            SELECT
+            FROM ancestry
+            WHERE NOT (
+                status = ANY(:terminal::dagapp.job_status[])
+                AND completed_at < now() - make_interval(secs => :retention_seconds::float8)
+            )
         )
         ELSE false
-    END;
+    END
+    AND {no_open_job_uses_it};
 
 -- expired_data_objects --
--- Tables of an engine that are to be dropped, the oldest first.
-SELECT object_id
-FROM dagapp.data_objects
-WHERE state = 'expired' AND location = :location
-ORDER BY object_id
+-- Tables of an engine that are to be dropped, the oldest first. One whose name was taken over may still be in use.
+SELECT object.object_id
+FROM dagapp.data_objects AS object
+WHERE object.state = 'expired'
+    AND object.location = :location
+    AND (object.name IS NULL OR {no_open_job_uses_it})
+ORDER BY object.object_id
 LIMIT :limit;
 
 -- forget_data_objects --
 -- Their tables are dropped.
-DELETE FROM dagapp.data_objects WHERE object_id = ANY(:object_ids::bigint[]) AND state = 'expired';
+WITH forgotten AS (
+    DELETE FROM dagapp.data_objects
+    WHERE object_id = ANY(:object_ids::bigint[]) AND state = 'expired'
+    RETURNING object_id
+)
+DELETE FROM dagapp.data_object_uses AS use USING forgotten WHERE use.object_id = forgotten.object_id;
 
 -- list_data_objects --
 -- The newest first; of one scope or job, if these are not null.
-SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, created_at
+SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, inputs,
+    created_at
 FROM dagapp.data_objects
 WHERE (:scope::dagapp.data_scope IS NULL OR scope = :scope) AND (:job_id::bigint IS NULL OR job_id = :job_id)
 ORDER BY object_id DESC
@@ -87,7 +159,8 @@ LIMIT :limit;
 
 -- get_data_object --
 -- By its id, or by the name of a global one.
-SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, created_at
+SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, inputs,
+    created_at
 FROM dagapp.data_objects
 WHERE object_id = :object_id OR (name = :name AND scope = 'global' AND state = 'ready')
 ORDER BY object_id DESC

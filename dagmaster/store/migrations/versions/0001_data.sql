@@ -16,9 +16,17 @@ CREATE TABLE dagapp.data_objects (
     columns jsonb,
     plan jsonb,
     sql text,
+    inputs bigint[] NOT NULL DEFAULT '{}',
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (object_id)
 );
 CREATE INDEX ix_data_objects_name ON dagapp.data_objects (name) WHERE name IS NOT NULL;
 CREATE INDEX ix_data_objects_job ON dagapp.data_objects (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX ix_data_objects_expired ON dagapp.data_objects (object_id) WHERE state = 'expired';
+
+-- The jobs that use a table which is not theirs alone: it is not dropped before they have ended.
+CREATE TABLE dagapp.data_object_uses (
+    object_id bigint NOT NULL,
+    job_id bigint NOT NULL,
+    PRIMARY KEY (object_id, job_id)
+);

@@ -1,0 +1,59 @@
+"""The engine of processes that share a folder of tables: a client of the local data service."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dagmaster.data.engine import NO_LIMITS, Limits, folder_of
+from dagmaster.data.server_engine import ServerEngine
+from dagmaster.data.service import HOST, ServiceHold
+from dagmaster.data.statements import KILL_BY_COMMENT
+from dagmaster.errors import EngineLost
+
+T = TypeVar("T")
+
+ATTEMPTS = 4
+
+
+class ServiceEngine(ServerEngine):
+    """Starts the service when it is needed, and again when it has died. What is repeatable is then repeated."""
+
+    kill_statement = KILL_BY_COMMENT
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        super().__init__(limits, host=HOST, port=0, username="dagmaster", compress=False)
+        self._folder = folder
+        self._hold: ServiceHold | None = None
+        self._holder_pid = 0
+
+    def call(self, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return super().call(ask, is_repeatable=is_repeatable)
+            except EngineLost:
+                self._forget_client()
+                if not is_repeatable:
+                    raise
+        return super().call(ask)
+
+    def close(self) -> None:
+        super().close()
+        hold, self._hold = self._hold, None
+        if hold is not None and self._holder_pid == os.getpid():
+            hold.release()
+
+    def _connect(self) -> Any:
+        if self._hold is None or self._holder_pid != os.getpid():
+            self._hold, self._holder_pid = ServiceHold(self._folder), os.getpid()
+        address = self._hold.address()
+        self._address |= {"port": address.port, "password": address.key}
+        return super()._connect()
+
+    def _forget_client(self) -> None:
+        with self._connecting:
+            super().close()
+
+
+def open_url(url: str, limits: Limits = NO_LIMITS) -> ServiceEngine:
+    return ServiceEngine(folder_of(url), limits)

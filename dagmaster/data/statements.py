@@ -1,0 +1,25 @@
+"""The statements of every engine that no plan makes."""
+
+from typing import Final
+
+from dagmaster.data.engine import DEDUPLICATION_WINDOW
+from dagmaster.data.sql import DATABASE, ROW_ID, quote
+
+CREATE_DATABASE: Final = f"CREATE DATABASE IF NOT EXISTS {DATABASE}"
+KILL: Final = "KILL QUERY WHERE query_id = {id:String} ASYNC"
+# chdb chooses the ids of queries itself.
+KILL_BY_COMMENT: Final = "KILL QUERY WHERE Settings['log_comment'] = {id:String} ASYNC"
+SIZE: Final = (
+    "SELECT sum(ifNull(total_bytes, 0)) AS size FROM system.tables WHERE concat(database, '.', name) = {t:String}"
+)
+
+
+def create_table(table: str, columns: str) -> str:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table} ({columns}) ENGINE = MergeTree ORDER BY {quote(ROW_ID)} "
+        f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}"
+    )
+
+
+def insert_select(table: str, columns: str, sql: str) -> str:
+    return f"INSERT INTO {table} ({columns}) {sql}"
