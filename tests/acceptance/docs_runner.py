@@ -60,7 +60,7 @@ FIRST_WORDS_SECONDS = 10
 READY_SECONDS = 60
 SHELLS = ("sh", "bash", "console")
 PORTS = ("8080", "8081", "9000")
-REAL_PAGES = ("README.md", "docs/tutorial/first-workflow.md")  # The programs of all others are forks.
+REAL_PAGES = ("README.md",)  # The programs of all others are forks.
 FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call, write_workflow
+from fork_server import IS_REAL, fork_server
 
 FAILING = """\
 workflow_id: a_workflow_with_a_rather_long_name
@@ -55,8 +56,9 @@ def at_terminal(width: int, *args: str) -> list[str]:
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    command = [sys.executable, "-m", "dagmaster", *args]
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=env | {"TERM": "xterm"}):
+    command = [sys.executable, "-m", "dagmaster"] if IS_REAL else [str(fork_server().programs / "dagmaster")]
+    env["TERM"] = "xterm"
+    with subprocess.Popen([*command, *args], stdin=follower, stdout=follower, stderr=follower, env=env):
         os.close(follower)
         seen = b""
         try:
