@@ -47,6 +47,7 @@ from typing import Any, NamedTuple
 import orjson
 import psycopg
 from fork_server import IS_REAL, PROGRAMS, fork_server
+from type_checker import CONFIGURATION
 
 from dagmaster.model.conditions import compile_condition
 from dagmaster.model.expressions import compile_template
@@ -470,6 +471,7 @@ def prepared(page: Page, template: Path) -> Iterator[Reader]:
     home.chmod(0o755)
     folder = home / "dagmaster"
     folder.mkdir()
+    (home / ".mypy.ini").write_text(CONFIGURATION)
     for name in ("workflows", "examples"):
         shutil.copytree(ROOT / name, folder / name)
     reader = Reader(folder, _clean_env(home, is_real=IS_REAL or page.name in REAL_PAGES))

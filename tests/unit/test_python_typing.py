@@ -5,6 +5,7 @@ from pathlib import Path
 from subprocess import run
 
 import pytest
+from type_checker import CONFIGURATION
 
 WORKFLOWS = """
 from dagmaster import job, run_job_test, task, workflow
@@ -71,23 +72,6 @@ with Client("http://server", retries=1) as client:
 CLIENT_TYPES = ["str", "dagmaster.schemas.jobs.JobSteered", "list[str]", "None"]
 
 
-# Nothing here has a type from these: to read them takes three times as long as all the rest.
-CONFIGURATION = """
-[mypy]
-follow_imports = silent
-strict = true
-
-[mypy-alembic.*,anyio.*,click.*,cryptography.*,httpcore.*,httpx.*,jinja2.*,opentelemetry.*,psycopg.*,psycopg_pool.*]
-follow_imports = skip
-
-[mypy-pydantic_settings.*,rich.*,sqlalchemy.*,sqlmodel.*,typer.*,yaml.*]
-follow_imports = skip
-
-[mypy-dagmaster.cli.*,dagmaster.orchestrator.*,dagmaster.store.*,dagmaster.web.*,dagmaster.worker.*]
-follow_imports = skip
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_results_have_the_types_of_the_functions(tmp_path: Path) -> None:
@@ -108,7 +92,7 @@ def _checked(folder: Path, **samples: str) -> dict[str, list[str]]:
     for name, text in samples.items():
         (folder / f"{name}.py").write_text(text)
     (folder / "mypy.ini").write_text(CONFIGURATION)
-    options = ["--config-file", str(folder / "mypy.ini"), "--cache-dir", str(folder / "cache")]
+    options = ["--strict", "--config-file", str(folder / "mypy.ini"), "--cache-dir", str(folder / "cache")]
     files = [str(folder / f"{name}.py") for name in samples]
     done = run([sys.executable, "-m", "mypy", *options, *files], capture_output=True, text=True)
     assert not done.stderr, done.stderr
