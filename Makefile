@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 BIOME := node_modules/.bin/biome
+AZURITE := $(VENV)/azurite
 # Tests wait about as often as they compute: three processes keep two cores busy.
 WORKERS ?= 3
 RUNS ?= 5000
@@ -16,7 +17,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick coverage browser postgis check lint-js bench simulate chaos screenshots vendor format clean
+.PHONY: help demo test test-quick coverage browser postgis azurite check lint-js bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -27,7 +28,7 @@ demo: $(INSTALLED) ## Run the demo workflow on an embedded PostgreSQL, with a li
 	@echo
 	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
 
-test: $(READY) browser postgis ## Run all tests
+test: $(READY) browser postgis azurite ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
@@ -54,6 +55,12 @@ postgis: # Tables of vector layers are tested on Debian's PostGIS. Its tests sta
 		&& $(SUDO) apt-get install -y -qq --no-install-recommends postgresql-15-postgis-3 >/dev/null \
 		&& { [ -n "$$existed" ] || $(SUDO) pg_ctlcluster 15 main stop 2>/dev/null || true; }; \
 	} || echo "PostGIS cannot be installed: the tests of vector tables are skipped; on Debian: apt-get install postgresql-15-postgis-3"
+
+azurite: $(READY) # An emulator of Azure Blob Storage. Without npm its test is skipped, with the reason.
+	@test -x $(AZURITE)/node_modules/.bin/azurite-blob || ! command -v npm >/dev/null || { \
+		echo "Installing Azurite for the test of Azure Blob Storage (once) ..."; \
+		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(AZURITE) azurite@3.35.0 >/dev/null; \
+	} || echo "Azurite could not be installed: the test of Azure Blob Storage is skipped"
 
 check: $(READY) ## Check format, lint, types, the layers, the templates and the scripts
 	@$(BIN)/ruff format --check .

@@ -248,7 +248,7 @@ async def test_objects_of_s3_are_read_written_and_resumed(
     await check_objects("s3://rasters", tmp_path)
 
 
-@pytest.mark.skipif(azurite_server.PROGRAM is None, reason="needs Azurite: npm install -g azurite")
+@pytest.mark.skipif(azurite_server.PROGRAM is None, reason="needs Azurite, which needs npm: make azurite")
 async def test_blobs_of_azure_are_read_written_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with azurite_server.run_azurite("rasters") as address:
         for name, value in {
