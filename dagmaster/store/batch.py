@@ -84,13 +84,15 @@ PARTS = {
     "events": "event_rows",
     "mail": "mail_rows",
 }
+# The rows that are locked before anything is written; versions of assets only where jobs move.
+LOCKS = ("held", "versions_held")
 CHECKED = ("job_rows", "node_rows")
 
 
 def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
     """Only the parts that have something to write: an empty one would cost as much as a small one."""
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
-    locks = ("held", "versions_held") if "job_rows" in parts else ("held",)
+    locks = LOCKS if "job_rows" in parts else LOCKS[:1]
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
     calls = ("call_workers",) if calls_workers else ()
     return compose((*locks, *parts), ("check_held", *checks, *calls))

@@ -41,12 +41,12 @@ def plain(dsn: str) -> Any:
 
 def is_part(name: str) -> bool:
     """A part of a batch speaks of the other parts and is nothing without them."""
-    return name.startswith("check_") or name in ("held", *batch.PARTS.values())
+    return name.startswith("check_") or name in (*batch.LOCKS, *batch.PARTS.values())
 
 
 def every_statement() -> dict[str, statements.Statement]:
     checks = tuple(name for name in SQL if name.startswith("check_"))
-    whole_batch = statements.compose(("held", *batch.PARTS.values()), checks)
+    whole_batch = statements.compose((*batch.LOCKS, *batch.PARTS.values()), checks)
     return {name: statement for name, statement in SQL.items() if not is_part(name)} | {"a whole batch": whole_batch}
 
 

@@ -256,10 +256,15 @@ CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE
         UNION ALL
         SELECT c.job_id, f.depth + 1
         FROM family f
-        JOIN dagapp.dag_jobs c ON c.parent_job_id = f.job_id AND c.status = 'completed'
-        JOIN dagapp.dag_node_states n ON n.job_id = c.parent_job_id AND n.node_id = c.parent_node_id
-            AND n.task_id = c.parent_task_id AND n.parent_node_id IS NULL
-        WHERE f.depth < 10
+        CROSS JOIN LATERAL (
+            SELECT job_id, parent_node_id, parent_task_id FROM dagapp.dag_jobs
+            WHERE parent_job_id = f.job_id AND status = 'completed'
+            OFFSET 0 -- By key: the planner may know nothing yet about tables with the rows of all jobs.
+        ) c
+        WHERE f.depth < 10 AND (
+            SELECT n.task_id = c.parent_task_id AND n.parent_node_id IS NULL FROM dagapp.dag_node_states n
+            WHERE n.job_id = f.job_id AND n.node_id = c.parent_node_id
+        )
     ), names AS (
         SELECT ARRAY['blob_path', 'table_name', 'stac_item_id', 'stac_collection_id', 'content_hash', 'bbox',
             'external_blob_path', 'adf_run_id', 'stac_collection', 'stac_item', 'stac_items'] AS names
@@ -267,8 +272,11 @@ CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE
         SELECT DISTINCT ON (name) name, n.output -> name AS value
         FROM family f
         CROSS JOIN names
-        JOIN dagapp.dag_node_states n ON n.job_id = f.job_id AND n.parent_node_id IS NULL AND n.status = 'completed'
-            AND n.output ?| names.names
+        CROSS JOIN LATERAL (
+            SELECT node_id, completed_at, output FROM dagapp.dag_node_states
+            WHERE job_id = f.job_id AND parent_node_id IS NULL AND status = 'completed' AND output ?| names.names
+            OFFSET 0
+        ) n
         CROSS JOIN unnest(names.names) AS name
         WHERE dagapp.is_job_output(name, n.output -> name)
         ORDER BY name, n.completed_at DESC, f.depth, n.node_id
