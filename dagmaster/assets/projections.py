@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dagmaster.errors import Conflict
 from dagmaster.store.asset_versions import VersionRow
+from dagmaster.store.layer_catalog import ShownLayer
 from dagmaster.store.layers import LayerRow
 from dagmaster.store.stac_collections import Collection
 
@@ -15,21 +16,7 @@ WORLD: Final = (-180.0, -90.0, 180.0, 90.0)
 # What a layer says about its collection, besides the summaries with this prefix.
 DESCRIBED: Final = ("title", "description", "keywords")
 PREFIX: Final = "layer:"
-SHOWN: Final = (
-    "data_type",
-    "display_name",
-    "description",
-    "attribution",
-    "keywords",
-    "style",
-    "legend",
-    "field_metadata",
-    "min_zoom",
-    "max_zoom",
-    "default_visible",
-    "sort_order",
-    "thumbnail_url",
-)
+SHOWN: Final = tuple(ShownLayer.__annotations__)
 
 
 class ProjectionName(StrEnum):

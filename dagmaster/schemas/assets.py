@@ -99,22 +99,20 @@ class PlatformChange(Body):
     allowed_workflows: list[str] | None = None
 
 
-class VersionReply(Reply):
-    """`revision` counts how often the version was processed; the label is the partner's own."""
+class VersionFields(Reply):
+    """A version without what is internal: its jobs and the people who decided."""
 
     asset_id: str
     version_ordinal: int
     version_label: str | None
     platform_refs: Json
     approval_state: ApprovalState
-    approval_by: str | None
     approval_at: Time | None
     approval_reason: str | None
     processing_status: ProcessingStatus
     processing_started_at: Time | None
     processing_completed_at: Time | None
     processing_error: str | None
-    current_job_id: Id | None
     revision: int
     blob_path: str | None
     table_name: str | None
@@ -122,20 +120,27 @@ class VersionReply(Reply):
     stac_collection_id: str | None
     content_hash: str | None
     bbox: list[float] | None
-    export_job_id: Id | None
     external_blob_path: str | None
-    adf_run_id: str | None
     exported_at: Time | None
+    created_at: Time
+    updated_at: Time
+
+
+class VersionReply(VersionFields):
+    """`revision` counts how often the version was processed; the label is the partner's own."""
+
+    approval_by: str | None
+    current_job_id: Id | None
+    export_job_id: Id | None
+    adf_run_id: str | None
     export_error: str | None
     submitted_by: str
     deleted_at: Time | None
-    created_at: Time
-    updated_at: Time
     version: int
 
 
-class AssetSummary(Reply):
-    """`unresolved_ordinal` is the version that waits for review or was rejected: no other can be submitted before."""
+class AssetFields(Reply):
+    """An asset without what is internal."""
 
     asset_id: str
     platform_id: str
@@ -143,16 +148,23 @@ class AssetSummary(Reply):
     data_type: DataType
     clearance_state: ClearanceState
     cleared_at: Time | None
-    cleared_by: str | None
     made_public_at: Time | None
-    made_public_by: str | None
     exposure_mode: ExposureMode
     latest_approved_version_ordinal: int | None
-    unresolved_ordinal: int | None
+    unresolved_ordinal: int | None = Field(
+        description="the version that waits for review or was rejected: no other can be submitted before"
+    )
     version_count: int
-    deleted_at: Time | None
     created_at: Time
     updated_at: Time
+
+
+class AssetSummary(AssetFields):
+    """An asset without its versions."""
+
+    cleared_by: str | None
+    made_public_by: str | None
+    deleted_at: Time | None
     version: int
 
 

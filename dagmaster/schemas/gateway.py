@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
-from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ExposureMode, ProcessingStatus
-from dagmaster.schemas.assets import Label, Refs, Text
+from dagmaster.model.asset import DataType
+from dagmaster.schemas.assets import AssetFields, Label, Refs, Text, VersionFields
 from dagmaster.schemas.common import Body, Id, Json, Problem, Reply, Time
 
 MAX_BATCH = 100
@@ -140,47 +140,12 @@ class TargetRemoval(VersionTarget, DecisionReason):
     pass
 
 
-class GatewayVersion(Reply):
-    asset_id: str
-    version_ordinal: int
-    version_label: str | None
-    platform_refs: Json
-    approval_state: ApprovalState
-    approval_at: Time | None
-    approval_reason: str | None
-    processing_status: ProcessingStatus
-    processing_started_at: Time | None
-    processing_completed_at: Time | None
-    processing_error: str | None
-    revision: int
-    blob_path: str | None
-    table_name: str | None
-    stac_item_id: str | None
-    stac_collection_id: str | None
-    content_hash: str | None
-    bbox: list[float] | None
-    external_blob_path: str | None
-    exported_at: Time | None
-    created_at: Time
-    updated_at: Time
+class GatewayVersion(VersionFields):
+    """A version as partners and reviewers see it."""
 
 
-class GatewayAsset(Reply):
-    """`unresolved_ordinal` is the version that waits for review or was rejected: no other can be submitted before."""
-
-    asset_id: str
-    platform_id: str
-    platform_refs: Json
-    data_type: DataType
-    clearance_state: ClearanceState
-    cleared_at: Time | None
-    made_public_at: Time | None
-    exposure_mode: ExposureMode
-    latest_approved_version_ordinal: int | None
-    unresolved_ordinal: int | None
-    version_count: int
-    created_at: Time
-    updated_at: Time
+class GatewayAsset(AssetFields):
+    """An asset as partners and reviewers see it."""
 
 
 class GatewayAssetDetail(GatewayAsset):

@@ -51,11 +51,9 @@ class LayerReplacement(LayerFields):
     actor: Actor | None = Field(default=None, description="who changes it, if known better than by the key")
 
 
-class LayerReply(Reply):
-    """`has_unpublished_changes`: the metadata has changed since the layer was published."""
+class ShownLayer(Reply):
+    """How maps show a layer, as it was stored."""
 
-    asset_id: str
-    platform_id: str
     data_type: DataType
     display_name: str
     description: str | None
@@ -69,6 +67,13 @@ class LayerReply(Reply):
     default_visible: bool
     sort_order: int
     thumbnail_url: str | None
+
+
+class LayerReply(ShownLayer):
+    """`has_unpublished_changes`: the metadata has changed since the layer was published."""
+
+    asset_id: str
+    platform_id: str
     published_at: Time | None
     published_externally_at: Time | None
     has_unpublished_changes: bool
@@ -77,24 +82,11 @@ class LayerReply(Reply):
     version: int
 
 
-class CatalogEntryReply(Reply):
+class CatalogEntryReply(ShownLayer):
     """A published layer, for map clients."""
 
     table_name: str
     source_asset_id: str
     version_ordinal: int | None
-    data_type: DataType
-    display_name: str
-    description: str | None
-    attribution: str | None
-    keywords: list[str]
-    style: Json | None
-    legend: Json | None
-    field_metadata: Json | None
-    min_zoom: int
-    max_zoom: int
-    default_visible: bool
-    sort_order: int
-    thumbnail_url: str | None
     bbox: list[float] | None
     published_at: Time

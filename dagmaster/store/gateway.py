@@ -71,7 +71,7 @@ async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offse
         "clearance_state": where.clearance_state,
         "approval_state": where.approval_state,
         "processing_status": where.processing_status,
-        "refs": orjson.dumps(dict(where.refs)).decode(),
+        "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
         "limit": limit,
         "offset": offset,
     }

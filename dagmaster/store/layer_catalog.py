@@ -13,10 +13,9 @@ from dagmaster.store.statements import fetch, fetch_as
 MAX_TABLE_NAME: Final = 256
 
 
-class CatalogRow(TypedDict):
-    table_name: str
-    source_asset_id: str
-    version_ordinal: int | None
+class ShownLayer(TypedDict):
+    """How maps show a layer: of its metadata, and copied to the catalogue."""
+
     data_type: str
     display_name: str
     description: str | None
@@ -30,6 +29,12 @@ class CatalogRow(TypedDict):
     default_visible: bool
     sort_order: int
     thumbnail_url: str | None
+
+
+class CatalogRow(ShownLayer):
+    table_name: str
+    source_asset_id: str
+    version_ordinal: int | None
     bbox: list[float] | None
     published_at: datetime
 

@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import orjson
 
 from dagmaster.errors import UnknownLayer
 from dagmaster.store.connect import Connection
+from dagmaster.store.layer_catalog import ShownLayer
 from dagmaster.store.statements import fetch, fetch_as, run
 
 BATCH: Final = 500
@@ -17,21 +18,8 @@ PATIENCE_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 300.0
 
 
-class LayerRow(TypedDict):
+class LayerRow(ShownLayer):
     asset_id: str
-    data_type: str
-    display_name: str
-    description: str | None
-    attribution: str | None
-    keywords: list[str]
-    style: dict[str, Any] | None
-    legend: dict[str, Any] | None
-    field_metadata: dict[str, Any] | None
-    min_zoom: int
-    max_zoom: int
-    default_visible: bool
-    sort_order: int
-    thumbnail_url: str | None
     published_at: datetime | None
     published_externally_at: datetime | None
     is_external: bool

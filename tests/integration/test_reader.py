@@ -1,8 +1,10 @@
 """The role of the gateway can read its views, and nothing else: the database itself refuses."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -18,6 +20,7 @@ from dagmaster.store.migrate import upgrade
 from dagmaster.store.reader import create_reader
 from dagmaster.store.statements import SQL
 
+ROOT = Path(__file__).parents[2]
 REFUSED = (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
 # A view of several tables cannot be written by anybody.
 UNWRITABLE = (*REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType)
@@ -115,6 +118,36 @@ def test_nothing_can_be_created_called_or_become(reader: Reader) -> None:
             "SET ROLE postgres",
         ):
             assert_refused(conn, statement, (*REFUSED, errors.InvalidParameterValue))
+
+
+def test_large_objects_are_refused_by_the_mode_of_the_session_and_by_the_documented_revocation(reader: Reader) -> None:
+    create = "SELECT lo_create(0)"
+    with psycopg.connect(reader.dsn, autocommit=True) as conn:
+        assert_refused(conn, create, (errors.ReadOnlySqlTransaction,))
+    with psycopg.connect(reader.owner_dsn) as owner:
+        page = (ROOT / "docs" / "how-to" / "run-the-gateway.md").read_text()
+        [revocation] = re.findall(r"^REVOKE .*$", page, re.MULTILINE)
+        owner.execute(revocation.encode())
+        owner.execute(f"SET LOCAL ROLE {reader.role}".encode())
+        assert_refused(owner, create, (errors.InsufficientPrivilege,))
+        owner.rollback()
+
+
+async def test_assets_are_found_by_their_references_through_an_index(conn: Connection) -> None:
+    """Those of the assets and those of their versions."""
+    await conn.execute(
+        """INSERT INTO dagapp.geospatial_assets (asset_id, platform_id, platform_refs, data_type)
+           SELECT n, 'ddh', jsonb_build_object('dataset_id', n::text), 'raster' FROM generate_series(1, 2000) AS n"""
+    )
+    await conn.execute(
+        """INSERT INTO dagapp.asset_versions (asset_id, version_ordinal, platform_refs)
+           SELECT asset_id, 0, platform_refs FROM dagapp.geospatial_assets"""
+    )
+    await conn.execute("ANALYZE dagapp.geospatial_assets, dagapp.asset_versions")
+    await conn.execute("SET enable_seqscan = off")  # Tables this small would be read as a whole.
+    cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + SQL["gateway_assets"].text, prepare=False)
+    plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
+    assert "ix_geospatial_assets_refs" in plan and "ix_asset_versions_refs" in plan, plan
 
 
 def test_writing_is_refused_by_rights_and_not_only_by_the_mode_of_the_session(reader: Reader) -> None:

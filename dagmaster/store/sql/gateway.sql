@@ -34,10 +34,11 @@ WHERE (:asset_id::text IS NULL OR a.asset_id = :asset_id)
                 AND (:processing_status::text IS NULL OR v.processing_status = :processing_status)
         )
     )
-    AND (
-        :refs::jsonb = '{}' OR a.platform_refs @> :refs::jsonb
-        OR EXISTS (SELECT FROM gateway.versions v WHERE v.asset_id = a.asset_id AND v.platform_refs @> :refs::jsonb)
-    )
+    AND (:refs::jsonb IS NULL OR a.asset_id = ANY (ARRAY(
+        SELECT w.asset_id FROM gateway.assets w WHERE w.platform_refs @> :refs::jsonb
+        UNION
+        SELECT v.asset_id FROM gateway.versions v WHERE v.platform_refs @> :refs::jsonb
+    )))
 ORDER BY a.created_at DESC, a.asset_id LIMIT :limit OFFSET :offset;
 
 -- gateway_versions --
