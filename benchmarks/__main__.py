@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 ... w8 w10 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 ... w10 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import asyncio
@@ -22,6 +22,7 @@ from benchmarks import (
     w6_adding,
     w7_task_chain,
     w8_large,
+    w9_raster,
     w10_vectors,
 )
 from benchmarks.figures import Figure
@@ -38,11 +39,12 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w6": w6_adding.measure,
     "w7": w7_task_chain.measure,
     "w8": w8_large.measure,
+    "w9": w9_raster.measure,
     "w10": w10_vectors.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
-BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w10", "idle")
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = QUICK if options.quick else FULL
     if options.polygons:
         scale = replace(scale, polygons=options.polygons)
+    if options.raster_side:
+        scale = replace(scale, raster_side=options.raster_side)
     if options.realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # Inherited by all that is started from here.
     began = perf_counter()
@@ -92,6 +96,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small numbers, under a minute, no verdict")
     parser.add_argument("--realtime", action="store_true", help="ahead of all else on a shared machine; for root")
     parser.add_argument("--polygons", type=int, metavar="N", help="how many w10 loads")
+    parser.add_argument("--raster-side", type=int, metavar="N", help="width and height of the raster of w9 in pixels")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table between the marks of this page")
     parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the server's folder is made in this one")

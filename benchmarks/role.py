@@ -1,6 +1,7 @@
 """One process of the measured fleet: `python -m benchmarks.role orchestrator|worker|both|api DSN CONCURRENCY QUEUE`.
 
-With BENCH_PROFILE set to a folder, it leaves a profile for `python -m pstats` there when it ends.
+BENCH_HANDLERS names more modules with handlers. With BENCH_PROFILE set to a folder, it leaves a profile for `python -m
+pstats` there when it ends.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ async def serve(dsn: str, settings: Settings) -> None:
 def main() -> None:
     role, dsn, concurrency, queue = sys.argv[1:]
     logging.basicConfig(level="WARNING")
-    load_handlers([handlers.__file__])
+    load_handlers([handlers.__file__, *os.environ.get("BENCH_HANDLERS", "").split()])
     folder = os.environ.get("BENCH_PROFILE")
     if folder is None:
         asyncio.run(play(role, dsn, int(concurrency), queue))

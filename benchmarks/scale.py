@@ -20,6 +20,7 @@ class Scale:
     large_mail: tuple[int, int]
     large_submissions: tuple[int, int]
     polygons: int
+    raster_side: int  # in pixels of four bytes
 
 
 FULL = Scale(
@@ -36,6 +37,7 @@ FULL = Scale(
     large_mail=(1_100, 600_000),
     large_submissions=(300, 3_900_000),
     polygons=100_000,
+    raster_side=6_000,
 )
 QUICK = Scale(
     repetitions=2,
@@ -51,4 +53,5 @@ QUICK = Scale(
     large_mail=(50, 100_000),
     large_submissions=(20, 400_000),
     polygons=2_000,
+    raster_side=2_500,
 )

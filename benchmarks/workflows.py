@@ -57,6 +57,19 @@ def swelling() -> Graph:
     return compile_graph(Workflow(workflow_id="swelling", name="swelling", inputs=inputs, nodes=nodes))
 
 
+def tiles() -> Graph:
+    """START -> fan-out of batches of tiles of one raster -> END."""
+    params = {"path": "bronze/dem.tif", "profile": "{{ inputs.profile }}", "tiles": "{{ item }}"}
+    child = ChildTask(handler="raster.process_tile_batch", queue=QUEUE, params=params)
+    nodes: dict[str, Node] = {
+        "START": StartNode(next=("spread",)),
+        "spread": FanOutNode(source="{{ inputs.batches }}", task=child, next=("END",)),
+        "END": EndNode(),
+    }
+    inputs = {"batches": InputSpec(type=InputType.ARRAY), "profile": InputSpec(type=InputType.OBJECT)}
+    return compile_graph(Workflow(workflow_id="tiles", name="tiles", inputs=inputs, nodes=nodes))
+
+
 def fan(queue: str = QUEUE) -> Graph:
     """START -> fan-out over the input's items -> fan-in that collects -> END."""
     child = ChildTask(handler="echo", queue=queue, params={"item": "{{ item }}"})

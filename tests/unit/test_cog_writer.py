@@ -204,6 +204,14 @@ def test_a_part_is_written_where_it_is(tmp_path: Path) -> None:
         assert made.transform.almost_equals(NORTH_UP * Affine.translation(600, 100))
 
 
+@pytest.mark.parametrize("shape", [(1300, 100), (1, 700), (1, 1)])
+def test_narrow_images_are_cloud_optimised_too(tmp_path: Path, shape: tuple[int, int]) -> None:
+    values = noise(shape=shape)
+    target, _ = write(write_tiff(tmp_path / "a.tif", values))
+    with rasterio.open(target) as made:
+        np.testing.assert_array_equal(made.read(), values)
+
+
 def test_a_file_beyond_4_gb_is_a_bigtiff(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", noise())
     target, _ = write(source, largest_classic=1000)

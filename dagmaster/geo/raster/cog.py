@@ -98,7 +98,7 @@ def write_image(
         if parallel is not None and parallel.is_for(source, profile):
             info = _write_in_parallel(source, part, profile, parallel)
         else:
-            _write_by_gdal(source, part, profile)
+            write_by_gdal(source, part, profile)
             info = inspect_cog(part, on_progress)
         part.replace(target)
     finally:
@@ -126,7 +126,7 @@ def describe_cog(path: Path, written: Written) -> CogInfo:
         return _info(dataset, path, written.statistics, written.sha256)
 
 
-def _write_by_gdal(source: ImageSource, part: Path, profile: Profile) -> None:
+def write_by_gdal(source: ImageSource, part: Path, profile: Profile) -> None:
     with open_image(source) as image:
         try:
             rasterio.shutil.copy(image.dataset, part, driver="COG", **_creation_options(profile))

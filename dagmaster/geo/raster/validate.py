@@ -233,7 +233,8 @@ def is_cog(dataset: Any) -> bool:
     """By the layout that GDAL has recorded, and what it promises: tiles, and overviews of what is large."""
     is_laid_out = dataset.tags(ns="IMAGE_STRUCTURE").get("LAYOUT") == "COG"
     is_small = max(dataset.width, dataset.height) <= COG_BLOCK
-    is_tiled = dataset.block_shapes[0][1] < dataset.width
+    block_height, block_width = dataset.block_shapes[0]
+    is_tiled = block_width != dataset.width or block_height == block_width
     return is_laid_out and (is_small or (is_tiled and bool(dataset.overviews(1))))
 
 
