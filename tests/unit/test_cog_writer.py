@@ -20,7 +20,7 @@ from dagmaster.geo.raster.image import open_image, settle_image
 from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB, Pyramid, divide
-from dagmaster.geo.raster.writer import Written, write_cog
+from dagmaster.geo.raster.writer import Written, share_memory, write_cog
 
 LOSSLESS = Profile(compression="ZSTD", level=1, predictor=2, resampling="bilinear", overview_resampling="average")
 FLOATING = LOSSLESS.model_copy(update={"predictor": 3})
@@ -281,6 +281,13 @@ def test_superblocks_fit_into_memory_and_follow_strips() -> None:
     assert striped.across >= 20_000
     assert 20_000 * striped.down * 4 * 6 <= 300 * MB
     assert divide(10**6, 10**6, 800, memory_bytes=0).down == 512
+
+
+@pytest.mark.parametrize("memory_mb, processes, expected", [(600, 2, 2), (600, 16, 4), (2000, 16, 16), (10, 4, 1)])
+def test_there_are_no_more_processes_than_memory_has_room_for(memory_mb: int, processes: int, expected: int) -> None:
+    count, working_bytes = share_memory(memory_mb, processes)
+    assert count == expected
+    assert working_bytes == 0 or (count * working_bytes) / MB <= memory_mb - 80
 
 
 def test_only_large_images_are_written_in_parallel(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rasterio.windows import Window
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.raster.mosaic import Mosaic, open_mosaic
 from dagmaster.geo.raster.part import Part
-from dagmaster.geo.raster.reader import describe, open_geotiff
+from dagmaster.geo.raster.reader import CACHE_MB, describe, open_geotiff
 from dagmaster.geo.raster.statistics import read_statistics
 from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated, parse_crs
 
@@ -106,8 +106,9 @@ class Image:
 
 
 @contextmanager
-def open_image(source: ImageSource) -> Iterator[Image]:
-    opened = open_geotiff(source.path) if source.mosaic is None else open_mosaic(source.mosaic)
+def open_image(source: ImageSource, cache_mb: int = CACHE_MB) -> Iterator[Image]:
+    mosaic = source.mosaic
+    opened = open_geotiff(source.path, cache_mb) if mosaic is None else open_mosaic(mosaic, cache_mb)
     with opened as dataset, ExitStack() as stack:
         warp = source.warp
         if warp is None:

@@ -16,7 +16,7 @@ from shapely import box, union_all
 
 from dagmaster.geo.errors import RasterRejected
 from dagmaster.geo.raster.part import Part
-from dagmaster.geo.raster.reader import GDAL_OPTIONS, check_signature, open_geotiff
+from dagmaster.geo.raster.reader import CACHE_MB, GDAL_OPTIONS, check_signature, open_geotiff
 from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated
 
 MAX_DEVIATION_PIXELS: Final = 0.01
@@ -148,11 +148,11 @@ def _has_gaps(tiles: Sequence[MosaicTile], width: int, height: int) -> bool:
 
 
 @contextmanager
-def open_mosaic(mosaic: Mosaic) -> Iterator[Any]:
+def open_mosaic(mosaic: Mosaic, cache_mb: int = CACHE_MB) -> Iterator[Any]:
     """GDAL chooses a driver for each file by its first bytes: only those of a TIFF are let through."""
     for tile in mosaic.tiles:
         check_signature(tile.path)
-    options = {**GDAL_OPTIONS, "GDAL_MAX_DATASET_POOL_SIZE": OPEN_FILES}
+    options = {**GDAL_OPTIONS, "GDAL_CACHEMAX": cache_mb, "GDAL_MAX_DATASET_POOL_SIZE": OPEN_FILES}
     with rasterio.Env(**options), rasterio.open(_vrt(mosaic), driver="VRT") as dataset:
         yield dataset
 

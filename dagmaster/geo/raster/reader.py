@@ -38,10 +38,10 @@ def check_signature(path: Path) -> None:
 
 
 @contextmanager
-def open_geotiff(path: Path) -> Iterator[Any]:
+def open_geotiff(path: Path, cache_mb: int = CACHE_MB) -> Iterator[Any]:
     """The dataset, by the GeoTIFF driver alone."""
     check_signature(path)
-    with rasterio.Env(**GDAL_OPTIONS), warnings.catch_warnings():
+    with rasterio.Env(**{**GDAL_OPTIONS, "GDAL_CACHEMAX": cache_mb}), warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)  # Validation says it better.
         try:
             dataset = rasterio.open(path, driver="GTiff")

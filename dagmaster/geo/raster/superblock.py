@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from pydantic import BaseModel
@@ -14,6 +14,9 @@ from dagmaster.geo.raster.image import Image, ImageSource, open_image
 from dagmaster.geo.raster.pyramid import Pyramid, Superblock
 from dagmaster.geo.raster.reduction import Pixels, Reduction, halve
 from dagmaster.geo.raster.statistics import Accumulator, Moments
+
+# Of blocks of the source: each is needed by one superblock, or by neighbours that follow soon.
+SOURCE_CACHE_MB: Final = 64
 
 
 class WriteJob(BaseModel, frozen=True):
@@ -72,7 +75,7 @@ class SuperblockMaker:
         self._image: Image | None = None
 
     def __enter__(self) -> "SuperblockMaker":
-        self._image = self._stack.enter_context(open_image(self._job.source))
+        self._image = self._stack.enter_context(open_image(self._job.source, SOURCE_CACHE_MB))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,8 +22,9 @@ from dagmaster.geo.raster.tiff import LARGEST_CLASSIC, LEADER, Directory, Level,
 
 OnSuperblock = Callable[[int, int], None]
 
-# Python and the libraries of a process before it has read a pixel, and GDAL's cache of source blocks.
-PROCESS_BYTES: Final = 130 * MB
+# Python and the libraries of a process before it has read a pixel.
+PROCESS_BYTES: Final = 80 * MB
+LEAST_WORKING_BYTES: Final = 40 * MB
 DEFAULT_MEMORY_MB: Final = 600
 
 
@@ -48,15 +49,16 @@ def write_cog(
 ) -> Written:
     """Write `target`. `folder` keeps the superblocks that are made; the same call goes on with those that are there.
 
-    `on_superblock` gets how many superblocks are done and how many there are, and may raise to stop.
+    There are fewer processes where `memory_mb`, that of all together, has no room for more. `on_superblock` gets how
+    many superblocks are done and how many there are, and may raise to stop.
     """
-    memory_bytes = max(memory_mb * MB // processes - PROCESS_BYTES, 0)
+    processes, working_bytes = share_memory(memory_mb, processes)
     with open_image(source) as image:
         encoding = encoding_of(image, profile)
         template = template_of(image, encoding)
         shape = image.dataset.block_shapes[0] if source.warp is None else None
         pyramid = pyramid or divide(
-            image.width, image.height, encoding.pixel_bytes, memory_bytes=memory_bytes, source_block=shape
+            image.width, image.height, encoding.pixel_bytes, memory_bytes=working_bytes, source_block=shape
         )
     reduction = "nearest" if profile.overview_resampling == "nearest" else "average"
     job = WriteJob(source=source, encoding=encoding, pyramid=pyramid, reduction=reduction, folder=folder)
@@ -64,6 +66,14 @@ def write_cog(
     resumed = _make(job, processes, on_superblock)
     digest = _assemble(job, template, target, largest_classic)
     return Written(digest, _statistics(job), resumed)
+
+
+def share_memory(memory_mb: int, processes: int) -> tuple[int, int]:
+    """How many processes there is room for, beside the one that assembles, and what each has for its pixels."""
+    available = memory_mb * MB - PROCESS_BYTES
+    processes = max(min(processes, available // (PROCESS_BYTES + LEAST_WORKING_BYTES)), 1)
+    own = PROCESS_BYTES if processes > 1 else 0
+    return processes, max(available // processes - own, 0)
 
 
 def _prepare(job: WriteJob) -> None:
