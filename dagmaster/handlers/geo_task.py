@@ -51,7 +51,7 @@ class JobFiles:
     def fetch(self, source: str) -> Path:
         """A copy on this machine. An interrupted copy continues."""
         located = self.storage.locate(source)
-        target = self.reference("source", PurePosixPath(located.reference).name)
+        target = self.reference("source", self._ctx.node_id, PurePosixPath(located.reference).name)
         return self.path(asyncio.run(self.storage.copy(source, target)).reference)
 
     def store(self, local: Path, target: str, sha256: str) -> str:

@@ -69,7 +69,7 @@ def h3_discover_raster(ctx: HandlerContext, params: DiscoverParams) -> DiscoverO
         local = files.fetch(params.source)
         recipe = Recipe(raster=params.name or _name_of(local), **params.model_dump(exclude={"source", "name"}))
         chunks = raster_statistics.discover(local)
-    path = files.reference("source", local.name)
+    path = files.reference("source", ctx.node_id, local.name)
     return DiscoverOutput(path=path, sha256=StoredFile.of(local).sha256, recipe=recipe, chunks=chunks)
 
 

@@ -12,16 +12,18 @@ import pystac
 import pytest
 import shapely
 from shapely.geometry import shape
-from vectors import COUNTIES, GDALG, PARK, zip_shapefile
+from vectors import COUNTIES, GDALG, GLACIERS, PARK, zip_shapefile
 from web import Web, web
 
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.geo.vector import postgis
 from dagmaster.geo.vector.postgis import Table
 from dagmaster.geo.vector.sorted_features import Chunk
-from dagmaster.handlers import vector
+from dagmaster.handlers import HandlerContext, call, registry, vector
+from dagmaster.handlers.contract import Interrupted
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
+from dagmaster.store.handler_pool import HandlerPool
 from tools.postgis_server import IS_INSTALLED, REASON, PostgisServer, run_postgis
 
 assert vector.NO_POSTGIS  # imported for the handlers that it registers
@@ -43,6 +45,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bronze = tmp_path / "storage" / "bronze"
     bronze.mkdir(parents=True)
     (bronze / COUNTIES.name).write_bytes(COUNTIES.read_bytes())
+    (bronze / GLACIERS.name).write_bytes(GLACIERS.read_bytes())
     zip_shapefile(PARK, bronze / "park.zip", "rmnp/")
     (bronze / "pipeline.geojson").write_text(GDALG)
     return tmp_path / "storage"
@@ -83,6 +86,7 @@ async def test_a_layer_becomes_a_table_files_and_an_entry_of_the_catalogue(
         check_item(content, version)
         assert list((storage / "mount").iterdir()) == []
         await asyncio.to_thread(check_repetition, dsn, Table.parse(table), storage / version["blob_path"])
+    await check_resumption(dsn)
 
 
 def counties() -> dict[str, Any]:
@@ -139,6 +143,34 @@ def check_repetition(dsn: str, table: Table, parquet: Path) -> None:
         postgis.index_table(conn, table, 64)
         spoiled = conn.execute(f"SELECT feature_id FROM {table.qualified} WHERE name = 'x' ORDER BY 1").fetchall()
         assert spoiled == [(19,), (40,)]
+
+
+async def check_resumption(dsn: str) -> None:
+    """In one task: interrupted after the first chunk, it continues after it."""
+    params = {"source": "bronze/colorado-glaciers.geojson", "chunk_rows": 50, "table": "glaciers"}
+    name = "vector_docker_complete"
+    ids: dict[str, Any] = {"task_id": "1_a_0", "job_id": 1, "node_id": "a", "handler": name, "params": params}
+    pool = HandlerPool(dsn)
+    try:
+        stopped = HandlerContext(**ids, pool=pool)
+        stopped.stopping.set()
+        with pytest.raises(Interrupted):
+            await call(registry.get(name), stopped, executor=None)
+        assert stopped.last_checkpoint is not None
+        assert stopped.last_checkpoint.data["loaded"] == 1
+        async with pool.connection() as conn:
+            await conn.execute("UPDATE geo.glaciers SET glacier_id = 'first chunk'")
+        result = await call(
+            registry.get(name), HandlerContext(**ids, pool=pool, resumed_from=stopped.last_checkpoint), executor=None
+        )
+        assert result.success, result.error_message
+        async with pool.connection() as conn:
+            rows = await conn.execute(
+                "SELECT glacier_id = 'first chunk', count(*) FROM geo.glaciers GROUP BY 1 ORDER BY 1"
+            )
+            assert await rows.fetchall() == [(False, 84), (True, 50)]
+    finally:
+        await pool.close()
 
 
 async def test_without_postgis_there_is_no_table_and_the_result_says_so(dsn: str, storage: Path) -> None:

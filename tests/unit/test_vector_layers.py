@@ -17,6 +17,7 @@ from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files,
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
 from dagmaster.geo.vector import derived, hilbert, layer_files
 from dagmaster.geo.vector.archive import unpack
+from dagmaster.geo.vector.cleaner import LayerCleaner
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
 from dagmaster.geo.vector.crs import CrsSource, settle_crs
 from dagmaster.geo.vector.formats import Format
@@ -300,6 +301,16 @@ def test_column_names_suit_every_output() -> None:
 def test_columns_get_types_that_every_output_has(values: Any, kind: Any, expected: list[Any]) -> None:
     assert simple_type(values.type) == kind
     assert simplify_column(values, kind).to_pylist() == expected
+
+
+def test_values_that_no_output_can_hold_are_rejected_by_the_name_of_their_column() -> None:
+    crs = settle_crs("EPSG:4326", None)
+    point = pa.array([shapely.to_wkb(shapely.Point(8, 47))])
+    no_text = pa.array([b"\xff"]).view(pa.string())
+    for values in (pa.array([2**63], pa.uint64()), no_text):
+        batch = pa.record_batch({"size": values, "geometry": point})
+        with pytest.raises(VectorRejected, match="the column 'size' has values that cannot be stored"):
+            LayerCleaner(batch.schema, "geometry", crs).clean(batch)
 
 
 def test_the_curve_is_that_of_hilbert() -> None:

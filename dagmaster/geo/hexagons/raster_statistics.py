@@ -9,6 +9,7 @@ import pyarrow as pa
 import shapely
 from exactextract import exact_extract
 from exactextract.feature import JSONFeatureSource
+from exactextract.raster import RasterioRasterSource
 from pydantic import BaseModel
 from pyproj import Transformer
 from shapely.geometry import mapping, shape
@@ -83,13 +84,9 @@ def _measure(dataset: Any, numbers: Any, statistics: Sequence[str], band: int) -
         {"type": "Feature", "properties": {_ROW: row}, "geometry": mapping(shapes[row])} for row in rows.tolist()
     ]
     source = JSONFeatureSource(features, srs_wkt=dataset.crs.to_wkt())
-    names = [f"band_{band}_{name}" if dataset.count > 1 else name for name in statistics]
-    results = exact_extract(dataset, source, list(statistics), include_cols=[_ROW])
+    results = exact_extract(RasterioRasterSource(dataset, band), source, list(statistics), include_cols=[_ROW])
     return [
-        {
-            INDEX: int(numbers[values[_ROW]]),
-            **{plain: values[name] for plain, name in zip(statistics, names, strict=True)},
-        }
+        {INDEX: int(numbers[values[_ROW]]), **{name: values[name] for name in statistics}}
         for values in (result["properties"] for result in results)
-        if values[names[statistics.index("count")]]
+        if values["count"]
     ]

@@ -101,10 +101,7 @@ class LayerCleaner:
             self._corners[:2] = np.minimum(self._corners[:2], boxes[:, :2].min(axis=0))
             self._corners[2:] = np.maximum(self._corners[2:], boxes[:, 2:].max(axis=0))
         kept = batch.take(pa.array(places)) if len(places) < batch.num_rows else batch
-        columns = [
-            simplify_column(kept.column(source), self.schema.field(number).type)
-            for number, source in enumerate(self._sources)
-        ]
+        columns = [self._column(kept, number) for number in range(len(self._sources))]
         middle_x, middle_y = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2
         return pa.RecordBatch.from_arrays(
             [
@@ -115,6 +112,13 @@ class LayerCleaner:
             ],
             schema=self.schema,
         )
+
+    def _column(self, batch: Any, number: int) -> Any:
+        name = self._sources[number]
+        try:
+            return simplify_column(batch.column(name), self.schema.field(number).type)
+        except pa.ArrowInvalid as error:
+            raise VectorRejected(f"the column {name[:80]!r} has values that cannot be stored: {error}") from error
 
 
 def boxes_array(boxes: Any) -> Any:

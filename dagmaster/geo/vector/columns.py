@@ -65,8 +65,9 @@ def simple_type(kind: Any) -> Any:
 
 
 def simplify_column(values: Any, kind: Any) -> Any:
-    """The values in this type, which is the simple type of theirs."""
+    """The values in this type, which is the simple type of theirs. Raises ArrowInvalid for what does not fit."""
     source = values.type
+    values.validate(full=True)  # Readers pass on bytes that are no UTF-8.
     if pa.types.is_nested(source):
         return pa.array([None if value is None else _to_json(value) for value in values.to_pylist()], kind)
     # Seconds are cut to microseconds, and uint64 may be too large for PostgreSQL: that must fail, not wrap.

@@ -1,9 +1,9 @@
 """From a stranger's file to the files that are kept of it: GeoParquet and the tiles of its preview."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from hashlib import file_digest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import BaseModel
@@ -51,10 +51,10 @@ def prepare(
 
     `assigned_crs` is what the sender says; it must not contradict the file. Raises UnreadableVector or VectorRejected.
     """
-    work = target.with_name(f".{target.stem}.work")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Of this call alone: an attempt that is believed dead and is not must not disturb the next one.
+    with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as folder:
+        work = Path(folder)
         opened = open_source(source, work, encoding=encoding)
         with read_layer(opened, layer) as read:
             crs = settle_crs(read.crs, assigned_crs)
@@ -62,11 +62,12 @@ def prepare(
             sorter = FeatureSorter(work / "features.arrow", cleaner.schema)
             _sort(read, cleaner, sorter, on_progress)
         report = _report(opened, read, crs, cleaner).check()
-        chunks, preview = _write(report, cleaner, sorter, chunk_rows, target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    tiles = StoredFile.of(preview_path(target))
-    return LayerFiles(report=report, parquet=StoredFile.of(target), pmtiles=tiles, preview=preview, chunks=chunks)
+        made = work / "layer.parquet"
+        chunks, preview = _write(report, cleaner, sorter, chunk_rows, made)
+        parquet, tiles = StoredFile.of(made), StoredFile.of(preview_path(made))
+        preview_path(made).replace(preview_path(target))
+        made.replace(target)
+    return LayerFiles(report=report, parquet=parquet, pmtiles=tiles, preview=preview, chunks=chunks)
 
 
 def preview_path(parquet: Path) -> Path:
@@ -124,11 +125,5 @@ def _write(
             chunks.append(chunk)
             yield (geometries.promoted(table, GEOMETRY) if has_mixture else table).cast(schema)
 
-    part = target.with_name(f".{target.name}.part")
-    try:
-        geoparquet.write(part, schema, row_groups())
-        preview = preview_tiles.write_preview(part, preview_path(target), report.geometry_types)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return chunks, preview
+    geoparquet.write(target, schema, row_groups())
+    return chunks, preview_tiles.write_preview(target, preview_path(target), report.geometry_types)

@@ -64,7 +64,6 @@ def write_preview(parquet: Path, target: Path, geometry_types: Sequence[str]) ->
         table = _every(file, step)
     corners = [table.column(BBOX).combine_chunks().field(corner).to_numpy() for corner in CORNERS]
     max_zoom = choose_max_zoom(np.column_stack(corners))
-    target.unlink(missing_ok=True)
     write_arrow(
         table.drop_columns([BBOX]),
         target,
