@@ -73,12 +73,45 @@ class StacItems(StacReply):
     number_returned: int = Field(alias="numberReturned")
 
 
+class StacQueryables(StacReply):
+    """A JSON schema of the properties that filters may name. Others are null where an item does not have them."""
+
+    schema_id: str = Field(alias="$schema")
+    id: str = Field(alias="$id")
+    type: Literal["object"] = "object"
+    title: str
+    properties: dict[str, Json]
+    additional_properties: bool = Field(default=True, alias="additionalProperties")
+
+
+class StacSort(Body):
+    field: Annotated[str, Field(min_length=1, max_length=200)]
+    direction: Literal["asc", "desc"] = "asc"
+
+
+class StacFields(Body):
+    """Which fields of the items are returned, such as `properties.datetime`."""
+
+    include: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] | None = None
+    exclude: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] | None = None
+
+
 class StacSearch(Body):
     """Conditions that all hold. `token` is that of the link `next` of the page before."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     collections: Annotated[list[str], Field(max_length=100)] | None = None
     ids: Annotated[list[str], Field(max_length=1000)] | None = None
     bbox: Annotated[list[float], Field(min_length=4, max_length=6)] | None = None
+    intersects: Json | None = Field(default=None, description="a GeoJSON geometry; not together with bbox")
     datetime: Annotated[str, Field(max_length=100)] | None = None
+    filter: Json | Annotated[str, Field(max_length=4000)] | None = Field(
+        default=None, description="CQL2, as JSON or as text"
+    )
+    filter_lang: Literal["cql2-json", "cql2-text"] | None = Field(default=None, alias="filter-lang")
+    filter_crs: Literal["http://www.opengis.net/def/crs/OGC/1.3/CRS84"] | None = Field(default=None, alias="filter-crs")
+    sortby: Annotated[list[StacSort], Field(max_length=3)] | None = None
+    fields: StacFields | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 10
     token: Annotated[str, Field(max_length=2000)] | None = None

@@ -1,12 +1,17 @@
 """The catalogue: STAC collections and items of versions, as far as a caller may see them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypedDict
+from itertools import zip_longest
+from typing import Any, Final, TypedDict
+
+import orjson
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch_as
+
+SORT_KEYS: Final = ("first", "second", "third")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,36 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ItemFilter:
-    """Conditions that all hold. `bbox` is west, south, east, north; west is greater across the antimeridian."""
+    """Conditions that all hold. `bbox` is west, south, east, north; west is greater across the antimeridian.
+
+    `condition` is a jsonpath predicate on the item, `condition_values` are its variables.
+    """
 
     collections: Sequence[str] | None = None
     ids: Sequence[str] | None = None
     bbox: tuple[float, float, float, float] | None = None
     first_at: datetime | None = None
     last_at: datetime | None = None
+    condition: str | None = None
+    condition_values: Mapping[str, Any] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "collections": list(self.collections) if self.collections is not None else None,
+            "ids": list(self.ids) if self.ids is not None else None,
+            "bounds": _box(self.bbox) if self.bbox is not None else None,
+            "during": _range(self.first_at, self.last_at),
+            "condition": self.condition,
+            "condition_values": orjson.dumps(dict(self.condition_values)).decode(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """The path of a field in an item."""
+
+    path: Sequence[str]
+    descends: bool = False
 
 
 class ItemRow(TypedDict):
@@ -71,16 +99,24 @@ async def search_items(
     """The latest first."""
     values = {
         **scope.values(),
-        "collections": list(where.collections) if where.collections is not None else None,
-        "ids": list(where.ids) if where.ids is not None else None,
-        "bounds": _box(where.bbox) if where.bbox is not None else None,
-        "during": _range(where.first_at, where.last_at),
+        **where.values(),
         "after_at": after.at if after else None,
         "after_collection": after.collection_id if after else None,
         "after_id": after.item_id if after else None,
         "limit": limit,
     }
     return await fetch_as(conn, ItemRow, "search_stac_items", values)
+
+
+async def search_sorted_items(
+    conn: Connection, scope: Scope, where: ItemFilter, keys: Sequence[SortKey], *, offset: int, limit: int
+) -> list[ItemRow]:
+    """By at most three fields, as many as SORT_KEYS names."""
+    values: dict[str, Any] = {**scope.values(), **where.values(), "offset": offset, "limit": limit}
+    for name, key in zip_longest(SORT_KEYS, keys):
+        values[f"{name}_field"] = list(key.path) if key else []
+        values[f"{name}_descends"] = key.descends if key else None
+    return await fetch_as(conn, ItemRow, "search_sorted_stac_items", values)
 
 
 async def list_collections(

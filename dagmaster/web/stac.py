@@ -1,24 +1,29 @@
-"""Searches and documents of the STAC API: what is asked for, and the links of what is found."""
+"""Documents of the STAC API, and the links between them."""
 
-import math
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as NotBase64
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-import orjson
-
-from dagmaster.errors import Invalid
-from dagmaster.schemas.stac import StacCollection, StacItem, StacLink, StacSearch
-from dagmaster.store.stac_items import CollectionRow, ItemFilter, ItemRow, Place
+from dagmaster.schemas.stac import StacCollection, StacFields, StacItem, StacLink
+from dagmaster.store.stac_items import CollectionRow, ItemRow
 
 STAC_VERSION: Final = "1.1.0"
 JSON: Final = "application/json"
 GEOJSON: Final = "application/geo+json"
-OPEN: Final = ("", "..")
+# What an item has where a caller names the fields that it needs, and leaves these out of no list.
+BASIC_FIELDS: Final = (
+    "type",
+    "stac_version",
+    "id",
+    "collection",
+    "geometry",
+    "bbox",
+    "links",
+    "assets",
+    "properties.datetime",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,72 +49,13 @@ class Urls:
         return f"{self.base}/assets/{quote(asset_id, safe='')}/service?version={ordinal}"
 
 
-def parse_search(search: StacSearch) -> ItemFilter:
-    """Raises Invalid."""
-    first_at, last_at = parse_interval(search.datetime) if search.datetime else (None, None)
-    return ItemFilter(
-        collections=search.collections,
-        ids=search.ids,
-        bbox=parse_bbox(search.bbox) if search.bbox is not None else None,
-        first_at=first_at,
-        last_at=last_at,
-    )
-
-
-def parse_bbox(numbers: Sequence[float]) -> tuple[float, float, float, float]:
-    """Of six numbers, heights are left out."""
-    if len(numbers) not in (4, 6) or not all(map(math.isfinite, numbers)):
-        raise Invalid("bbox: must be west, south, east, north in degrees")
-    west, south, east, north = numbers if len(numbers) == 4 else (numbers[0], numbers[1], numbers[3], numbers[4])
-    if not (-180 <= west <= 180 and -180 <= east <= 180 and -90 <= south <= north <= 90):
-        raise Invalid(
-            "bbox: must be west, south, east, north in degrees, with south not above north; west is greater than east "
-            "across the antimeridian"
-        )
-    return west, south, east, north
-
-
-def parse_interval(text: str) -> tuple[datetime | None, datetime | None]:
-    """A moment, or two with a slash between; `..` is open."""
-    first, slash, last = text.partition("/")
-    if not slash:
-        moment = _moment(first)
-        return moment, moment
-    start = None if first in OPEN else _moment(first)
-    end = None if last in OPEN else _moment(last)
-    if (start is None and end is None) or (start and end and start > end):
-        raise Invalid("datetime: an interval has a beginning or an end, and does not end before it begins")
-    return start, end
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Invalid("datetime: must be in RFC 3339, such as 2026-05-01T00:00:00Z, or an interval FROM/TO") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def encode_token(row: ItemRow) -> str:
-    place = [row["at"].isoformat(), row["collection_id"], row["item_id"]]
-    return urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
-
-
-def decode_token(token: str) -> Place:
-    try:
-        at, collection_id, item_id = orjson.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        return Place(datetime.fromisoformat(at), str(collection_id), str(item_id))
-    except (ValueError, TypeError, NotBase64) as error:
-        raise Invalid("token: must be that of the link `next` of another page") from error
-
-
 def link(rel: str, href: str, media_type: str = JSON, **more: Any) -> StacLink:
     return StacLink(rel=rel, href=href, type=media_type, **more)
 
 
-def next_page(url: str, rows: Sequence[ItemRow], query: dict[str, str]) -> StacLink:
+def next_page(url: str, query: dict[str, str], token: str) -> StacLink:
     """For searches by GET: the same query with a token."""
-    return link("next", f"{url}?{urlencode({**query, 'token': encode_token(rows[-1])})}", GEOJSON, method="GET")
+    return link("next", f"{url}?{urlencode({**query, 'token': token})}", GEOJSON, method="GET")
 
 
 def item_reply(row: ItemRow, urls: Urls) -> StacItem:
@@ -169,3 +115,33 @@ def _extent(row: CollectionRow) -> list[float]:
     if east - west >= 360:
         west, east = -180.0, 180.0
     return [west, south, east - 360 if east > 180 else east, north]
+
+
+def select_fields(document: dict[str, Any], fields: StacFields) -> dict[str, Any]:
+    """Fields that are included are added to the basic ones; without any, all are there but those that are excluded."""
+    selected = document
+    if fields.include is not None or not fields.exclude:
+        selected = _picked(document, [*BASIC_FIELDS, *(fields.include or ())])
+    for name in fields.exclude or ():
+        selected = _without(selected, name)
+    return selected
+
+
+def _picked(document: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    picked: dict[str, Any] = {}
+    for name in names:
+        outer, _, inner = name.partition(".")
+        if not inner and outer in document:
+            picked[outer] = document[outer]
+        elif isinstance(document.get(outer), dict) and inner in document[outer]:
+            picked[outer] = {**picked.get(outer, {}), inner: document[outer][inner]}
+    return picked
+
+
+def _without(document: dict[str, Any], name: str) -> dict[str, Any]:
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return {key: value for key, value in document.items() if key != outer}
+    if not isinstance(document.get(outer), dict):
+        return document
+    return {**document, outer: {key: value for key, value in document[outer].items() if key != inner}}

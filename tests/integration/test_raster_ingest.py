@@ -134,6 +134,16 @@ def drive(url: str, bbox: list[float]) -> dict[str, list[pystac.Item]]:
         "elsewhere": list(client.search(bbox=[0, 0, 1, 1]).items()),
     }
     assert [item.id for item in found["by_get"]] == [item.id for item in found["all"]]
+    point = {"type": "Point", "coordinates": [(bbox[0] + bbox[2]) / 2, (bbox[1] + bbox[3]) / 2]}
+    for method in ("GET", "POST"):
+        matching = client.search(
+            method=method, intersects=point, filter="\"platform:dataset_id\" = 'dem'", filter_lang="cql2-text"
+        )
+        assert [item.id for item in matching.items()] == [item.id for item in found["old"]], method
+        oldest = client.search(method=method, sortby="+properties.datetime", limit=1)
+        assert [item.id for item in oldest.items()] == [item.id for item in reversed(found["all"])], method
+        [lean, _] = client.search(method=method, fields=["id", "-assets"]).items_as_dicts()
+        assert "assets" not in lean and "platform:dataset_id" not in lean["properties"]
     for item in found["all"]:
         pystac.Item.from_dict({**item.to_dict(), "stac_extensions": []}).validate()
         assert (client.search(ids=[item.id]).item_collection_as_dict())["features"][0]["id"] == item.id

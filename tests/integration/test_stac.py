@@ -1,9 +1,11 @@
 """The catalogue shows the items of approved and cleared versions, to whom it may, and finds them by place and time."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import Any
+from urllib.parse import urlencode
 
 import psycopg
 import pytest
@@ -21,7 +23,8 @@ from dagmaster.store.assets import get_asset
 from dagmaster.store.connect import Connection
 from dagmaster.store.stac_collections import Collection, add_collection, lock_collection, remove_collection
 from dagmaster.store.stac_items import ItemFilter, search_items
-from dagmaster.web.stac import decode_token, parse_bbox, parse_interval
+from dagmaster.web.cql2_text import parse_text
+from dagmaster.web.stac_search import decode_token, parse_bbox, parse_interval
 
 COLLECTION = {"type": "Collection", "stac_version": "1.1.0", "id": "c", "description": "d", "license": "other"}
 
@@ -137,8 +140,6 @@ async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
             assert await found(it, query) == expected, query
         for text in ("yesterday", "../..", "2026-06-01T00:00:00Z/2026-05-01T00:00:00Z"):
             await it.get(f"/stac/search?datetime={text}", 422)
-        body = await it.post("/stac/search", {"intersects": {}}, 422)
-        assert "intersects" in body["detail"]
         collection = await it.get("/stac/collections/c")
         assert collection["extent"]["temporal"]["interval"] == [["2026-05-01T00:00:00Z", "2026-08-31T00:00:00Z"]]
         validate_dict(collection)
@@ -169,6 +170,126 @@ async def test_pages_follow_each_other_without_gaps(dsn: str) -> None:
 
 def _by_time(one: dict[str, Any]) -> tuple[str, str]:
     return one["properties"]["datetime"], one["id"]
+
+
+CLOUDS: list[dict[str, Any]] = [
+    item("clear", properties={"datetime": "2026-05-01T00:00:00Z", "cloud": 5, "sensor": "alpha-1", "is_raw": True}),
+    item("hazy", properties={"datetime": "2026-05-02T00:00:00Z", "cloud": 40, "sensor": "alpha-2"}),
+    item("dull", properties={"datetime": "2026-05-03T00:00:00Z", "cloud": 90, "sensor": "Beta%"}),
+    item("blank", properties={"datetime": "2026-05-04T00:00:00Z", "cloud": None}),
+]
+FILTERS = {
+    "cloud < 50": ["clear", "hazy"],
+    "50 > cloud": ["clear", "hazy"],
+    "cloud <> 40": ["clear", "dull"],
+    "NOT (cloud < 50)": ["dull"],
+    "NOT (cloud = 40 OR sensor LIKE 'alpha%')": ["dull"],
+    "NOT (cloud > 100 AND sensor = 'x')": ["clear", "dull", "hazy"],
+    "cloud BETWEEN 5 AND 40": ["clear", "hazy"],
+    "cloud NOT BETWEEN 5 AND 40": ["dull"],
+    "cloud IN (5, 90)": ["clear", "dull"],
+    "cloud NOT IN (5, 90)": ["hazy"],
+    "cloud IS NULL": ["blank"],
+    "sensor IS NULL": ["blank"],
+    "cloud IS NOT NULL": ["clear", "dull", "hazy"],
+    "unknown > 1 OR cloud = 5": ["clear"],
+    "NOT (unknown > 1)": [],
+    "sensor LIKE 'alpha-_'": ["clear", "hazy"],
+    "sensor NOT LIKE '%2'": ["clear", "dull"],
+    "sensor LIKE 'alpha.*'": [],
+    "is_raw = TRUE": ["clear"],
+    "id = 'dull' AND collection = 'c'": ["dull"],
+    "cloud = '5'": [],
+    "datetime >= TIMESTAMP('2026-05-02T02:00:00+02:00')": ["blank", "dull", "hazy"],
+    'properties.cloud = 5 OR "cloud" = 90': ["clear", "dull"],
+}
+
+
+async def test_items_are_found_by_their_properties(dsn: str) -> None:
+    async with site(dsn) as it:
+        await deliver_version(it, stac_items=CLOUDS)
+        for text, expected in FILTERS.items():
+            assert await found(it, urlencode({"filter": text})) == expected, text
+            body = {"filter": parse_text(text), "filter-lang": "cql2-json"}
+            page = await it.post("/stac/search", body)
+            assert sorted(feature["id"] for feature in page["features"]) == expected, text
+        answer = await it.get("/stac/search?filter=cloud%20~%205", 422)
+        assert "filter: '~ 5' at character 7 cannot be read" in answer["detail"]
+        queryables = await it.get("/stac/collections/c/queryables")
+        assert "datetime" in queryables["properties"]
+
+
+async def test_items_are_sorted_and_paged_in_that_order(dsn: str) -> None:
+    async with site(dsn) as it:
+        await deliver_version(it, stac_items=CLOUDS)
+        for sortby, expected in {
+            "cloud": ["clear", "hazy", "dull", "blank"],
+            "-cloud": ["dull", "hazy", "clear", "blank"],
+            "-is_raw,-properties.cloud": ["clear", "dull", "hazy", "blank"],
+            "collection,-id": ["hazy", "dull", "clear", "blank"],
+        }.items():
+            seen: list[str] = []
+            path = f"/stac/search?limit=3&sortby={sortby}"
+            while path:
+                page = await it.get(path)
+                seen += [feature["id"] for feature in page["features"]]
+                path = next((link["href"] for link in page["links"] if link["rel"] == "next"), "")
+            assert seen == expected, sortby
+        await it.get("/stac/search?sortby=a,b,c,d", 422)
+        first = await it.get("/stac/search?limit=1")
+        [following] = [link["href"] for link in first["links"] if link["rel"] == "next"]
+        await it.get(f"{following}&sortby=cloud", 422)
+
+
+async def test_items_are_found_by_the_geometry_that_they_intersect(dsn: str) -> None:
+    triangle = {"type": "Polygon", "coordinates": [[[0, 0], [10, 0], [0, 10], [0, 0]]]}
+    fiji = {
+        "type": "MultiPolygon",
+        "coordinates": [
+            [[[177, -20], [180, -20], [180, -15], [177, -15], [177, -20]]],
+            [[[-180, -20], [-178, -20], [-178, -15], [-180, -15], [-180, -20]]],
+        ],
+    }
+    many = [item(f"t{number}", (0, 0, 10, 10), geometry=triangle) for number in range(5)]
+    items = [*many, item("fiji", (177, -20, -178, -15), geometry=fiji), item("boxed", (0, 0, 10, 10))]
+    names = [one["id"] for one in many]
+    async with site(dsn) as it:
+        await deliver_version(it, stac_items=items)
+        for geometry, expected in (
+            ({"type": "Point", "coordinates": [1, 1]}, names),
+            ({"type": "Point", "coordinates": [9, 9]}, []),
+            ({"type": "LineString", "coordinates": [[5, 9], [9, 5]]}, []),
+            ({"type": "LineString", "coordinates": [[4, 9], [4, -5]]}, names),
+            ({"type": "Point", "coordinates": [-179, -18]}, ["fiji"]),
+            ({"type": "Polygon", "coordinates": [[[179, -18], [183, -18], [183, -17], [179, -18]]]}, ["fiji"]),
+        ):
+            body = {"intersects": geometry, "limit": 100}
+            page = await it.post("/stac/search", body)
+            assert sorted(feature["id"] for feature in page["features"]) == expected, geometry
+            assert await found(it, urlencode({"intersects": json.dumps(geometry)})) == expected
+        body = {"intersects": {"type": "Point", "coordinates": [1, 1]}, "limit": 2}
+        first = await it.post("/stac/search", body)
+        [following] = [link for link in first["links"] if link["rel"] == "next"]
+        second = await it.post("/stac/search", {**body, **following["body"]})
+        assert len({feature["id"] for page in (first, second) for feature in page["features"]}) == 4
+        answer = await it.post("/stac/search", {"intersects": {}}, 422)
+        assert "intersects: must be a GeoJSON geometry" in answer["detail"]
+        await it.post("/stac/search", {**body, "bbox": [0, 0, 1, 1]}, 422)
+
+
+async def test_callers_choose_the_fields_of_items(dsn: str) -> None:
+    async with site(dsn) as it:
+        await deliver_version(it, stac_item=CLOUDS[0])
+        basic = {"type", "stac_version", "id", "collection", "bbox", "links", "assets", "properties"}
+        for fields, names, properties in (
+            ("properties.cloud", basic, {"datetime", "cloud"}),
+            ("-links,-assets", basic - {"links", "assets"}, {"datetime", "cloud", "sensor", "is_raw"}),
+            ("id,-properties,-bbox", basic - {"properties", "bbox"}, set()),
+            ("-properties.cloud", basic, {"datetime", "sensor", "is_raw"}),
+        ):
+            page = (await it.client.get(f"/stac/search?fields={fields}")).json()
+            [feature] = page["features"]
+            assert (set(feature), set(feature.get("properties", {}))) == (names, properties), fields
 
 
 async def test_each_caller_sees_what_it_may(dsn: str) -> None:

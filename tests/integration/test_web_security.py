@@ -138,6 +138,8 @@ DECIDED: dict[str, Any] = {
     "GET /tiles/{asset_id}/{path:path}": ALL,
     "GET /stac": ALL,  # It shows each caller what it may see.
     "GET /stac/conformance": ALL,
+    "GET /stac/queryables": ALL,
+    "GET /stac/collections/{collection_id}/queryables": ALL,
     "GET /stac/collections": ALL,
     "GET /stac/collections/{collection_id}": ALL,
     "GET /stac/collections/{collection_id}/items": ALL,

@@ -12,19 +12,40 @@ WHERE (
     AND (:platform_id::text IS NULL OR a.platform_id = :platform_id)
 )
 
--- search_stac_items --
--- The latest first. Boxes that cross the antimeridian go on beyond 180 degrees, so each is compared on both sides of it.
-SELECT i.collection_id, i.item_id, i.asset_id, i.version_ordinal, lower(i.during) AS at, i.content
+-- {matching_stac_items} --
+-- Those that meet all conditions. Boxes that cross the antimeridian go on beyond 180 degrees, so each is compared on both
+-- sides of it.
 {seen_stac_items}
     AND (:collections::text[] IS NULL OR i.collection_id = ANY (:collections::text[]))
     AND (:ids::text[] IS NULL OR i.item_id = ANY (:ids::text[]))
     AND (:bounds::box IS NULL OR i.bounds && :bounds::box OR i.bounds && :bounds::box + point(360, 0)
         OR i.bounds && :bounds::box - point(360, 0))
     AND (:during::tstzrange IS NULL OR i.during && :during::tstzrange)
+    AND (:condition::text IS NULL
+        OR jsonb_path_match(i.content, :condition::text::jsonpath, :condition_values::jsonb, silent => true))
+
+-- search_stac_items --
+-- The latest first.
+SELECT i.collection_id, i.item_id, i.asset_id, i.version_ordinal, lower(i.during) AS at, i.content
+{matching_stac_items}
     AND (:after_at::timestamptz IS NULL
         OR (lower(i.during), i.collection_id, i.item_id) < (:after_at::timestamptz, :after_collection::text, :after_id::text))
 ORDER BY lower(i.during) DESC, i.collection_id DESC, i.item_id DESC
 LIMIT :limit;
+
+-- search_sorted_stac_items --
+-- By up to three fields of the items, each up or down; those without the field last.
+SELECT i.collection_id, i.item_id, i.asset_id, i.version_ordinal, lower(i.during) AS at, i.content
+{matching_stac_items}
+ORDER BY
+    CASE WHEN NOT :first_descends::boolean THEN NULLIF(i.content #> :first_field::text[], 'null') END ASC NULLS LAST,
+    CASE WHEN :first_descends::boolean THEN NULLIF(i.content #> :first_field::text[], 'null') END DESC NULLS LAST,
+    CASE WHEN NOT :second_descends::boolean THEN NULLIF(i.content #> :second_field::text[], 'null') END ASC NULLS LAST,
+    CASE WHEN :second_descends::boolean THEN NULLIF(i.content #> :second_field::text[], 'null') END DESC NULLS LAST,
+    CASE WHEN NOT :third_descends::boolean THEN NULLIF(i.content #> :third_field::text[], 'null') END ASC NULLS LAST,
+    CASE WHEN :third_descends::boolean THEN NULLIF(i.content #> :third_field::text[], 'null') END DESC NULLS LAST,
+    i.collection_id, i.item_id
+LIMIT :limit OFFSET :offset;
 
 -- list_stac_collections --
 -- Those that hold an item that the caller may see, with the extent of these items.

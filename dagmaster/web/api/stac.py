@@ -1,22 +1,27 @@
 """The catalogue as a STAC API: the items of approved versions that the caller may see."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse
 
 from dagmaster.errors import Invalid, NotFound
 from dagmaster.schemas.stac import (
     StacCollection,
     StacCollections,
     StacConformance,
+    StacFields,
     StacItem,
     StacItems,
     StacLanding,
     StacLink,
+    StacQueryables,
     StacSearch,
+    StacSort,
 )
 from dagmaster.store.connect import Connection
-from dagmaster.store.stac_items import CollectionRow, ItemFilter, ItemRow, Scope, list_collections, search_items
+from dagmaster.store.stac_items import SORT_KEYS, CollectionRow, ItemFilter, Scope, list_collections, search_items
 from dagmaster.web.access import EVERYBODY
 from dagmaster.web.assets import CatalogueScope
 from dagmaster.web.errors import documented
@@ -27,13 +32,12 @@ from dagmaster.web.stac import (
     STAC_VERSION,
     Urls,
     collection_reply,
-    decode_token,
-    encode_token,
     item_reply,
     link,
     next_page,
-    parse_search,
+    select_fields,
 )
+from dagmaster.web.stac_search import FoundPage, find_page, parse_search
 
 router = APIRouter(prefix="/stac", tags=["stac"])
 
@@ -42,12 +46,23 @@ CONFORMS_TO: Final = [
     "https://api.stacspec.org/v1.0.0/collections",
     "https://api.stacspec.org/v1.0.0/ogcapi-features",
     "https://api.stacspec.org/v1.0.0/item-search",
+    "https://api.stacspec.org/v1.0.0/item-search#filter",
+    "https://api.stacspec.org/v1.0.0/item-search#sort",
+    "https://api.stacspec.org/v1.0.0/item-search#fields",
+    "http://www.opengis.net/spec/ogcapi-features-3/1.0/conf/filter",
+    "http://www.opengis.net/spec/ogcapi-features-3/1.0/conf/queryables",
+    "http://www.opengis.net/spec/cql2/1.0/conf/cql2-text",
+    "http://www.opengis.net/spec/cql2/1.0/conf/cql2-json",
+    "http://www.opengis.net/spec/cql2/1.0/conf/basic-cql2",
+    "http://www.opengis.net/spec/cql2/1.0/conf/advanced-comparison-operators",
     "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf/core",
     "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf/oas30",
     "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf/geojson",
 ]
+QUERYABLES: Final = "http://www.opengis.net/def/rel/ogc/1.0/queryables"
 MAX_COLLECTIONS: Final = 1000
 SHOWN: Any = {"dependencies": [EVERYBODY], "response_model_exclude_none": True}
+SEARCHED: Any = {**SHOWN, "response_model": StacItems}
 FOUND: Any = {**SHOWN, "responses": documented(404)}
 
 Bbox = Annotated[str | None, Query(max_length=200, description="west,south,east,north in degrees.")]
@@ -55,6 +70,15 @@ Datetime = Annotated[str | None, Query(max_length=100, description="A moment in 
 PageSize = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
 Token = Annotated[str | None, Query(max_length=2000, description="That of the link `next` of the page before.")]
 Names = Annotated[str | None, Query(max_length=4000, description="Separated by commas.")]
+Intersects = Annotated[str | None, Query(max_length=100_000, description="A GeoJSON geometry; not with bbox.")]
+Filter = Annotated[str | None, Query(max_length=4000, description="CQL2, such as `eo:cloud_cover < 10`.")]
+FilterLang = Annotated[Literal["cql2-text", "cql2-json"], Query(alias="filter-lang")]
+FilterCrs = Annotated[
+    Literal["http://www.opengis.net/def/crs/OGC/1.3/CRS84"] | None,
+    Query(alias="filter-crs", description="The only one there is."),
+]
+Sortby = Annotated[str | None, Query(max_length=700, description="Up to three fields with commas; `-` sorts down.")]
+Fields = Annotated[str | None, Query(max_length=4000, description="Fields of items with commas; `-` leaves one out.")]
 
 
 async def urls_of(request: Request, services: Given) -> Urls:
@@ -81,6 +105,7 @@ async def get_stac_landing(urls: Addresses, scope: CatalogueScope, conn: Conn) -
             link("data", f"{urls.root}/collections"),
             link("search", f"{urls.root}/search", GEOJSON, method="GET"),
             link("search", f"{urls.root}/search", GEOJSON, method="POST"),
+            link(QUERYABLES, f"{urls.root}/queryables", "application/schema+json"),
             link("service-desc", f"{urls.base}/openapi.json", "application/vnd.oai.openapi+json;version=3.1"),
             *(link("child", urls.collection(row["collection_id"])) for row in rows),
         ],
@@ -124,10 +149,10 @@ async def list_stac_items(
     """List the items of a collection, latest first."""
     await _collection(conn, scope, collection_id)
     search = StacSearch(collections=[collection_id], bbox=_numbers(bbox), datetime=datetime, limit=limit, token=token)
-    rows, has_more = await _search(conn, scope, search)
+    found = await find_page(conn, scope, parse_search(search))
     url = urls.items(collection_id)
     query = _query(bbox=bbox, datetime=datetime, limit=str(limit))
-    return _page(rows, urls, url, [next_page(url, rows, query)] if has_more else [])
+    return _page(found, urls, url, [next_page(url, query, found.token)] if found.token else [])
 
 
 @router.get("/collections/{collection_id}/items/{item_id}", **FOUND)
@@ -141,7 +166,22 @@ async def get_stac_item(
     return item_reply(rows[0], urls)
 
 
-@router.get("/search", **SHOWN)
+@router.get("/queryables", **SHOWN)
+async def get_stac_queryables(urls: Addresses) -> StacQueryables:
+    """The properties that filters may name."""
+    return _queryables(f"{urls.root}/queryables")
+
+
+@router.get("/collections/{collection_id}/queryables", **FOUND)
+async def get_stac_collection_queryables(
+    collection_id: str, urls: Addresses, scope: CatalogueScope, conn: Conn
+) -> StacQueryables:
+    """The properties that filters of the items of a collection may name."""
+    await _collection(conn, scope, collection_id)
+    return _queryables(f"{urls.collection(collection_id)}/queryables")
+
+
+@router.get("/search", **SEARCHED)
 async def search_stac_items(
     urls: Addresses,
     scope: CatalogueScope,
@@ -149,35 +189,57 @@ async def search_stac_items(
     collections: Names = None,
     ids: Names = None,
     bbox: Bbox = None,
+    intersects: Intersects = None,
     datetime: Datetime = None,
+    filter: Filter = None,
+    filter_lang: FilterLang = "cql2-text",
+    filter_crs: FilterCrs = None,
+    sortby: Sortby = None,
+    fields: Fields = None,
     limit: PageSize = 10,
     token: Token = None,
-) -> StacItems:
-    """Search the items of all collections, latest first."""
+) -> Any:
+    """Search the items of all collections, latest first unless `sortby` says otherwise."""
     search = StacSearch(
         collections=_names(collections),
         ids=_names(ids),
         bbox=_numbers(bbox),
+        intersects=_json("intersects", intersects),
         datetime=datetime,
+        filter=_json("filter", filter) if filter_lang == "cql2-json" else filter,
+        sortby=_sorts(sortby),
+        fields=_fields(fields),
         limit=limit,
         token=token,
     )
-    rows, has_more = await _search(conn, scope, search)
+    found = await find_page(conn, scope, parse_search(search))
     url = f"{urls.root}/search"
-    query = _query(collections=collections, ids=ids, bbox=bbox, datetime=datetime, limit=str(limit))
-    return _page(rows, urls, url, [next_page(url, rows, query)] if has_more else [])
+    query = _query(
+        collections=collections,
+        ids=ids,
+        bbox=bbox,
+        intersects=intersects,
+        datetime=datetime,
+        filter=filter,
+        sortby=sortby,
+        fields=fields,
+        limit=str(limit),
+    )
+    if filter:
+        query["filter-lang"] = filter_lang
+    following = [next_page(url, query, found.token)] if found.token else []
+    return _selected(_page(found, urls, url, following), search.fields)
 
 
-@router.post("/search", **SHOWN)
-async def post_stac_search(body: StacSearch, urls: Addresses, scope: CatalogueScope, conn: Conn) -> StacItems:
-    """Search the items of all collections, latest first, by a body instead of a query."""
-    rows, has_more = await _search(conn, scope, body)
+@router.post("/search", **SEARCHED)
+async def post_stac_search(body: StacSearch, urls: Addresses, scope: CatalogueScope, conn: Conn) -> Any:
+    """Search the items of all collections by a body instead of a query."""
+    found = await find_page(conn, scope, parse_search(body))
     url = f"{urls.root}/search"
     following = []
-    if has_more:
-        token = {"token": encode_token(rows[-1])}
-        following = [link("next", url, GEOJSON, method="POST", merge=True, body=token)]
-    return _page(rows, urls, url, following)
+    if found.token:
+        following = [link("next", url, GEOJSON, method="POST", merge=True, body={"token": found.token})]
+    return _selected(_page(found, urls, url, following), body.fields)
 
 
 async def _collection(conn: Connection, scope: Scope, collection_id: str) -> CollectionRow:
@@ -187,19 +249,61 @@ async def _collection(conn: Connection, scope: Scope, collection_id: str) -> Col
     return rows[0]
 
 
-async def _search(conn: Connection, scope: Scope, search: StacSearch) -> tuple[list[ItemRow], bool]:
-    """One more than `limit` is asked for, to see whether there is more."""
-    after = decode_token(search.token) if search.token else None
-    rows = await search_items(conn, scope, parse_search(search), after=after, limit=search.limit + 1)
-    return rows[: search.limit], len(rows) > search.limit
-
-
-def _page(rows: list[ItemRow], urls: Urls, url: str, following: list[StacLink]) -> StacItems:
+def _page(found: FoundPage, urls: Urls, url: str, following: list[StacLink]) -> StacItems:
     return StacItems(
-        features=[item_reply(row, urls) for row in rows],
+        features=[item_reply(row, urls) for row in found.rows],
         links=[link("self", url, GEOJSON), link("root", urls.root, JSON), *following],
-        number_returned=len(rows),
+        number_returned=len(found.rows),
     )
+
+
+def _selected(page: StacItems, fields: StacFields | None) -> StacItems | JSONResponse:
+    """Items of which a caller has left out fields are no whole items any more: they are sent as they are."""
+    if fields is None:
+        return page
+    document = page.model_dump(mode="json", by_alias=True, exclude_none=True)
+    document["features"] = [select_fields(feature, fields) for feature in document["features"]]
+    return JSONResponse(document, media_type=GEOJSON)
+
+
+def _queryables(url: str) -> StacQueryables:
+    moment = {"type": "string", "format": "date-time"}
+    return StacQueryables(
+        schema_id="https://json-schema.org/draft/2020-12/schema",
+        id=url,
+        title="Properties of items",
+        properties={"id": {"type": "string"}, "collection": {"type": "string"}, "datetime": moment},
+    )
+
+
+def _json(name: str, text: str | None) -> dict[str, Any] | None:
+    if not text:
+        return None
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"{name}: must be JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise Invalid(f"{name}: must be a JSON object")
+    return document
+
+
+def _sorts(text: str | None) -> list[StacSort] | None:
+    names = _names(text)
+    if names is not None and len(names) > len(SORT_KEYS):
+        raise Invalid(f"sortby: at most {len(SORT_KEYS)} fields")
+    return [
+        StacSort(field=name.lstrip("+- ") or name, direction="desc" if name.startswith("-") else "asc")
+        for name in names or ()
+    ] or None
+
+
+def _fields(text: str | None) -> StacFields | None:
+    names = _names(text)
+    if names is None:
+        return None
+    included = [name.lstrip("+ ") for name in names if not name.startswith("-")]
+    return StacFields(include=included or None, exclude=[name[1:] for name in names if name.startswith("-")] or None)
 
 
 def _names(text: str | None) -> list[str] | None:

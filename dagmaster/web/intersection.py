@@ -1,0 +1,166 @@
+"""Whether two GeoJSON geometries touch, in the plane of degrees.
+
+The core install has no geometry library. Footprints have few corners, so each side of one is compared with each side
+of the other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from dagmaster.errors import Invalid
+
+MAX_POINTS: Final = 2000
+MAX_DEPTH: Final = 5
+
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+
+
+@dataclass(slots=True)
+class Shape:
+    """A geometry in its parts. Rings of polygons are among the `lines` too; the first ring of each is the outer one."""
+
+    points: list[Point] = field(default_factory=list)
+    lines: list[list[Point]] = field(default_factory=list)
+    polygons: list[list[list[Point]]] = field(default_factory=list)
+
+    @property
+    def corners(self) -> list[Point]:
+        """Of each part, one: a part without a crossing is wholly inside or wholly outside."""
+        return [*self.points, *(line[0] for line in self.lines)]
+
+    def moved(self, degrees: float) -> "Shape":
+        """Around the earth."""
+
+        def move(line: list[Point]) -> list[Point]:
+            return [(x + degrees, y) for x, y in line]
+
+        return Shape(
+            move(self.points), list(map(move, self.lines)), [list(map(move, rings)) for rings in self.polygons]
+        )
+
+    def all_points(self) -> Iterator[Point]:
+        yield from self.points
+        for line in self.lines:
+            yield from line
+
+
+def parse_shape(geometry: Any, max_points: int | None = MAX_POINTS) -> Shape:
+    """Raises Invalid for what is not a GeoJSON geometry."""
+    shape = Shape()
+    try:
+        _add(shape, geometry, 0)
+        count = sum(1 for _ in shape.all_points())
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise Invalid("intersects: must be a GeoJSON geometry with coordinates in degrees") from error
+    if not count or (max_points is not None and count > max_points):
+        raise Invalid(f"intersects: a geometry has 1 to {MAX_POINTS} points; this one has {count}")
+    return shape
+
+
+def _add(shape: Shape, geometry: Any, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError("too deep")
+    kind = geometry["type"]
+    if kind == "GeometryCollection":
+        for member in geometry["geometries"]:
+            _add(shape, member, depth + 1)
+        return
+    coordinates = geometry["coordinates"]
+    match kind:
+        case "Point":
+            shape.points.append(_point(coordinates))
+        case "MultiPoint":
+            shape.points += map(_point, coordinates)
+        case "LineString":
+            shape.lines.append(_line(coordinates))
+        case "MultiLineString":
+            shape.lines += map(_line, coordinates)
+        case "Polygon":
+            _add_polygon(shape, coordinates)
+        case "MultiPolygon":
+            for polygon in coordinates:
+                _add_polygon(shape, polygon)
+        case _:
+            raise ValueError(kind)
+
+
+def _point(position: Sequence[float]) -> Point:
+    x, y = float(position[0]), float(position[1])
+    if not (abs(x) <= 360 and abs(y) <= 90):
+        raise ValueError("not in degrees")
+    return x, y
+
+
+def _line(positions: Sequence[Sequence[float]]) -> list[Point]:
+    line = [_point(position) for position in positions]
+    if len(line) < 2:
+        raise ValueError("a line has two points or more")
+    return line
+
+
+def _add_polygon(shape: Shape, rings: Sequence[Sequence[Sequence[float]]]) -> None:
+    polygon = [_line(ring) for ring in rings]
+    if not polygon:
+        raise ValueError("a polygon has a ring")
+    shape.polygons.append(polygon)
+    shape.lines += polygon
+
+
+def bounds_of(shape: Shape) -> Box:
+    """West, south, east, north."""
+    points = list(shape.all_points())
+    return (
+        min(x for x, _ in points),
+        min(y for _, y in points),
+        max(x for x, _ in points),
+        max(y for _, y in points),
+    )
+
+
+def intersects(first: Shape, second: Shape) -> bool:
+    """Touching counts."""
+    return (
+        any(_is_inside(point, polygon) for point in first.corners for polygon in second.polygons)
+        or any(_is_inside(point, polygon) for point in second.corners for polygon in first.polygons)
+        or any(_cross(*one, *other) for one in _segments(first) for other in _segments(second))
+    )
+
+
+def _segments(shape: Shape) -> Iterator[tuple[Point, Point]]:
+    """Points are segments without length."""
+    for point in shape.points:
+        yield point, point
+    for line in shape.lines:
+        yield from pairwise(line)
+
+
+def _cross(a: Point, b: Point, c: Point, d: Point) -> bool:
+    """Whether the segments a-b and c-d have a point in common."""
+    if max(a[0], b[0]) < min(c[0], d[0]) or max(c[0], d[0]) < min(a[0], b[0]):
+        return False
+    if max(a[1], b[1]) < min(c[1], d[1]) or max(c[1], d[1]) < min(a[1], b[1]):
+        return False
+    return _side(a, b, c) * _side(a, b, d) <= 0 and _side(c, d, a) * _side(c, d, b) <= 0
+
+
+def _side(a: Point, b: Point, point: Point) -> float:
+    """Positive on the left of the way from a to b, negative on the right."""
+    return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])
+
+
+def _is_inside(point: Point, polygon: list[list[Point]]) -> bool:
+    """Of the outer ring, and of none of the holes."""
+    outer, *holes = polygon
+    return _is_in_ring(point, outer) and not any(_is_in_ring(point, hole) for hole in holes)
+
+
+def _is_in_ring(point: Point, ring: list[Point]) -> bool:
+    x, y = point
+    is_inside = False
+    for (x1, y1), (x2, y2) in zip(ring, [*ring[1:], ring[0]], strict=True):
+        if (y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1:
+            is_inside = not is_inside
+    return is_inside
