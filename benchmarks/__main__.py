@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 ... w10 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 ... w11 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import asyncio
@@ -24,6 +24,7 @@ from benchmarks import (
     w8_large,
     w9_raster,
     w10_vectors,
+    w11_serving,
 )
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
@@ -41,10 +42,11 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w8": w8_large.measure,
     "w9": w9_raster.measure,
     "w10": w10_vectors.measure,
+    "w11": w11_serving.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
-BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10", "idle")
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10", "w11", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,6 +21,9 @@ class Scale:
     large_submissions: tuple[int, int]
     polygons: int
     raster_side: int  # in pixels of four bytes
+    served_raster_side: int  # in pixels
+    catalogue_items: int
+    served_requests: int
 
 
 FULL = Scale(
@@ -38,6 +41,9 @@ FULL = Scale(
     large_submissions=(300, 3_900_000),
     polygons=100_000,
     raster_side=6_000,
+    served_raster_side=8192,
+    catalogue_items=20_000,
+    served_requests=300,
 )
 QUICK = Scale(
     repetitions=2,
@@ -54,4 +60,7 @@ QUICK = Scale(
     large_submissions=(20, 400_000),
     polygons=2_000,
     raster_side=2_500,
+    served_raster_side=1024,
+    catalogue_items=1_000,
+    served_requests=20,
 )
