@@ -53,6 +53,16 @@ def clickhouse_type(column: pa.ChunkedArray, name: str) -> str:
     return nullable_kind
 
 
+def clickhouse_types(schema: pa.Schema) -> dict[str, str]:
+    """For columns whose values are not known yet: nullable unless the schema says that they are not."""
+    check_names(schema.names)
+    return {
+        field.name: nullable(kind) if field.nullable else kind
+        for field in schema
+        for kind in [_stored_type(field.type, field.name)]
+    }
+
+
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows

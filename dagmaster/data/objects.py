@@ -16,6 +16,7 @@ from dagmaster.data.current import find_tables, get_data_context, using
 from dagmaster.data.engine import NO_LIMITS, Limits
 from dagmaster.data.export import write_file
 from dagmaster.data.expressions import Call, Expression, OnlyColumn, Operators, as_expression, listed, sort_keys
+from dagmaster.data.files import format_of
 from dagmaster.data.plans import (
     Aggregate,
     Distinct,
@@ -270,7 +271,8 @@ class Object(View):
     async def append(self, rows: Any, *, token: str | None = None) -> None:
         """Add the rows of a value or a View after the last one.
 
-        Rows of one token are added once: with one, a repeated attempt of a task adds nothing twice.
+        Rows of one token are added once. In a task they have one of their own, by the number of the append, so that the
+        next attempt adds nothing twice; pass a token if the attempts might not append in the same order.
         """
         table = await rows.collect() if isinstance(rows, View) else table_from_value(rows)
         await self.context.append(self.table_id, table, token)
@@ -328,6 +330,21 @@ class DataContext(TableStore):
     ) -> Object:
         """Store a scalar, a list, a dict of lists, records, or anything with an Arrow C stream."""
         return Object(await self.store_value(value, name=name, scope=scope), self)
+
+    async def create_object_from_url(
+        self,
+        url: str,
+        *,
+        format: Literal["parquet", "csv", "arrow"] | None = None,
+        name: str | None = None,
+        scope: Scope | str | None = None,
+    ) -> Object:
+        """Store the rows of a Parquet, CSV or Arrow file in the storage zones, or of a web server that is allowed."""
+        if self.fetch is None:
+            raise Conflict("files need the storage of the settings: use dagmaster.DataContext, or a task")
+        chosen = format_of(url, format)
+        async with self.fetch(url) as path:
+            return Object(await self.store_file(path, chosen, name=name, scope=scope), self)
 
     async def open(self, name: str, scope: Scope | str = Scope.GLOBAL) -> Object:
         """The Object of this name. Raises UnknownTable."""

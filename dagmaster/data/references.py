@@ -86,6 +86,9 @@ class Referable(ABC):
     @abstractmethod
     def plan(self) -> Any: ...
 
+    @abstractmethod
+    async def collect(self) -> Any: ...
+
     def reference(self) -> Reference:
         return reference_to(self.plan)
 

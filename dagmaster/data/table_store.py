@@ -4,21 +4,25 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dagmaster.data.arrow import clickhouse_type, table_from_value
+from dagmaster.data.arrow import clickhouse_type, clickhouse_types, table_from_value
 from dagmaster.data.catalog import Catalog, NewTable, Scope, StoredTable
 from dagmaster.data.engine import NO_LIMITS, Engine, Limits, Ticket, open_engine, use_ticket
+from dagmaster.data.files import opened_file
 from dagmaster.data.plans import Scan, tables_of, write_plan
 from dagmaster.data.sql import ROW_ID, Query, compile_rows, compile_stored, quote, table_name
 from dagmaster.errors import Conflict, Invalid, QueryCancelled, QueryFailed, UnknownTable
 from dagmaster.snowflakes import new_id
 
 T = TypeVar("T")
+# Opens the file of a URL on this machine. Raises for one that may not be read.
+Fetch = Callable[[str], AbstractAsyncContextManager[Path]]
 
 APPENDED_AT_ONCE = 1_000_000
 CANCELLED_POLL_SECONDS = 0.25
@@ -45,6 +49,10 @@ class TableStore:
         self._engine: Engine | None = None
         self._columns: dict[int, Mapping[str, str]] = {}
         self._temporary: dict[int, None] = {}
+        # The task that appends, whatever its attempt, and how many appends it has made.
+        self.appender: str | None = None
+        self._appends = 0
+        self.fetch: Fetch | None = None
         # Named by references from outside, and not admitted yet.
         self._received: set[int] = set()
         self._opening = threading.Lock()
@@ -74,6 +82,23 @@ class TableStore:
         await self._announced(new, store)
         return new.table_id
 
+    async def store_file(
+        self, path: Path, format: str, *, name: str | None = None, scope: Scope | str | None = None
+    ) -> int:
+        """Store the rows of a file, piece by piece; returns the id of the table."""
+        new = self._new_table(name, scope)
+
+        def store() -> None:
+            with opened_file(path, format) as file:
+                self._create(new.table_id, clickhouse_types(file.schema))
+                start = 0
+                for batch in file.batches:
+                    self._insert(new.table_id, pa.Table.from_batches([batch]), start, f"{new.table_id}:{start}")
+                    start += batch.num_rows
+
+        await self._announced(new, store)
+        return new.table_id
+
     async def store_plan(self, plan: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Run the plan once and store its rows; returns the id of the table."""
         await self.admit(plan)
@@ -91,7 +116,13 @@ class TableStore:
         return new.table_id
 
     async def append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
-        """Add rows after the last one. Those of one token are added once, however often that is tried."""
+        """Add rows after the last one. Those of one token are added once, however often that is tried.
+
+        Without a token, those of a task are known by the number of the append: its next attempt adds nothing twice.
+        """
+        if token is None and self.appender is not None:
+            self._appends += 1
+            token = f"{self.appender}:{self._appends}"
         await self.admit(Scan(table_id=table_id))
         types = await self.run(lambda: self.table_types(table_id))
         if set(rows.column_names) != set(types):

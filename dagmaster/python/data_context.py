@@ -1,8 +1,11 @@
 """Tables of programs and tasks, with their entries in the database."""
 
+import asyncio
 import atexit
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from threading import Lock
 
 from dagmaster.data.catalog import NewTable, Scope, StoredTable
@@ -10,6 +13,7 @@ from dagmaster.data.engine import Engine, Limits, folder_of, folder_url, locatio
 from dagmaster.data.objects import DataContext as BaseContext
 from dagmaster.python.context import session
 from dagmaster.settings import Settings, load_settings
+from dagmaster.storage import LocalFile, open_storage
 from dagmaster.store import data_objects
 
 FOLDER = "tables"
@@ -91,6 +95,22 @@ class DataContext(BaseContext):
         settings = load_settings()
         url = url or data_url(settings)
         super().__init__(url, catalog=DatabaseCatalog(location_of(url)), scope=scope, limits=limits_of(settings))
+        self.fetch = fetched
+
+
+@asynccontextmanager
+async def fetched(url: str) -> AsyncIterator[Path]:
+    """The file on this machine, as long as it is needed. Raises ReferenceRefused."""
+    storage = open_storage(load_settings())
+    location = storage.locate(url)
+    if isinstance(location, LocalFile):
+        yield storage.local_path(url)
+        return
+    with NamedTemporaryFile() as file:
+        async for chunk in storage.read(url):
+            await asyncio.to_thread(file.write, chunk)
+        file.flush()
+        yield Path(file.name)
 
 
 def data_url(settings: Settings) -> str:
@@ -119,7 +139,10 @@ def context_of_task(job_id: int, task_id: str) -> BaseContext:
     with _holding:
         if url not in _held:
             _held[url] = open_engine(url, limits)
-    return BaseContext(url, catalog=DatabaseCatalog(location_of(url), job_id, task_id, limits.tables), limits=limits)
+    catalog = DatabaseCatalog(location_of(url), job_id, task_id, limits.tables)
+    context = BaseContext(url, catalog=catalog, limits=limits)
+    context.appender, context.fetch = task_id.rpartition("_")[0], fetched
+    return context
 
 
 def url_at(location: str) -> str:

@@ -27,10 +27,10 @@ def map(callback: Callback, items: Items, chunk_size: int = CHUNK_SIZE, **kwargs
     """
     if chunk_size < 1:
         raise Invalid(f"chunk_size must be 1 or more, not {chunk_size}")
-    first = _first_parameter(callback)
+    first = first_parameter(callback)
     parts = [create_task(callback, {**kwargs, first: chunk}) for chunk in _chunks(items, chunk_size)]
     collector = Task(COLLECT, {"values": parts})
-    return Group(f"map {_label(callback)}", [*parts, collector], result=collector)
+    return Group(f"map {label_of(callback)}", [*parts, collector], result=collector)
 
 
 def reduce(callback: Callback, items: Iterable[Any] | Group, *, fan_in: int = FAN_IN, **kwargs: Any) -> Group:
@@ -41,13 +41,13 @@ def reduce(callback: Callback, items: Iterable[Any] | Group, *, fan_in: int = FA
     """
     if fan_in < 2:
         raise Invalid(f"fan_in must be 2 or more, not {fan_in}")
-    first = _first_parameter(callback)
+    first = first_parameter(callback)
     values, parts = _mapped(items) if isinstance(items, Group) else (_listed(items), [])
     tasks: list[Task] = []
     while len(values) > 1 or not tasks:
-        values = [create_task(callback, {**kwargs, first: some}) for some in _lists(values, fan_in) or [[]]]
+        values = [create_task(callback, {**kwargs, first: some}) for some in lists_of(values, fan_in) or [[]]]
         tasks += values
-    return Group(f"reduce {_label(callback)}", [*parts, *tasks], result=tasks[-1])
+    return Group(f"reduce {label_of(callback)}", [*parts, *tasks], result=tasks[-1])
 
 
 def _mapped(group: Group) -> tuple[Sequence[Any], list[Item]]:
@@ -71,10 +71,10 @@ def _chunks(items: Items, size: int) -> Iterable[Any]:
         case ObjectRef() | ViewRef():
             return _views(items, size)
         case _:
-            return _lists(_listed(items), size)
+            return lists_of(_listed(items), size)
 
 
-def _lists(values: Sequence[Any], size: int) -> list[list[Any]]:
+def lists_of(values: Sequence[Any], size: int) -> list[list[Any]]:
     return [list(values[start : start + size]) for start in range(0, len(values), size)]
 
 
@@ -90,7 +90,7 @@ def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
         yield view.model_copy(update={"offset": start, "limit": min(size, begin + view.limit - start)})
 
 
-def _first_parameter(callback: Callback) -> str:
+def first_parameter(callback: Callback) -> str:
     """Its name, as arguments are passed by name; a placeholder if only workers know the function."""
     handler = entry_point(callback)
     try:
@@ -106,5 +106,5 @@ def _first_parameter(callback: Callback) -> str:
     return parameters[0].name
 
 
-def _label(callback: Callback) -> str:
+def label_of(callback: Callback) -> str:
     return entry_point(callback).rpartition(":")[2]

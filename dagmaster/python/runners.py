@@ -1,9 +1,11 @@
 """Handlers that call the functions of tasks."""
 
+import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dagmaster.data.references import Referable
 from dagmaster.errors import Conflict
 from dagmaster.handlers import Handler, HandlerContext
 from dagmaster.model.added import RESULT_OF
@@ -25,7 +27,10 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
         async def run(ctx: HandlerContext) -> dict[str, Any]:
             async with TaskTables(ctx.job_id, ctx.task_id, ctx.cancelled) as tables:
                 args, kwargs = signature.read(ctx.params, ctx.logger.warning)
-                output = _output(await function(*args, **kwargs), signature)
+                if signature.arrow_parameters:
+                    kwargs = await _collected(kwargs, signature.arrow_parameters)
+                value = await function(*args, **kwargs)
+                output = _output(await _stored(value, tables) if _is_arrow(value) else value, signature)
                 await tables.keep_passed()
                 return output
     else:
@@ -33,7 +38,10 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
         def run(ctx: HandlerContext) -> dict[str, Any]:  # type: ignore[misc]
             with TaskTables(ctx.job_id, ctx.task_id, ctx.cancelled) as tables:
                 args, kwargs = signature.read(ctx.params, ctx.logger.warning)
-                output = _output(function(*args, **kwargs), signature)
+                if signature.arrow_parameters:
+                    kwargs = asyncio.run(_collected(kwargs, signature.arrow_parameters))
+                value = function(*args, **kwargs)
+                output = _output(asyncio.run(_stored(value, tables)) if _is_arrow(value) else value, signature)
                 tables.keep_passed_sync()
                 return output
 
@@ -42,6 +50,23 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     run.__wrapped__ = function  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature([Kind("ctx", Kind.POSITIONAL_ONLY)])  # type: ignore[attr-defined]
     return run
+
+
+async def _collected(kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The rows themselves for the parameters that want them."""
+    return {
+        name: await value.collect() if name in names and isinstance(value, Referable) else value
+        for name, value in kwargs.items()
+    }
+
+
+def _is_arrow(value: Any) -> bool:
+    """Whether it has rows that JSON could not hold: Arrow data, a Polars or a pandas frame."""
+    return hasattr(value, "__arrow_c_stream__")
+
+
+async def _stored(value: Any, tables: TaskTables) -> Referable:
+    return await tables.opened().create_object_from_value(value)
 
 
 def _output(value: Any, signature: Signature) -> dict[str, Any]:

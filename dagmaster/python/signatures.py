@@ -11,12 +11,13 @@ from typing import Any, get_type_hints
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
+from dagmaster import data
 from dagmaster.errors import Invalid, Misconfigured
 from dagmaster.handlers import Permanent
 from dagmaster.handlers.invocation import problems_of
 from dagmaster.handlers.schemas import schema_of
 from dagmaster.model.params import FIRST_PARAMETER
-from dagmaster.python.values import CONFIG, has_models, is_open, revive, type_name
+from dagmaster.python.values import CONFIG, has_models, is_arrow_table, is_open, revive, type_name
 
 Kind = inspect.Parameter
 EMPTY = inspect.Parameter.empty
@@ -121,6 +122,11 @@ class Signature:
             raise Permanent(f"{self.function.__qualname__} cannot be mapped: it needs a first parameter of its own")
         return {first.name if name == FIRST_PARAMETER else name: value for name, value in params.items()}
 
+    @cached_property
+    def arrow_parameters(self) -> Sequence[str]:
+        """Those that want the rows of a table themselves."""
+        return [parameter.name for parameter in self._named if is_arrow_table(self.hints[parameter.name])]
+
     def schema(self) -> Mapping[str, Any]:
         """The JSON Schema of the parameters, in order."""
         return schema_of(self._model)
@@ -160,7 +166,8 @@ class Signature:
         described: dict[str, Any] = {}
         for place, parameter in enumerate(self._named):
             hint = self.hints[parameter.name]
-            annotation = list[hint] if parameter.kind is Kind.VAR_POSITIONAL else hint  # type: ignore[valid-type]
+            hint = data.View if is_arrow_table(hint) else hint
+            annotation = list[hint] if parameter.kind is Kind.VAR_POSITIONAL else hint
             described[f"p{place}"] = (
                 annotation,
                 Field(... if self._is_needed(parameter) else None, alias=parameter.name),

@@ -100,6 +100,11 @@ def with_references(value: Any) -> Any:
             return value
 
 
+def is_arrow_table(annotation: Any) -> bool:
+    """By its name: the core does not load Arrow."""
+    return getattr(annotation, "__module__", "") == "pyarrow.lib" and getattr(annotation, "__name__", "") == "Table"
+
+
 def is_open(annotation: Any) -> bool:
     """Whether the annotation says nothing about the value."""
     return annotation is Any or annotation is object

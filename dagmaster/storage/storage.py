@@ -47,6 +47,12 @@ class Storage:
             raise StorageUnavailable(f"the server does not say how large {reference.partition('?')[0]} is")
         return source.size_bytes
 
+    async def read(self, reference: str) -> AsyncIterator[bytes]:
+        """The bytes of a file, in chunks."""
+        source = await self._source(self.locate(reference))
+        async for chunk in source.read(0):
+            yield chunk
+
     async def copy(self, source: str, target: str, on_progress: OnProgress | None = None) -> Copied:
         """Copy in chunks, with the checksum of all bytes. A copy to this machine continues where one was interrupted.
 

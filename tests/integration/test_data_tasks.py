@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from command_line import call as run_command
 from psycopg.rows import dict_row
+from pyarrow import csv, feather, parquet
 
-from dagmaster import JobFailed, apply, current_task, map, task, workflow
+from dagmaster import JobFailed, apply, current_task, map, map_table, reduce, task, workflow
 from dagmaster.data import Object, View, aggregates, col, get_data_context
 from dagmaster.data.table_store import TableStore
 from dagmaster.errors import TooLarge, UnknownTable
@@ -121,7 +122,9 @@ async def first_rows(view) -> list[int]:
 
 @workflow
 def selected(table_id: int) -> list[int]:
-    return first_rows({"object_type": "view", "table_id": table_id, "offset": 2, "limit": 3, "where": ["x", ">", 2]})
+    return first_rows.options(retries=0)(
+        {"object_type": "view", "table_id": table_id, "offset": 2, "limit": 3, "where": ["x", ">", 2]}
+    )
 
 
 def test_a_view_can_be_written_by_hand() -> None:
@@ -158,6 +161,103 @@ def squares_in_chunks(rows: int) -> list[int]:
 
 def test_a_table_is_mapped_in_chunks_and_collected_in_order() -> None:
     assert squares_in_chunks.run(10) == [number * number for number in range(10)]
+
+
+@task
+def halve(chunk: pa.Table, divisor: int) -> pa.Table:
+    return pa.table({"half": [x // divisor for x in chunk["x"].to_pylist()]})
+
+
+@task(retries=1, retry_delay=0.01)
+async def halve_at_second_try(chunk: View, divisor: int) -> View:
+    half = await chunk.select(half=(col("x") / divisor).cast("Int64")).materialize()
+    if current_task().retry_count == 0:
+        raise OSError("the first attempt fails after it has stored its rows")
+    return half.limit(1000)
+
+
+@task
+async def spread_table(rows: int, callback: str) -> Any:
+    numbers = await get_data_context().create_object_from_value(pa.table({"x": pa.array(range(0, 2 * rows, 2))}))
+    return await apply(await map_table(callback, numbers.where(col("x") >= 0), chunk_rows=4, divisor=2))
+
+
+@task
+async def rows_of(halves: Object) -> list[int]:
+    values: list[int] = (await halves.data())["half"]
+    return values
+
+
+@workflow
+def halves(rows: int, callback: str) -> list[int]:
+    return rows_of(spread_table(rows, callback))
+
+
+@pytest.mark.parametrize(("callback", "rows"), [(halve, 10), (halve_at_second_try, 6), (halve, 0)])
+def test_a_function_is_mapped_over_a_table_into_one_table(callback: Any, rows: int) -> None:
+    assert halves.run(rows, callback.handler) == list(range(rows))
+
+
+@task
+def smallest(parts: list[View]) -> View:
+    return parts[0].union(*parts[1:]).order_by("x").limit(2)
+
+
+@task
+async def spread_reduction(numbers: list[int]) -> Any:
+    table = await get_data_context().create_object_from_value({"x": numbers})
+    return await apply(reduce(smallest, await table.chunks(2), fan_in=2))
+
+
+@task
+async def values_of(view: View) -> list[int]:
+    values: list[int] = (await view.data())["x"]
+    return values
+
+
+@workflow
+def two_smallest(numbers: list[int]) -> list[int]:
+    return values_of(spread_reduction(numbers))
+
+
+def test_a_table_is_reduced_in_layers() -> None:
+    assert two_smallest.run([7, 3, 9, 1, 8, 2, 6, 5, 4]) == [1, 2]
+
+
+@task
+async def load_file(reference: str) -> list[Any]:
+    table = await get_data_context().create_object_from_url(reference)
+    return [table.schema(), await table.data()]
+
+
+@workflow
+def loaded(reference: str) -> list[Any]:
+    return load_file.options(retries=0)(reference)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "arrow"])
+def test_files_of_the_storage_become_tables(ending: str, tmp_path: Path) -> None:
+    folder = tmp_path / ".dagmaster" / "storage" / "bronze"
+    folder.mkdir(parents=True)
+    rows = pa.table({"x": pa.array([1, None, 3]), "s": ["a", "b,c", "d"]})
+    writers: dict[str, Any] = {"parquet": parquet.write_table, "csv": csv.write_csv, "arrow": feather.write_feather}
+    writers[ending](rows, str(folder / f"t.{ending}"))
+    types, data = loaded.run(f"bronze/t.{ending}")
+    assert types == {"x": "Nullable(Int64)", "s": "Nullable(String)"}
+    assert data == rows.to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("/etc/passwd.csv", "outside of the storage zones"),
+        ("https://example.com/t.csv", "not accepted"),
+        ("bronze/t.xls", "format='parquet', 'csv' or 'arrow'"),
+    ],
+)
+def test_other_files_are_refused(reference: str, problem: str) -> None:
+    with pytest.raises(JobFailed, match=problem):
+        loaded.run(reference)
 
 
 @task
@@ -202,7 +302,8 @@ def test_a_reaper_in_the_middle_of_a_map_takes_nothing_that_is_needed(monkeypatc
 @task(retries=2, retry_delay=0.01)
 async def flaky(sales: Object, name: str) -> int:
     log = await get_data_context().open(name)
-    await log.append(sales.select("x"), token=f"{current_task().job_id}:flaky")
+    await log.append(sales.select("x"))
+    await log.append(sales.select("x").limit(1))
     if current_task().retry_count == 0:
         raise OSError("the first attempt fails after its append")
     return await log.count()
@@ -221,7 +322,7 @@ def test_a_retry_finds_its_input_and_doubles_no_row() -> None:
             )
 
     asyncio.run(make())
-    assert retried.run("log") == 4
+    assert retried.run("log") == 5
 
 
 @task

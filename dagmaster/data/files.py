@@ -1,0 +1,69 @@
+"""Files of tables, read in pieces."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import csv, ipc, parquet
+
+from dagmaster.errors import Invalid
+
+FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".feather": "arrow"}
+BATCH_ROWS: Final = 500_000
+CSV_BLOCK_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def format_of(name: str, format: str | None = None) -> str:
+    """The format that is named, or that the name of the file ends with."""
+    chosen = format or FORMATS.get(Path(name.partition("?")[0]).suffix.lower())
+    if chosen not in FORMATS.values():
+        raise Invalid(
+            f"the format of {name.partition('?')[0][:200]!r} is not known; name it: format='parquet', 'csv' or 'arrow'"
+        )
+    return chosen
+
+
+@contextmanager
+def opened_file(path: Path, format: str) -> Iterator[TableFile]:
+    """Raises Invalid for a file that is not of the format, also while it is read."""
+    try:
+        with _opened(path, format) as file:
+            yield file
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise Invalid(f"the file cannot be read as {format}: {error}") from error
+
+
+@contextmanager
+def _opened(path: Path, format: str) -> Iterator[TableFile]:
+    match format:
+        case "parquet":
+            with parquet.ParquetFile(path) as file:
+                yield TableFile(file.schema_arrow, file.iter_batches(BATCH_ROWS))
+        case "csv":
+            with csv.open_csv(path, read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES)) as reader:
+                yield TableFile(reader.schema, iter(reader))
+        case _:
+            with pa.memory_map(str(path)) as source, _arrow_reader(source) as reader:
+                yield TableFile(reader.schema, _arrow_batches(reader))
+
+
+def _arrow_reader(source: Any) -> Any:
+    """A file of random access begins with a magic word, a stream does not."""
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    return ipc.open_file(source) if is_file else ipc.open_stream(source)
+
+
+def _arrow_batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, ipc.RecordBatchFileReader):
+        return (reader.get_batch(number) for number in range(reader.num_record_batches))
+    return iter(reader)
