@@ -110,7 +110,8 @@ class AssetMap {
     canvas.hidden = !drawing;
     if (name === "compare") this.placeLine();
     if (!drawing) return;
-    const map = (this.maps[name] ??= await this.open(name, canvas));
+    this.maps[name] ??= await this.open(name, canvas);
+    const map = this.maps[name];
     map.resize();
     this.removeData(map);
     if (this.dataType === "raster") this.addRaster(map, drawing);
