@@ -22,6 +22,10 @@ from dagmaster.store.statements import fetch, run
 Row = dict[str, Any]
 
 MAX_NAME_LENGTH = 128
+MAX_PINNED = 1000
+
+# Definitions that some database was seen to hold, newest last. Only a hint: the statement looks for them itself.
+_pinned: dict[str, None] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +98,13 @@ async def submit_many(
         rows = [_job_row(job) for job in jobs]
         values = {
             "jobs": encode_rows(rows),
-            "workflows": encode_rows([workflow_row(graph) for graph in _with_called(graphs).values()]),
             "nodes": encode_rows([row for graph in graphs.values() for row in _node_rows(graph)]),
             "threshold_seconds": threshold_seconds,
             "owner_id": owner_id,
             "source_app": source_app,
             "notifies": notifies,
         }
-        stored = await fetch(conn, "submit_jobs", values)
+        stored = await _store(conn, values, graphs)
     except TypeError as error:
         raise Invalid(f"the inputs cannot be written as JSON: {error}") from error
     except psycopg.errors.UntranslatableCharacter as error:
@@ -113,6 +116,22 @@ async def submit_many(
         Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
         for row in rows
     ]
+
+
+async def _store(conn: Connection, values: Mapping[str, Any], graphs: Mapping[str, Graph]) -> list[Row]:
+    """The stored jobs. Definitions are sent only to a database that may not have them: they may be long."""
+    if graphs.keys() <= _pinned.keys():
+        stored = await fetch(conn, "submit_jobs", {**values, "workflows": None})
+        if stored:
+            return stored
+    workflows = encode_rows([workflow_row(graph) for graph in _with_called(graphs).values()])
+    stored = await fetch(conn, "submit_jobs", {**values, "workflows": workflows})
+    for workflow_hash in graphs:
+        _pinned.pop(workflow_hash, None)
+        _pinned[workflow_hash] = None
+    while len(_pinned) > MAX_PINNED:
+        del _pinned[next(iter(_pinned))]
+    return stored
 
 
 async def _sealed(conn: Connection, job: NewJob) -> NewJob:

@@ -106,6 +106,20 @@ async def test_the_definition_is_pinned_once_for_all_jobs_that_run_it(dsn: str) 
     assert what.workflow.model_validate(pinned["definition"]) == what.workflow
 
 
+async def test_a_definition_that_is_pinned_is_not_sent_again(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        await submit(conn, NewJob(single(), {}))
+        await rows(
+            dsn,
+            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'sent again'; END$$;
+               CREATE TRIGGER refuse BEFORE INSERT ON dagapp.dag_workflows FOR EACH ROW EXECUTE FUNCTION refuse()""",
+        )
+        await submit(conn, NewJob(single(), {}))
+        with pytest.raises(psycopg.errors.RaiseException, match="sent again"):
+            await submit(conn, NewJob(single(workflow_id="another"), {}))
+    assert (await counts(dsn))["jobs"] == 2
+
+
 async def test_a_job_is_owned_at_once_by_an_orchestrator_that_is_alive(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         assert (await submit(conn, NewJob(single(), {}))).owner_id is None

@@ -1,7 +1,8 @@
 -- submit_jobs --
 -- Store jobs with their nodes, owned at once by :owner_id or else by an orchestrator that is alive; mail tells it.
 -- A job whose idempotency key is taken is not stored and not returned. In order, so that no two submissions wait for
--- each other.
+-- each other. Without :workflows nothing is stored unless all definitions are there already; even then `pinned` locks
+-- their table, so that none of them is removed meanwhile.
 WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
@@ -33,11 +34,14 @@ WITH incoming AS MATERIALIZED (
         i.parent_job_id, i.parent_node_id, i.parent_task_id,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
     FROM incoming i
-    WHERE i.parent_job_id IS NULL OR EXISTS ( -- An attempt that is over calls nobody any more.
+    WHERE (i.parent_job_id IS NULL OR EXISTS ( -- An attempt that is over calls nobody any more.
         SELECT FROM dagapp.dag_node_states n
         WHERE n.job_id = i.parent_job_id AND n.node_id = i.parent_node_id AND n.task_id = i.parent_task_id
             AND n.status = 'running'
-    )
+    )) AND (:workflows::json IS NOT NULL OR NOT EXISTS (
+        SELECT FROM incoming u
+        WHERE NOT EXISTS (SELECT FROM dagapp.dag_workflows w WHERE w.workflow_hash = u.workflow_hash)
+    ))
     ORDER BY i.submitted_by, i.idempotency_key, i.job_id
     ON CONFLICT (submitted_by, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
