@@ -46,6 +46,8 @@ _IN_TEXT = (
     (re.compile(r"\bdm_[a-z2-7]{12}_[A-Za-z0-9_-]{20,}"), f"dm_{HIDDEN}"),
     (re.compile(r"\bdmt_[A-Za-z0-9_-]{20,}"), f"dmt_{HIDDEN}"),
 )
+# Each of these patterns needs one of these characters, and most texts are a word.
+_MARKS = re.compile(r"[\[:=_\s]")
 
 
 def redact(value: Any) -> Any:
@@ -62,6 +64,8 @@ def redact(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
+    if _MARKS.search(text) is None:
+        return text
     for pattern, replacement in _IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
