@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagmaster.engine.messages import Message, TimerKind
 from dagmaster.engine.state import FanState, JobState, NodeState, kept_output
@@ -98,8 +98,7 @@ class Result:
     ended_by: EndedBy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(NamedTuple):
     at: datetime
     kind: TimerKind
     node_id: str = ""

@@ -2,16 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagmaster.engine.messages import Cancel, Continue, Expand, Load, Message, Report
 from dagmaster.ids import JobId
 from dagmaster.store.mailbox import Mail
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """`mail_id` is None for messages that were never mail: timers, follow-ups, reports of a local worker.
 
     `job` is the job's row, if it came with the mail. `stored_bytes` is the size of values that are not in memory.
@@ -31,7 +29,7 @@ class Envelope:
     @property
     def is_slow(self) -> bool:
         """Whether it may take as long as all other messages together."""
-        return self.stored_bytes > 0 or isinstance(self.message, Expand | Continue)
+        return self.stored_bytes > 0 or isinstance(self.message, (Expand, Continue))
 
 
 def from_mail(mail: Iterable[Mail]) -> list[Envelope]:

@@ -114,7 +114,7 @@ class Inbox:
             MAX_MAIL,
             inline_bytes=self._rules.inline_bytes,
             max_bytes=self._rules.max_turn_bytes // MAIL_SHARE,
-            window=WIDE_WINDOW if self._mail_is_cut else MAX_MAIL,
+            window=WIDE_WINDOW if self._mail_is_cut else None,
         )
         self._mail_is_cut = mail.is_cut
         self._mail_waits = self._mail_waits or not mail.is_all

@@ -1,8 +1,7 @@
 """What has arrived for an owner's jobs, and telling an owner something."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagmaster.engine.messages import Message
 from dagmaster.ids import JobId
@@ -16,8 +15,7 @@ INLINE_BYTES = 64 * 1024
 MAX_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(NamedTuple):
     """`job` is the row of a job that is new to its owner. `stored_bytes` is the size of a value that was not read.
 
     `message` is None for a kind that this version does not know; it is closed all the same.
@@ -49,12 +47,14 @@ async def read_mail(
 ) -> Arrived:
     """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them.
 
-    `window` is the number of rows among which jobs with little mail are looked for.
+    With a `window`, more than `max_bytes` is expected, and jobs with little mail are looked for among so many rows.
     """
-    sizes = {"limit": limit, "window": window or limit, "inline_bytes": inline_bytes, "max_bytes": max_bytes}
-    values = {"owner_id": owner_id, **sizes}
-    rows = await fetch(conn, "read_mail", values)
-    is_cut = len(rows) < limit and any(row["arrived"] > len(rows) for row in rows[:1])
+    values = {"owner_id": owner_id, "limit": limit, "inline_bytes": inline_bytes, "max_bytes": max_bytes}
+    rows = await fetch(conn, "read_mail", values) if window is None else []
+    is_cut = False
+    if window is not None or any(not row["fits"] for row in rows[:1]):
+        rows = await fetch(conn, "weigh_mail", {**values, "window": window or limit})
+        is_cut = len(rows) < limit and any(row["arrived"] > len(rows) for row in rows[:1])
     is_all = len(rows) < limit and not is_cut
     slices = [place for place, row in enumerate(rows) if row["kind"] == SLICE]
     if len(slices) > max_slices:

@@ -137,6 +137,10 @@ async def test_mail_is_read_in_the_order_of_its_arrival(me: Owner) -> None:
     for number in range(30):
         await add_mail(me.conn, [report(me, "failed", error=str(number))])
     assert [message.error for message in await read(me)] == [str(number) for number in range(30)]
+    weighed = await read_mail(me.conn, me.id, 1000, window=1000)
+    assert [mail._replace(job=None) for mail in weighed] == [
+        mail._replace(job=None) for mail in await read_mail(me.conn, me.id, 1000)
+    ]
     assert [mail.mail_id for mail in await read_mail(me.conn, me.id, 5)] == sorted(
         mail.mail_id for mail in await read_mail(me.conn, me.id, 1000)
     )[:5]

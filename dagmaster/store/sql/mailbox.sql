@@ -8,45 +8,62 @@ r(
         duration_ms bigint, data jsonb
     )
 
--- read_mail --
--- What has arrived for the jobs of this owner, up to so many bytes: of each job in the order of its arrival, the jobs with
--- little before those with much, and always the oldest. A new job comes with its mail. Large values stay where they are,
--- but count: whoever reads this writes them. What is added to jobs may be much, and is read apart.
-WITH first AS MATERIALIZED (
-    SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.output_bytes, m.error,
-        m.duration_ms, m.data, m.data_bytes, m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id,
-        j.owner_epoch, j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at,
-        j.paused_by, j.resumed_at, j.input_params, j.input_bytes, j.signals, j.error_message, j.failed_node, j.ended_by,
-        j.deadline_at, k.is_new
-    FROM dagapp.dag_mailbox m
-    CROSS JOIN LATERAL (
-        SELECT job_id, owner_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at,
-            version, trace_parent, paused_at, paused_by, resumed_at, input_params, signals, error_message,
-            failed_node, ended_by, deadline_at, coalesce(input_bytes, pg_column_size(input_params)) AS input_bytes
-        FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
-    ) j
-    CROSS JOIN LATERAL (SELECT m.kind IN ('submitted', 'adopted') AS is_new) k
-    WHERE j.owner_id = :owner_id
-    ORDER BY m.mail_id
-    LIMIT :window
-), weighed AS (
-    SELECT *, data_bytes + coalesce(output_bytes, 0)
-        + CASE WHEN is_new AND input_bytes <= :inline_bytes THEN input_bytes ELSE 0 END AS bytes
-    FROM first
-), shared AS (
-    SELECT *, sum(bytes) OVER (PARTITION BY job_id ORDER BY mail_id ROWS UNBOUNDED PRECEDING) AS bytes_of_job
-    FROM weighed
-), ranked AS (
-    SELECT *, sum(bytes) OVER (ORDER BY bytes_of_job, mail_id ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before
-    FROM shared
-)
-SELECT mail_id, job_id, kind, node_id, task_id, worker_id,
+-- {first_mail} --
+-- The oldest mail for the jobs of this owner, with what it counts in bytes. Large values are not read but count: whoever
+-- reads the mail writes them. A new job comes with its mail.
+SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.output_bytes, m.error,
+    m.duration_ms, m.data, m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id,
+    j.owner_epoch, j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at,
+    j.paused_by, j.resumed_at, j.input_params, j.input_bytes, j.signals, j.error_message, j.failed_node, j.ended_by,
+    j.deadline_at, k.is_new,
+    m.data_bytes + coalesce(m.output_bytes, 0)
+        + CASE WHEN k.is_new AND j.input_bytes <= :inline_bytes THEN j.input_bytes ELSE 0 END AS bytes
+FROM dagapp.dag_mailbox m
+CROSS JOIN LATERAL (
+    SELECT job_id, owner_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at,
+        version, trace_parent, paused_at, paused_by, resumed_at, input_params, signals, error_message,
+        failed_node, ended_by, deadline_at, coalesce(input_bytes, pg_column_size(input_params)) AS input_bytes
+    FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
+) j
+CROSS JOIN LATERAL (SELECT m.kind IN ('submitted', 'adopted') AS is_new) k
+WHERE j.owner_id = :owner_id
+ORDER BY m.mail_id
+
+-- {mail_read} --
+-- What is added to jobs may be much, and is read apart.
+mail_id, job_id, kind, node_id, task_id, worker_id,
     CASE WHEN kind <> 'added' AND output_bytes <= :inline_bytes THEN output END AS output, output_bytes, error,
     duration_ms, data, created_at, workflow_hash, status, priority, correlation_id, owner_epoch, job_created_at,
     started_at, version, trace_parent, paused_at, paused_by, resumed_at,
     CASE WHEN is_new AND input_bytes <= :inline_bytes THEN input_params END AS input_params, input_bytes,
-    CASE WHEN is_new THEN signals END AS signals, error_message, failed_node, ended_by, deadline_at, is_new,
-    (SELECT count(*) FROM first) AS arrived
+    CASE WHEN is_new THEN signals END AS signals, error_message, failed_node, ended_by, deadline_at, is_new
+
+-- read_mail --
+-- What has arrived for the jobs of this owner, in the order of its arrival, if it fits into so many bytes; else the
+-- oldest only, and it says so. Most mail fits, and this costs half as much as weighing it.
+WITH first AS MATERIALIZED (
+    {first_mail} LIMIT :limit
+), total AS MATERIALIZED (
+    SELECT sum(bytes) <= :max_bytes AS fits, min(mail_id) AS oldest FROM first
+)
+SELECT {mail_read}, (SELECT fits FROM total) AS fits
+FROM first -- Not joined to the total: where little mail is expected, it would be counted again for each row.
+WHERE (SELECT fits FROM total) OR mail_id = (SELECT oldest FROM total)
+ORDER BY mail_id;
+
+-- weigh_mail --
+-- What has arrived for the jobs of this owner, up to so many bytes: of each job in the order of its arrival, the jobs with
+-- little before those with much, and always the oldest.
+WITH first AS MATERIALIZED (
+    {first_mail} LIMIT :window
+), shared AS (
+    SELECT *, sum(bytes) OVER (PARTITION BY job_id ORDER BY mail_id ROWS UNBOUNDED PRECEDING) AS bytes_of_job
+    FROM first
+), ranked AS (
+    SELECT *, sum(bytes) OVER (ORDER BY bytes_of_job, mail_id ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before
+    FROM shared
+)
+SELECT {mail_read}, (SELECT count(*) FROM first) AS arrived
 FROM ranked
 WHERE bytes_before < :max_bytes OR mail_id = (SELECT min(mail_id) FROM first)
 ORDER BY mail_id
