@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from dagmaster.engine.values import StoredValue, Value, size_of
 from dagmaster.errors import Conflict
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.added import AddedGroup
-from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.connect import Connection, encode_ids, encode_rows, encode_texts, storable
 from dagmaster.store.statements import Statement, compose, fetch_statement
 
 OWNERSHIP_LOST = "DM001"
@@ -47,8 +48,10 @@ class Batch:
 async def commit(conn: Connection, batch: Batch) -> None:
     """All of it or nothing."""
     try:
-        values = _values(batch)
-        await fetch_statement(conn, _statement(values, calls_workers=batch.calls_workers), values)
+        copies = _copies_stored(batch)
+        values = _values(batch, copies=copies)
+        statement = _statement(values, copies=copies, calls_workers=batch.calls_workers)
+        await fetch_statement(conn, statement, values)
     except psycopg.Error as error:
         if error.sqlstate == OWNERSHIP_LOST:
             detail = error.diag.message_detail or ""
@@ -84,21 +87,37 @@ PARTS = {
     "events": "event_rows",
     "mail": "mail_rows",
 }
-# The rows that are locked before anything is written; versions of assets only where jobs move.
-LOCKS = ("held", "versions_held")
 CHECKED = ("job_rows", "node_rows")
+# The statements of parts where values are copied within the database. The server prepares each of their subqueries for
+# every batch, whether it is needed or not.
+OF_STORED = {"node_rows": "node_rows_of_stored", "job_rows": "job_rows_of_stored"}
 
 
-def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
+def _copies_stored(batch: Batch) -> bool:
+    """Whether large values are copied within the database, or checkpoints saved."""
+    return any(
+        (changes.job.result is not None and changes.job.result.parts)
+        or any(node.checkpoint is not None or isinstance(node.output, StoredValue) for node in changes.touched.values())
+        for changes, _ in batch.change_sets
+    )
+
+
+def _statement(values: Mapping[str, Any], *, copies: bool, calls_workers: bool) -> Statement:
     """Only the parts that have something to write: an empty one would cost as much as a small one."""
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
-    locks = LOCKS if "job_rows" in parts else LOCKS[:1]
+    return statement_of(parts, copies=copies, calls_workers=calls_workers)
+
+
+@cache
+def statement_of(parts: tuple[str, ...], *, copies: bool, calls_workers: bool) -> Statement:
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
     calls = ("call_workers",) if calls_workers else ()
-    return compose((*locks, *parts), ("check_held", *checks, *calls))
+    locks = ("held", "versions_held") if "job_rows" in parts else ("held",)
+    forms = {part: OF_STORED.get(part, part) if copies else part for part in (*locks, *parts)}
+    return compose(forms, ("check_held", *checks, *calls))
 
 
-def _values(batch: Batch) -> dict[str, Any]:
+def _values(batch: Batch, *, copies: bool) -> dict[str, Any]:
     change_sets = [changes for changes, _ in batch.change_sets]
     jobs = [_job_row(changes) for changes in change_sets if changes.job_touched]
     nodes = [_node_row(changes.job, node) for changes in change_sets for node in changes.touched.values()]
@@ -106,13 +125,13 @@ def _values(batch: Batch) -> dict[str, Any]:
     return {
         "owner_id": batch.owner_id,
         "worker_id": batch.worker_id,
-        "fences": encode_rows(
-            [{"job_id": changes.job.job_id, "owner_epoch": epoch} for changes, epoch in batch.change_sets]
-        ),
+        "job_ids": encode_ids([changes.job.job_id for changes in change_sets]),
+        "owner_epochs": encode_ids([epoch for _, epoch in batch.change_sets]),
         "fence_count": len(batch.change_sets),
         "jobs": encode_rows(jobs),
+        "moved_ids": encode_ids([row["job_id"] for row in jobs]),
         "job_count": len(jobs),
-        "nodes": encode_rows(nodes) or ("[]" if jobs else None),  # The results of jobs look for their parts there.
+        "nodes": encode_rows(nodes) or ("[]" if jobs and copies else None),  # Results look for their parts there.
         "node_count": len(nodes),
         "new_nodes": encode_rows(
             [_new_node_row(changes.job, node, changes) for changes in change_sets for node in changes.created.values()]
@@ -120,8 +139,8 @@ def _values(batch: Batch) -> dict[str, Any]:
         "results": encode_rows(
             [_result_row(changes, result) for changes in change_sets for result in changes.results.values()]
         ),
-        "closed_waiting": encode_rows([task_id for changes in change_sets for task_id in changes.closed_waiting]),
-        "closed_running": encode_rows([task_id for changes in change_sets for task_id in changes.closed_running]),
+        "closed_waiting": encode_texts([task_id for changes in change_sets for task_id in changes.closed_waiting]),
+        "closed_running": encode_texts([task_id for changes in change_sets for task_id in changes.closed_running]),
         "holds": encode_rows(
             [
                 {"job_id": changes.job.job_id, "held": changes.holds_tasks}
@@ -143,7 +162,7 @@ def _values(batch: Batch) -> dict[str, Any]:
             ]
         ),
         "events": encode_rows([_event_row(event) for changes in change_sets for event in changes.events]),
-        "mail": encode_rows(batch.mail),
+        "mail": encode_ids(batch.mail),
     }
 
 

@@ -212,6 +212,19 @@ def encode_rows(rows: Sequence[Any]) -> str | None:
     return orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
+def encode_ids(ids: Sequence[int]) -> str | None:
+    """An array of bigint. The driver takes many times as long for a list, even of one."""
+    return f"{{{','.join(map(str, ids))}}}" if ids else None
+
+
+def encode_texts(texts: Sequence[str]) -> str | None:
+    """An array of text, likewise."""
+    if not texts:
+        return None
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+
+
 def storable(text: str) -> str:
     """An exception may say anything; PostgreSQL takes neither NUL nor half a character."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")

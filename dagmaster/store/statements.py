@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -60,10 +59,9 @@ _CODE = _load(Path(__file__).parent / "sql")
 SQL = {name: _number(code) for name, code in _CODE.items()}
 
 
-@cache
-def compose(parts: tuple[str, ...], checks: tuple[str, ...]) -> Statement:
-    """One statement of several: the parts as CTEs of their names, the checks as its result."""
-    ctes = ",\n".join(f"{name} AS (\n{_CODE[name]}\n)" for name in parts)
+def compose(parts: Mapping[str, str], checks: Sequence[str]) -> Statement:
+    """One statement of several: the parts as CTEs, by name the statement of each, and the checks as its result."""
+    ctes = ",\n".join(f"{name} AS (\n{_CODE[statement]}\n)" for name, statement in parts.items())
     return _number(f"WITH {ctes}\nSELECT {', '.join(f'({_CODE[name]})' for name in checks)}")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from psycopg.rows import DictRow
 
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, encode_rows, encode_texts
 from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.statements import fetch, fetch_atomically, run
@@ -37,9 +37,12 @@ def _claim(worker_id: WorkerId, limit: int) -> tuple[str, dict[str, Any]]:
 
 
 def _report(worker_id: WorkerId, reports: Sequence[MailRow], *, notifies: bool) -> tuple[str, dict[str, Any]]:
-    task_ids = [row["task_id"] for row in reports]
-    values = {"worker_id": worker_id, "task_ids": task_ids, "reports": encode_rows(reports), "notifies": notifies}
-    return "report_tasks", values
+    return "report_tasks", {
+        "worker_id": worker_id,
+        "task_ids": encode_texts([task_id for row in reports if (task_id := row["task_id"])]),
+        "reports": encode_rows(reports),
+        "notifies": notifies,
+    }
 
 
 async def close_stale(conn: Connection) -> None:

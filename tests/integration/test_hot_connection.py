@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagmaster.store.connect import connect, connect_hot
+from dagmaster.store.connect import connect, connect_hot, encode_ids, encode_texts
 from dagmaster.store.hot_connection import HotConnection
 
 ADD = b"SELECT $1::int + 1 AS number"
@@ -34,6 +34,15 @@ async def test_values_and_rows_have_their_types(hot: HotConnection) -> None:
     [row] = await hot.fetch_prepared(text, values)
     assert list(row.values()) == ["x", 2**62, [1, 2], ['a"b', ""], True, 0.5, at, {"k": [1]}, None]
     assert list(row) == list("abcdefghi")
+
+
+async def test_encoded_arrays_are_those_of_the_lists(hot: HotConnection) -> None:
+    ids, texts = [1, -(2**63), 2**63 - 1], ["a", "", 'q"\\"', "{b, NULL}", "NULL", " \n\té", "'"]
+    [row] = await hot.fetch_prepared(
+        b"SELECT $1::bigint[] AS ids, $2::text[] AS texts", [encode_ids(ids), encode_texts(texts)]
+    )
+    assert row == {"ids": ids, "texts": texts}
+    assert encode_ids([]) is None and encode_texts([]) is None
 
 
 async def test_a_statement_without_rows_gives_none(hot: HotConnection) -> None:

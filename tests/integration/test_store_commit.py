@@ -106,6 +106,16 @@ async def test_a_result_ends_the_job_and_keeps_what_was_reported(dsn: str, me: O
     assert await rows(dsn, "SELECT * FROM dagapp.dag_tasks_waiting") == []
 
 
+async def test_a_batch_writes_when_its_rows_were_updated(dsn: str, me: Owner) -> None:
+    await me.submit(single())
+    for table in ("dag_jobs", "dag_node_states"):
+        await rows(dsn, f"UPDATE dagapp.{table} SET updated_at = '2000-01-01'")
+    await me.advance(Load())
+    old = "updated_at < '2001-01-01'"
+    assert await rows(dsn, f"SELECT job_id FROM dagapp.dag_jobs WHERE {old}") == []
+    assert await rows(dsn, f"SELECT node_id FROM dagapp.dag_node_states WHERE {old}") == [{"node_id": "END"}]
+
+
 async def test_a_task_that_is_taken_here_never_waits(dsn: str, me: Owner) -> None:
     await me.submit(single())
     loaded = await me.load()

@@ -41,13 +41,15 @@ def plain(dsn: str) -> Any:
 
 def is_part(name: str) -> bool:
     """A part of a batch speaks of the other parts and is nothing without them."""
-    return name.startswith("check_") or name in (*batch.LOCKS, *batch.PARTS.values())
+    return name.startswith("check_") or name in ("held", *batch.PARTS.values(), *batch.OF_STORED.values())
 
 
 def every_statement() -> dict[str, statements.Statement]:
-    checks = tuple(name for name in SQL if name.startswith("check_"))
-    whole_batch = statements.compose((*batch.LOCKS, *batch.PARTS.values()), checks)
-    return {name: statement for name, statement in SQL.items() if not is_part(name)} | {"a whole batch": whole_batch}
+    parts = tuple(batch.PARTS.values())
+    return {name: statement for name, statement in SQL.items() if not is_part(name)} | {
+        "a whole batch": batch.statement_of(parts, copies=False, calls_workers=True),
+        "a whole batch that copies": batch.statement_of(parts, copies=True, calls_workers=True),
+    }
 
 
 def test_every_statement_fits_the_schema(plain: psycopg.Connection[Any]) -> None:
@@ -161,7 +163,15 @@ def test_typed_rows_have_the_columns_of_their_statements(plain: psycopg.Connecti
 
 async def test_the_hot_statements_are_planned_by_index(dsn: str) -> None:
     async with await connect_hot(dsn, application="test") as conn:
-        for name in ("a whole batch", "claim_tasks", "report_tasks", "worker_orders", "load_jobs", "load_nodes"):
+        for name in (
+            "a whole batch",
+            "a whole batch that copies",
+            "claim_tasks",
+            "report_tasks",
+            "worker_orders",
+            "load_jobs",
+            "load_nodes",
+        ):
             cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + every_statement()[name].text, prepare=False)
             plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
             assert not re.findall(r"Seq Scan on \w+", plan), f"{name}:\n{plan}"

@@ -7,7 +7,7 @@
 -- held --
 -- Lock the jobs of the batch that :owner_id still owns.
 SELECT j.job_id, j.asset_id, j.version_ordinal
-FROM json_to_recordset(:fences::json) AS w(job_id bigint, owner_epoch bigint)
+FROM unnest(:job_ids::bigint[], :owner_epochs::bigint[]) AS w(job_id, owner_epoch)
 CROSS JOIN LATERAL (
     SELECT job_id, owner_id, owner_epoch, asset_id, version_ordinal FROM dagapp.dag_jobs WHERE job_id = w.job_id
     OFFSET 0 -- By its key: the owner may have thousands of jobs.
@@ -21,8 +21,7 @@ WHERE j.owner_id = :owner_id AND j.owner_epoch = w.owner_epoch;
 SELECT v.version_ordinal
 FROM (
     SELECT DISTINCT asset_id, version_ordinal FROM held
-    WHERE asset_id IS NOT NULL
-        AND job_id = ANY(ARRAY(SELECT r.job_id FROM json_to_recordset(:jobs::json) AS r(job_id bigint)))
+    WHERE asset_id IS NOT NULL AND job_id = ANY(:moved_ids::bigint[])
     ORDER BY asset_id, version_ordinal
 ) h
 CROSS JOIN LATERAL (
@@ -34,32 +33,20 @@ CROSS JOIN LATERAL (
 
 -- check_held --
 -- Like the other checks it calls its function only to raise the error: each call costs as much as a row.
-SELECT CASE WHEN (SELECT count(*) FROM held) <> :fence_count
-    THEN dagapp.check_fence(:fences::json, (SELECT array_agg(job_id) FROM held)) END;
+SELECT CASE WHEN count(*) <> :fence_count THEN dagapp.check_fence(:job_ids::bigint[], array_agg(job_id)) END FROM held;
 
 -- check_job_rows --
-SELECT CASE WHEN (SELECT count(*) FROM job_rows) <> :job_count
-    THEN dagapp.expect('jobs', :job_count, (SELECT count(*) FROM job_rows)) END;
+SELECT CASE WHEN count(*) <> :job_count THEN dagapp.expect('jobs', :job_count, count(*)) END FROM job_rows;
 
 -- check_node_rows --
-SELECT CASE WHEN (SELECT count(*) FROM node_rows) <> :node_count
-    THEN dagapp.expect('nodes', :node_count, (SELECT count(*) FROM node_rows)) END;
+SELECT CASE WHEN count(*) <> :node_count THEN dagapp.expect('nodes', :node_count, count(*)) END FROM node_rows;
 
 -- call_workers --
 SELECT pg_notify('dagmaster_tasks', '');
 
--- job_rows --
--- How far the jobs are. Lets go of those that have ended. The large parts of their results are copied, not sent.
-UPDATE dagapp.dag_jobs j
-SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
-    result_data = CASE WHEN r.result_parts IS NULL THEN r.result_data ELSE r.result_data || (
-        SELECT jsonb_object_agg(p.name, coalesce(
-            (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = p.mail_id),
-            (SELECT w.output FROM node_rows w WHERE w.job_id = r.job_id AND w.node_id = p.node_id),
-            (SELECT n.output FROM dagapp.dag_node_states n WHERE n.job_id = r.job_id AND n.node_id = p.node_id)
-        ))
-        FROM jsonb_to_recordset(r.result_parts) AS p(name text, mail_id bigint, node_id text)
-    ) END,
+-- {job_changes} --
+-- How far a job is. Lets go of one that has ended. `updated_at` is set here so that its trigger need not be called.
+status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
     paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
     idle_seconds = j.idle_seconds + CASE
         -- A pause that goes on is counted when it ends.
@@ -68,21 +55,46 @@ SET status = r.status, started_at = r.started_at, completed_at = r.completed_at,
             THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
         ELSE 0 END,
     signals = r.signals, failed_node = r.failed_node, ended_by = r.ended_by, deadline_at = r.deadline_at,
-    version = j.version + 1,
+    version = j.version + 1, updated_at = now(),
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
-FROM json_to_recordset(:jobs::json) AS r(
+
+-- {job_record} --
+json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
     error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
     reopened boolean, signals jsonb, failed_node text, ended_by dagapp.job_ended_by, deadline_at timestamptz,
     result_parts jsonb
 )
-WHERE j.ctid = (
+
+-- {same_job} --
+j.ctid = (
         SELECT k.ctid FROM dagapp.dag_jobs k
         WHERE k.job_id = r.job_id AND k.version = r.version
             AND (k.status::text IN ('pending', 'running') OR (r.reopened AND k.status = 'failed'))
     )
     AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
     AND (SELECT count(*) FROM versions_held) >= 0
+
+-- job_rows --
+UPDATE dagapp.dag_jobs j SET result_data = r.result_data, {job_changes}
+FROM {job_record}
+WHERE {same_job}
+RETURNING 1;
+
+-- job_rows_of_stored --
+-- The same where the large parts of results are copied, not sent.
+UPDATE dagapp.dag_jobs j
+SET result_data = CASE WHEN r.result_parts IS NULL THEN r.result_data ELSE r.result_data || (
+        SELECT jsonb_object_agg(p.name, coalesce(
+            (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = p.mail_id),
+            (SELECT w.output FROM node_rows w WHERE w.job_id = r.job_id AND w.node_id = p.node_id),
+            (SELECT n.output FROM dagapp.dag_node_states n WHERE n.job_id = r.job_id AND n.node_id = p.node_id)
+        ))
+        FROM jsonb_to_recordset(r.result_parts) AS p(name text, mail_id bigint, node_id text)
+    ) END,
+    {job_changes}
+FROM {job_record}
+WHERE {same_job}
 RETURNING 1;
 
 -- new_nodes --
@@ -103,13 +115,38 @@ FROM json_to_recordset(:new_nodes::json) AS r(
     ended_by dagapp.ended_by
 );
 
--- node_rows --
--- How far the nodes are. A large output is taken from its mail or from another node, or stays as it is; a large
--- checkpoint likewise.
-UPDATE dagapp.dag_node_states n
-SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
+-- {node_changes} --
+-- How far a node is.
+status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
     input_params = coalesce(r.input_params, n.input_params), error_message = r.error_message,
-    output = CASE
+    output_bytes = r.output_bytes, not_before = r.not_before, dispatched_at = r.dispatched_at,
+    started_at = r.started_at, completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0),
+    version = n.version + 1, updated_at = now(), queue = coalesce(r.queue, n.queue),
+    definition = coalesce(r.definition, n.definition), result_of = r.result_of, ended_by = r.ended_by
+
+-- {node_record} --
+job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
+    max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
+    dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, queue text, definition jsonb,
+    result_of text, times_lost int, ended_by dagapp.ended_by, output_bytes bigint
+
+-- {same_node} --
+n.ctid = (
+    SELECT k.ctid FROM dagapp.dag_node_states k
+    WHERE k.job_id = r.job_id AND k.node_id = r.node_id AND k.version = r.version
+)
+
+-- node_rows --
+UPDATE dagapp.dag_node_states n SET output = r.output, {node_changes}
+FROM json_to_recordset(:nodes::json) AS r({node_record})
+WHERE {same_node}
+RETURNING 1;
+
+-- node_rows_of_stored --
+-- The same where a large output is taken from its mail or from another node, or stays as it is; and where there is a
+-- checkpoint, which may be large too.
+UPDATE dagapp.dag_node_states n
+SET output = CASE
         WHEN r.output_mail IS NOT NULL
             THEN (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = r.output_mail)
         WHEN r.output_node = r.node_id THEN n.output
@@ -118,29 +155,19 @@ SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_ret
         )
         ELSE r.output
     END,
-    output_bytes = r.output_bytes, not_before = r.not_before, dispatched_at = r.dispatched_at,
-    started_at = r.started_at, completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0),
-    version = n.version + 1, queue = coalesce(r.queue, n.queue), definition = coalesce(r.definition, n.definition),
-    result_of = r.result_of, ended_by = r.ended_by,
     checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
     checkpoint_data = CASE
         WHEN r.checkpoint_mail IS NOT NULL
             THEN (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = r.checkpoint_mail)
         ELSE coalesce(r.checkpoint_data, n.checkpoint_data)
     END,
-    checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at)
+    checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at),
+    {node_changes}
 FROM json_to_recordset(:nodes::json) AS r(
-    job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
-    max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
-    dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
-    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text,
-    times_lost int, ended_by dagapp.ended_by, output_mail bigint, output_node text, output_bytes bigint,
-    checkpoint_mail bigint, is_part boolean
+    {node_record}, output_mail bigint, output_node text, checkpoint_phase text, checkpoint_data jsonb,
+    checkpoint_saved_at timestamptz, checkpoint_mail bigint, is_part boolean
 )
-WHERE n.ctid = (
-    SELECT k.ctid FROM dagapp.dag_node_states k
-    WHERE k.job_id = r.job_id AND k.node_id = r.node_id AND k.version = r.version
-)
+WHERE {same_node}
 RETURNING n.job_id, n.node_id, CASE WHEN r.is_part THEN n.output END AS output;
 
 -- result_rows --
@@ -196,17 +223,17 @@ ON CONFLICT DO NOTHING;
 UPDATE dagapp.dag_tasks_waiting t SET held = r.held
 FROM json_to_recordset(:holds::json) AS r(job_id bigint, held boolean)
 WHERE t.job_id = r.job_id
-    AND t.task_id <> ALL (ARRAY(SELECT json_array_elements_text(coalesce(:closed_waiting, '[]')::json)));
+    AND t.task_id <> ALL (coalesce(:closed_waiting::text[], '{}'));
 
 -- closed_waiting --
 -- Attempts that are over must not be claimed any more.
 DELETE FROM dagapp.dag_tasks_waiting
-WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_waiting::json)));
+WHERE task_id = ANY(:closed_waiting::text[]);
 
 -- closed_running --
 -- Attempts that are over are no longer held.
 DELETE FROM dagapp.dag_tasks_running
-WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_running::json)));
+WHERE task_id = ANY(:closed_running::text[]);
 
 -- {task_record} --
 r(
@@ -253,4 +280,4 @@ FROM json_to_recordset(:events::json) AS r(
 -- mail_rows --
 -- What was taken in is removed.
 DELETE FROM dagapp.dag_mailbox
-WHERE mail_id = ANY(ARRAY(SELECT id::bigint FROM json_array_elements_text(:mail::json) AS m(id)));
+WHERE mail_id = ANY(:mail::bigint[]);

@@ -45,7 +45,7 @@ TABLES = (
 FUNCTIONS = (
     "as_jsonb(json)",
     "begin_elsewhere(text, text)",
-    "check_fence(json, bigint[])",
+    "check_fence(bigint[], bigint[])",
     "ensure_event_partitions(int)",
     "expect(text, bigint, bigint)",
     "follow_job()",
