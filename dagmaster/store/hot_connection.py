@@ -18,12 +18,16 @@ _INTERVAL_SECONDS = 0.1
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Prepared:
-    """A statement that the server knows by name, with the converter of its parameters and rows."""
+    """A statement that the server knows by name, with the converter of its parameters and rows.
+
+    The names of its columns are those of its first result: the server refuses to run it where they would change.
+    """
 
     name: bytes
     transformer: abc.Transformer
+    columns: list[str] | None = None
 
 
 class HotConnection(AsyncConnection[DictRow]):
@@ -233,6 +237,8 @@ def _rows(prepared: _Prepared, result: pq.abc.PGresult) -> list[DictRow]:
     _check(result)
     if not result.ntuples:
         return []
-    names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+    if prepared.columns is None:
+        prepared.columns = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+    names = prepared.columns
     prepared.transformer.set_pgresult(result)
     return prepared.transformer.load_rows(0, result.ntuples, lambda values: dict(zip(names, values, strict=True)))

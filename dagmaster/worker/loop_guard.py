@@ -23,7 +23,7 @@ def surviving_handlers() -> Iterator[None]:
 def _make_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
 ) -> "asyncio.Task[Any]":
-    if isinstance(work, Coroutine) and find_current_task() is not None:
+    if find_current_task() is not None and isinstance(work, Coroutine):
         work = _Contained(work)
     return asyncio.Task(work, loop=loop, **options)
 
