@@ -123,6 +123,7 @@ class JobState:
     last_progress_at: datetime | None = None
     spared_for: datetime | None = None  # the deadline for whose timer it was not given up; only in memory
     version: int = 0
+    has_version: bool = False  # of an asset, whose row follows the job's
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
     backlog: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue

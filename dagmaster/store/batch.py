@@ -105,16 +105,18 @@ def _copies_stored(batch: Batch) -> bool:
 def _statement(values: Mapping[str, Any], *, copies: bool, calls_workers: bool) -> Statement:
     """Only the parts that have something to write: an empty one would cost as much as a small one."""
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
-    return statement_of(parts, copies=copies, calls_workers=calls_workers)
+    return statement_of(
+        parts, copies=copies, moves_versions=values["moved_ids"] is not None, calls_workers=calls_workers
+    )
 
 
 @cache
-def statement_of(parts: tuple[str, ...], *, copies: bool, calls_workers: bool) -> Statement:
+def statement_of(parts: tuple[str, ...], *, copies: bool, moves_versions: bool, calls_workers: bool) -> Statement:
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
     calls = ("call_workers",) if calls_workers else ()
-    locks = ("held", "versions_held") if "job_rows" in parts else ("held",)
-    forms = {part: OF_STORED.get(part, part) if copies else part for part in (*locks, *parts)}
-    return compose(forms, ("check_held", *checks, *calls))
+    locks = {"held": "held", "versions_held": "versions_held" if moves_versions else "no_versions_held"}
+    forms = {part: OF_STORED.get(part, part) if copies else part for part in parts}
+    return compose(locks | forms, ("check_held", *checks, *calls))
 
 
 def _values(batch: Batch, *, copies: bool) -> dict[str, Any]:
@@ -129,7 +131,9 @@ def _values(batch: Batch, *, copies: bool) -> dict[str, Any]:
         "owner_epochs": encode_ids([epoch for _, epoch in batch.change_sets]),
         "fence_count": len(batch.change_sets),
         "jobs": encode_rows(jobs),
-        "moved_ids": encode_ids([row["job_id"] for row in jobs]),
+        "moved_ids": encode_ids(
+            [changes.job.job_id for changes in change_sets if changes.job_touched and changes.job.has_version]
+        ),
         "job_count": len(jobs),
         "nodes": encode_rows(nodes) or ("[]" if jobs and copies else None),  # Results look for their parts there.
         "node_count": len(nodes),

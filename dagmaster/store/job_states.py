@@ -97,7 +97,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     job.started_at = row["started_at"]
     job.trace_parent = row["trace_parent"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
-    job.version = row["version"]
+    job.version, job.has_version = row["version"], row["has_version"]
     job.error, job.failed_node, job.deadline_at = row["error_message"], row["failed_node"], row["deadline_at"]
     job.ended_by = JobEndedBy(row["ended_by"]) if row["ended_by"] is not None else None
     job.signals = orjson.loads(row["signals"]) if row["signals"] is not None else []

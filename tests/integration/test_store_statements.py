@@ -31,6 +31,7 @@ HOT_TABLES = (
     "dag_mailbox",
     "dag_task_results",
 )
+LOCKS = ("held", "versions_held", "no_versions_held")
 
 
 @pytest.fixture
@@ -41,14 +42,14 @@ def plain(dsn: str) -> Any:
 
 def is_part(name: str) -> bool:
     """A part of a batch speaks of the other parts and is nothing without them."""
-    return name.startswith("check_") or name in ("held", *batch.PARTS.values(), *batch.OF_STORED.values())
+    return name.startswith("check_") or name in (*LOCKS, *batch.PARTS.values(), *batch.OF_STORED.values())
 
 
 def every_statement() -> dict[str, statements.Statement]:
     parts = tuple(batch.PARTS.values())
     return {name: statement for name, statement in SQL.items() if not is_part(name)} | {
-        "a whole batch": batch.statement_of(parts, copies=False, calls_workers=True),
-        "a whole batch that copies": batch.statement_of(parts, copies=True, calls_workers=True),
+        "a whole batch": batch.statement_of(parts, copies=False, moves_versions=False, calls_workers=True),
+        "a whole batch that copies": batch.statement_of(parts, copies=True, moves_versions=True, calls_workers=True),
     }
 
 

@@ -31,6 +31,10 @@ CROSS JOIN LATERAL (
     FOR NO KEY UPDATE
 ) v;
 
+-- no_versions_held --
+-- Where the jobs have none: to look for them costs as much as the fence.
+SELECT WHERE false;
+
 -- check_held --
 -- Like the other checks it calls its function only to raise the error: each call costs as much as a row.
 SELECT CASE WHEN count(*) <> :fence_count THEN dagapp.check_fence(:job_ids::bigint[], array_agg(job_id)) END FROM held;
