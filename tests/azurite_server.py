@@ -53,8 +53,7 @@ def _url(process: subprocess.Popen[str]) -> str:
 def _make_container(address: str, name: str) -> None:
     moment = formatdate(usegmt=True)
     text = (
-        f"PUT{chr(10) * 12}x-ms-date:{moment}\nx-ms-version:{VERSION}\n"
-        f"/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+        f"PUT{chr(10) * 12}x-ms-date:{moment}\nx-ms-version:{VERSION}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
     )
     signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), text.encode(), sha256)).decode()
     headers = {

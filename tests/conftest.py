@@ -3,7 +3,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -48,13 +48,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What each folder cost, added up over all processes: the sum is what keeps the suite within its ten minutes."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         if isinstance(report, pytest.TestReport):
             seconds[report.nodeid.partition("/")[2].partition("/")[0]] += round(report.duration, 3)
     if len(seconds) > 1:
-        costs = ", ".join(f"{folder} {cost:.0f}" for folder, cost in seconds.most_common())
-        terminalreporter.write_line(f"worker seconds: {costs}; {seconds.total():.0f} in all")
+        costs = ", ".join(f"{folder} {cost:.0f}" for folder, cost in sorted(seconds.items(), key=lambda item: -item[1]))
+        terminalreporter.write_line(f"worker seconds: {costs}; {sum(seconds.values()):.0f} in all")
 
 
 @pytest.fixture(scope="session", autouse=True)

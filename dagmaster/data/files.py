@@ -25,7 +25,7 @@ class TableFile:
 def format_of(name: str, format: str | None = None) -> str:
     """The format that is named, or that the name of the file ends with."""
     chosen = format or FORMATS.get(Path(name.partition("?")[0]).suffix.lower())
-    if chosen not in FORMATS.values():
+    if chosen is None or chosen not in FORMATS.values():
         raise Invalid(
             f"the format of {name.partition('?')[0][:200]!r} is not known; name it: format='parquet', 'csv' or 'arrow'"
         )

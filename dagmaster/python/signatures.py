@@ -167,7 +167,7 @@ class Signature:
         for place, parameter in enumerate(self._named):
             hint = self.hints[parameter.name]
             hint = data.View if is_arrow_table(hint) else hint
-            annotation = list[hint] if parameter.kind is Kind.VAR_POSITIONAL else hint
+            annotation = list[hint] if parameter.kind is Kind.VAR_POSITIONAL else hint  # type: ignore[valid-type]
             described[f"p{place}"] = (
                 annotation,
                 Field(... if self._is_needed(parameter) else None, alias=parameter.name),

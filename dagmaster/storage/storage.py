@@ -49,7 +49,7 @@ class Storage:
 
     async def read(self, reference: str) -> AsyncIterator[bytes]:
         """The bytes of a file, in chunks."""
-        source = await self._source(self.locate(reference))
+        source = await self.source(self.locate(reference))
         async for chunk in source.read(0):
             yield chunk
 
