@@ -1,8 +1,8 @@
 -- list_catalog --
 -- The published layers that have a table, in the order in which maps list them.
-SELECT c.table_name, c.source_asset_id, c.version_ordinal, c.data_type, c.display_name, c.description, c.attribution,
-    c.keywords, c.style, c.legend, c.field_metadata, c.min_zoom, c.max_zoom, c.default_visible, c.sort_order,
-    c.thumbnail_url, c.bbox, c.published_at
+SELECT c.data_type, c.display_name, c.description, c.attribution, c.keywords, c.style, c.legend, c.field_metadata,
+    c.min_zoom, c.max_zoom, c.default_visible, c.sort_order, c.thumbnail_url, c.table_name, c.source_asset_id,
+    c.version_ordinal, c.bbox, c.published_at
 FROM dagapp.layer_catalog c
 WHERE (:table_name::text IS NULL OR c.table_name = :table_name)
     AND (:platform_id::text IS NULL OR EXISTS (

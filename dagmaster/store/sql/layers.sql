@@ -1,7 +1,7 @@
 -- list_layers --
 -- The metadata of layers of assets that are not deleted, or of one asset, in the order in which maps list them.
-SELECT m.asset_id, m.data_type, m.display_name, m.description, m.attribution, m.keywords, m.style, m.legend,
-    m.field_metadata, m.min_zoom, m.max_zoom, m.default_visible, m.sort_order, m.thumbnail_url, m.published_at,
+SELECT m.data_type, m.display_name, m.description, m.attribution, m.keywords, m.style, m.legend, m.field_metadata,
+    m.min_zoom, m.max_zoom, m.default_visible, m.sort_order, m.thumbnail_url, m.asset_id, m.published_at,
     m.published_externally_at, m.is_external, m.external_pending, m.created_at, m.updated_at, m.version, a.platform_id
 FROM dagapp.layer_metadata m
 JOIN dagapp.geospatial_assets a USING (asset_id)
