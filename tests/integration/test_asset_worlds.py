@@ -32,7 +32,7 @@ from dagmaster.store.statements import SQL, Statement, fetch
 # `DAGMASTER_ASSET_WORLDS=500` looks for more, each time elsewhere; by default the same worlds are played in every run.
 WORLDS = int(os.environ.get("DAGMASTER_ASSET_WORLDS", "0"))
 SEARCH = settings(
-    max_examples=WORLDS or 16,
+    max_examples=WORLDS or 8,
     stateful_step_count=40,
     derandomize=not WORLDS,
     database=None,
