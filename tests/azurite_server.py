@@ -3,9 +3,7 @@
 import base64
 import hmac
 import os
-import re
 import shutil
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +11,8 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from hashlib import sha256
 from pathlib import Path
+
+from emulator import run_emulator
 
 INSTALLED = Path(sys.prefix) / "azurite" / "node_modules" / ".bin"
 PROGRAM = shutil.which("azurite-blob", path=os.pathsep.join([str(INSTALLED), os.environ["PATH"]]))
@@ -27,27 +27,10 @@ def run_azurite(container: str) -> Iterator[str]:
     """Its address with the account; it has this container."""
     assert PROGRAM is not None
     options = ("--silent", "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck")
-    process = subprocess.Popen(
-        [PROGRAM, "--blobPort", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        address = f"{_url(process)}/{ACCOUNT}"
+    with run_emulator([PROGRAM, "--blobPort", "0", *options], r"listens on (http://[\w.:]+)") as url:
+        address = f"{url}/{ACCOUNT}"
         _make_container(address, container)
         yield address
-    finally:
-        process.terminate()
-        process.communicate()
-
-
-def _url(process: subprocess.Popen[str]) -> str:
-    """As it is written when the port is open."""
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        if match := re.search(r"listens on (http://\S+)", line):
-            return match[1]
-        lines.append(line)
-    raise AssertionError(f"Azurite did not start: {''.join(lines)}")
 
 
 def _make_container(address: str, name: str) -> None:

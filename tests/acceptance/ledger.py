@@ -62,7 +62,7 @@ class Ledger:
 
     def _try(self, query: str, values: Row) -> Row | None:
         if self._conn is None or self._conn.closed:
-            self._conn = psycopg.connect(os.environ[LEDGER], autocommit=True, connect_timeout=5)
+            self._conn = psycopg.connect(os.environ[LEDGER], autocommit=True, connect_timeout=30)
         cursor = self._conn.execute(query, values)
         return cursor.fetchone() if cursor.description else None
 

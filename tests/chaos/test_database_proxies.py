@@ -18,7 +18,7 @@ def two(dsn: str) -> Iterator[tuple[Proxy, Proxy]]:
 
 
 def visit(proxy: Proxy) -> psycopg.Connection:
-    return psycopg.connect(proxy.dsn, autocommit=True, connect_timeout=5)
+    return psycopg.connect(proxy.dsn, autocommit=True, connect_timeout=30)
 
 
 def answer(conn: psycopg.Connection) -> int:

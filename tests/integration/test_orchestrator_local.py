@@ -188,7 +188,7 @@ async def test_an_orchestrator_that_has_stopped_takes_no_reports(dsn: str) -> No
         first = await running.orchestrator()
         await running.worker(owner=first)
         job_id = await running.submit(chain(2, "wait"))
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), 60)
         first._stop.set()
         gate.set()
         await first.stop()

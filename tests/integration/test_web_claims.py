@@ -59,8 +59,8 @@ async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
         worker = await registered_worker(it)
         [task] = await worker.claim()
         began = monotonic()
-        said = await worker.post("claim", {"limit": 4, "wait_seconds": 10, "reports": [done(task["task_id"])]})
-        assert monotonic() - began < 5
+        said = await worker.post("claim", {"limit": 4, "wait_seconds": 30, "reports": [done(task["task_id"])]})
+        assert monotonic() - began < 20
         assert (said["tasks"], [entry["outcome"] for entry in said["outcomes"]]) == ([], ["accepted"])
         await it.fleet.completed(job_id)
 
@@ -72,7 +72,7 @@ async def test_who_hangs_up_while_it_waits_loses_nothing(dsn: str) -> None:
         path = f"{url}{WORKERS}/{worker.id}/claim"
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post(path, json={"limit": 4, "wait_seconds": 15}, timeout=0.5)
+                await client.post(path, json={"limit": 4, "wait_seconds": 15}, timeout=httpx.Timeout(60, read=0.5))
         await submitted(it)
         # Whether the claim noticed in time or not: the task is this worker's, or still waits.
         claimed = [task["task_id"] for task in await worker.claim(wait_seconds=1)]
@@ -89,14 +89,14 @@ async def test_an_answer_that_got_lost_is_found_among_the_tasks(dsn: str) -> Non
 
 
 async def test_a_server_that_stops_lets_nobody_wait(dsn: str) -> None:
-    async with web(dsn) as it, httpx.AsyncClient(timeout=20) as client:
+    async with web(dsn) as it, httpx.AsyncClient(timeout=60) as client:
         worker = await registered_worker(it)
         async with it.real_server() as url:
             path = f"{url}{WORKERS}/{worker.id}/claim"
-            waiting = asyncio.create_task(client.post(path, json={"limit": 1, "wait_seconds": 20}))
+            waiting = asyncio.create_task(client.post(path, json={"limit": 1, "wait_seconds": 30}))
             await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN %%'")
             began = monotonic()
-        assert monotonic() - began < 4
+        assert monotonic() - began < 20
         assert (await waiting).json() == {"tasks": [], "outcomes": []}
 
 

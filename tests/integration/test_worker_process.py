@@ -146,7 +146,7 @@ async def test_on_stop_running_tasks_are_finished_and_nothing_new_is_taken(dsn: 
         await asyncio.sleep(2 * POLL)
         assert not stopping.done()
         gate.open.set()
-        await asyncio.wait_for(stopping, 10)
+        await asyncio.wait_for(stopping, 60)
         assert sum(gate.runs.values()) == 2
         assert gate.cancelled == []
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE output ? 'worker'")
