@@ -87,7 +87,7 @@ def test_it_stops_at_once_although_somebody_watches(stage: Stage, workflows: Pat
         began = time.monotonic()
         process.terminate()
         assert process.wait() == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
 
 
 def test_a_stream_goes_on_without_a_gap_when_the_server_is_restarted(stage: Stage, workflows: Path) -> None:
