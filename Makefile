@@ -10,6 +10,7 @@ AZURITE := $(VENV)/azurite
 WORKERS ?= 3
 RUNS ?= 5000
 SECONDS ?= 120
+ROUNDS ?= 100
 WORLDS ?= 400
 TESTS ?= tests/unit tests/simulation tests/integration
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -17,7 +18,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick coverage browser postgis azurite check lint-js bench simulate chaos screenshots vendor format clean
+.PHONY: help demo test test-quick coverage browser postgis azurite check lint-js bench simulate chaos data-kills test-shards screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -86,6 +87,12 @@ simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
 
 chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats one
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)
+
+data-kills: $(READY) ## Kill writers of tables and the data service ROUNDS times, and look for lost and doubled rows
+	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 tests/integration/test_data_kills.py $(ARGS)
+
+test-shards: $(READY) ## Run the tests of tables on a cluster of two ClickHouse servers
+	@DAGMASTER_TEST_SHARDS=1 $(BIN)/pytest -n 0 tests/integration/test_data_tables.py $(ARGS)
 
 screenshots: $(READY) browser ## Make the pictures of the documentation anew, from a real run
 	@$(BIN)/python docs/tools/screenshots.py

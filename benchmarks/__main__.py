@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 ... w11 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 ... w12 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import asyncio
@@ -25,6 +25,7 @@ from benchmarks import (
     w9_raster,
     w10_vectors,
     w11_serving,
+    w12_tables,
 )
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
@@ -43,10 +44,11 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w9": w9_raster.measure,
     "w10": w10_vectors.measure,
     "w11": w11_serving.measure,
+    "w12": w12_tables.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
-BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10", "w11", "idle")
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10", "w11", "w12", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import clickhouse_connect
@@ -15,6 +15,7 @@ from dagmaster.data.statements import CREATE_DATABASE, KILL, SIZE, create_table,
 from dagmaster.errors import EngineLost, Invalid, QueryFailed
 
 T = TypeVar("T")
+E = TypeVar("E", bound="ServerEngine")
 
 ARROW = "ArrowStream"
 CONNECT_SECONDS = 10
@@ -43,6 +44,7 @@ class ServerEngine:
     kill_statement = KILL
 
     def __init__(self, limits: Limits, settings: Mapping[str, str] = NOTHING, **address: Any) -> None:
+        self.users = 1
         self._address = address
         self._settings = {**SETTINGS, **limits.settings(), **settings}
         self._client: Any = None
@@ -96,6 +98,16 @@ class ServerEngine:
         self.call(lambda client: client.raw_query(self.kill_statement, {"id": Text(query_id)}))
 
     def close(self) -> None:
+        """The connections are closed by the last user of the engine."""
+        with _opening:
+            self.users -= 1
+            if self.users > 0:
+                return
+            for key in [key for key, engine in _open.items() if engine is self]:
+                del _open[key]
+        self.disconnect()
+
+    def disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None and self._pid == os.getpid():
             client.close()
@@ -143,11 +155,26 @@ class ServerEngine:
         return client
 
 
+_open: dict[tuple[str, Limits], ServerEngine] = {}
+_opening = threading.Lock()
+
+
 def open_url(url: str, limits: Limits = NO_LIMITS) -> ServerEngine:
     [address, *others] = addresses_of(urlsplit(url))
     if others:
         raise Invalid("several ClickHouse hosts are a cluster; say its name: https://host-1,host-2/?cluster=name")
-    return ServerEngine(limits, **address)
+    return shared(url, limits, lambda: ServerEngine(limits, **address))
+
+
+def shared(url: str, limits: Limits, make: Callable[[], E]) -> E:
+    """The engine that this process has open already, or a new one: to connect takes longer than a short query."""
+    with _opening:
+        engine: Any = _open.get((url, limits))
+        if engine is None:
+            engine = _open[url, limits] = make()
+        else:
+            engine.users += 1
+        return cast(E, engine)
 
 
 def addresses_of(parts: SplitResult) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dagmaster.data.engine import NO_LIMITS, Limits, folder_of
-from dagmaster.data.server_engine import ServerEngine
+from dagmaster.data.server_engine import ServerEngine, shared
 from dagmaster.data.service import HOST, ServiceHold
 from dagmaster.data.statements import KILL_BY_COMMENT
 from dagmaster.errors import EngineLost
@@ -37,8 +37,8 @@ class ServiceEngine(ServerEngine):
                     raise
         return super().call(ask)
 
-    def close(self) -> None:
-        super().close()
+    def disconnect(self) -> None:
+        super().disconnect()
         hold, self._hold = self._hold, None
         if hold is not None and self._holder_pid == os.getpid():
             hold.release()
@@ -52,8 +52,8 @@ class ServiceEngine(ServerEngine):
 
     def _forget_client(self) -> None:
         with self._connecting:
-            super().close()
+            super().disconnect()
 
 
 def open_url(url: str, limits: Limits = NO_LIMITS) -> ServiceEngine:
-    return ServiceEngine(folder_of(url), limits)
+    return shared(url, limits, lambda: ServiceEngine(folder_of(url), limits))

@@ -78,8 +78,10 @@ class TableStore:
             for start in range(0, rows.num_rows, APPENDED_AT_ONCE):
                 chunk = rows.slice(start, APPENDED_AT_ONCE)
                 self._insert(new.table_id, chunk, start, f"{new.table_id}:{start}")
+            self._columns[new.table_id] = types
 
-        await self._announced(new, store)
+        # What is known need not be asked for: small values are many.
+        await self._announced(new, store, StoredTable(new.table_id, rows.num_rows, rows.nbytes, types))
         return new.table_id
 
     async def store_file(
@@ -272,13 +274,15 @@ class TableStore:
             return NewTable(new_id(), chosen, name)
         return NewTable(new_id(), chosen, name, write_plan(plan), sql, sorted(tables_of(plan)))
 
-    async def _announced(self, new: NewTable, store: Callable[[], None]) -> None:
+    async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> None:
         if self.catalog is not None:
             await self.catalog.announce(new)
         self._temporary[new.table_id] = None  # Until it is complete it goes with the context.
         await self.run(store)
         if self.catalog is not None:
-            await self.catalog.complete(await self.run(lambda: self._stored(new.table_id)))
+            if stored is None:
+                stored = await self.run(lambda: self._stored(new.table_id))
+            await self.catalog.complete(stored)
         if new.scope is not Scope.TEMP:
             del self._temporary[new.table_id]
 
