@@ -80,7 +80,7 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
 
 
 async def _numbers(context: DataContext, rows: int) -> Object:
-    numbers = await context.create_object_from_value([0])
+    numbers = await context.create_object_from_value({"x": [0]})
     table = table_name(numbers.table_id)
     await context.run(lambda: context.engine.drop(table))
     await context.run(lambda: context.engine.create(table, "row_id UInt64 CODEC(Delta, ZSTD), x Int64"))
@@ -153,7 +153,9 @@ def _small_values(dsn: str, service: str, seconds: float) -> list[Figure]:
         assert writer.stdout.readline() == "ready\n"
     counts = [int(writer.communicate()[0]) for writer in _started(writers)]
     rate = sum(counts) / seconds
-    return [Figure("W12", f"small values from {VALUE_PROCESSES} processes", rate, "per s", bar=Bar(1000, at_least=True))]
+    return [
+        Figure("W12", f"small values from {VALUE_PROCESSES} processes", rate, "per s", bar=Bar(1000, at_least=True))
+    ]
 
 
 def _started(writers: list["subprocess.Popen[str]"]) -> list["subprocess.Popen[str]"]:
