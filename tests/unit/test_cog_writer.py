@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import rasterio
 import rasterio.shutil
@@ -271,6 +272,8 @@ def test_a_damaged_source_is_reported_with_its_place(tmp_path: Path, processes: 
     with pytest.raises(UnreadableRaster, match=r"a\.tif is damaged: it cannot be read at row"):
         write(source, processes=processes)
     assert not (tmp_path / "cog.tif").exists()
+    commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    assert not any("superblock_process" in command for command in commands)
 
 
 def test_superblocks_fit_into_memory_and_follow_strips() -> None:
