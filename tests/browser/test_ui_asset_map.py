@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from asset_rows import add_asset, add_version
 from browsing import WORKFLOWS, Site, Visit, accessibility_findings
 from playwright.sync_api import Page, expect
+from pyogrio.raw import read_arrow, write_arrow
 from rasters import DEM, RGB
 from serving import server
+from vectors import COUNTIES
 
+COLORADO_BOX = [-109.06, 36.99, -102.04, 41.01]
 DEM_BOX = [-105.9125, 40.1591, -105.4945, 40.5537]
 
 
@@ -21,17 +25,25 @@ def site(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     silver = tmp_path_factory.mktemp("silver")
     for source in (DEM, RGB):
         (silver / source.name).write_bytes(source.read_bytes())
+    write_counties(silver / "counties.pmtiles")
     with ThreadPoolExecutor() as threads:  # This one may have the loop of the browser.
-        threads.submit(lambda: asyncio.run(add_rasters(shared_dsn))).result()
+        threads.submit(lambda: asyncio.run(add_data(shared_dsn))).result()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGMASTER_STORAGE_SILVER", str(silver))
         with server(shared_dsn, WORKFLOWS, works=False) as running, closing(Site(running, shared_dsn)) as site:
             yield site
 
 
-async def add_rasters(dsn: str) -> None:
+def write_counties(target: Path) -> None:
+    meta, table = read_arrow(COUNTIES)
+    options = {"geometry_name": meta["geometry_name"] or "wkb_geometry", "geometry_type": "Unknown", "crs": meta["crs"]}
+    write_arrow(table, target, driver="PMTiles", layer="features", dataset_options={"MAXZOOM": "6"}, **options)
+
+
+async def add_data(dsn: str) -> None:
     await add_asset(dsn, "park", data_type="raster", blob_path=f"silver/{DEM.name}", bbox=DEM_BOX)
     await add_version(dsn, "park", 1, is_approved=False, blob_path=f"silver/{RGB.name}", bbox=DEM_BOX)
+    await add_asset(dsn, "counties", blob_path="silver/counties.parquet", bbox=COLORADO_BOX)
     await add_asset(dsn, "gone", data_type="raster", blob_path="silver/gone.tif", bbox=DEM_BOX)
 
 
@@ -74,6 +86,14 @@ def test_two_versions_are_compared_with_a_swipe(page: Page) -> None:
     expect(page.locator("[data-point]").get_by_role("cell", name="b3")).to_be_visible()
     expect(page.locator("[data-point] th", has_text="Version")).to_have_count(2)
     assert accessibility_findings(page) == []
+
+
+def test_features_are_drawn_and_tell_their_attributes(page: Page) -> None:
+    page.goto("/ui/assets/counties/map")
+    wait_until_drawn(page)
+    expect(page.locator("[data-legend]")).to_be_hidden()
+    page.locator("[data-canvas=version] canvas").click()
+    expect(page.locator("[data-point]").get_by_role("cell", name="state_name", exact=True)).to_be_visible()
 
 
 def test_the_map_fits_a_small_screen(visit: Callable[..., Visit]) -> None:
