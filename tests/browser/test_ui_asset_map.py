@@ -94,6 +94,9 @@ def test_features_are_drawn_and_tell_their_attributes(page: Page) -> None:
     expect(page.locator("[data-legend]")).to_be_hidden()
     page.locator("[data-canvas=version] canvas").click()
     expect(page.locator("[data-point]").get_by_role("cell", name="state_name", exact=True)).to_be_visible()
+    page.get_by_label("Colour by").select_option("aland")
+    expect(page.locator("[data-legend-title]")).to_have_text("aland")
+    expect(page.locator("[data-legend-high]")).not_to_have_text("")
 
 
 def test_the_map_fits_a_small_screen(visit: Callable[..., Visit]) -> None:

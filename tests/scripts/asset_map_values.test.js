@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bandRows, boundsOf, shownNumber, shownPoint, tileQuery } from "../../dagmaster/web/static/asset_map_values.js";
+import { bandRows, boundsOf, featureLegend, numericFields, paintBy, shownNumber, shownPoint, tileQuery } from "../../dagmaster/web/static/asset_map_values.js";
 
 const version = { query: "version=1&preview=true" };
 
@@ -28,4 +28,13 @@ test("the map shows all chosen versions, across the date line too", () => {
   assert.deepEqual(boundsOf([{ bbox: [1, 2, 3, 4] }, { bbox: [0, 3, 2, 9] }]), [[0, 2], [3, 9]]);
   assert.deepEqual(boundsOf([{ bbox: [170, -20, -170, -10] }]), [[170, -20], [190, -10]]);
   assert.equal(boundsOf([{ bbox: null }, undefined]), null);
+});
+
+test("features are coloured by a number that differs among them", () => {
+  assert.deepEqual(numericFields([{ fields: { name: "String", mean: "Number" } }, { fields: { mean: "Number" } }, {}]), ["mean"]);
+  const legend = featureLegend("mean", [3, undefined, 7, "x", 5], ["#fff", "#000"]);
+  assert.deepEqual(legend.entries, [{ value: 3, colour: "#fff" }, { value: 7, colour: "#000" }]);
+  assert.deepEqual(paintBy("mean", legend), ["interpolate", ["linear"], ["to-number", ["get", "mean"], 3], 3, "#fff", 7, "#000"]);
+  assert.equal(featureLegend("mean", [4, 4], ["#fff", "#000"]), null);
+  assert.equal(featureLegend("mean", [], ["#fff", "#000"]), null);
 });

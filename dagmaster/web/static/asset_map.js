@@ -1,8 +1,10 @@
 // The map of an asset: its versions from their tiles, two of them with a swipe between, and the values at a point.
 import { Map as GlMap, Marker, NavigationControl, ScaleControl } from "./vendor/maplibre-gl.mjs";
-import { bandRows, boundsOf, shownNumber, shownPoint, tileQuery } from "./asset_map_values.js";
+import { bandRows, boundsOf, featureLegend, numericFields, paintBy, shownNumber, shownPoint, tileQuery } from "./asset_map_values.js";
 
 const NAMES = ["version", "compare"];
+// From little to much; both can be told from the land in both themes.
+const SCALE = ["#fde725", "#440154"];
 const WORLD = [[-170, -60], [170, 75]];
 
 async function ask(path) {
@@ -25,7 +27,10 @@ class AssetMap {
     this.maps = {};
     this.turn = 0;
     this.form.addEventListener("submit", (event) => event.preventDefault());
-    this.form.addEventListener("change", (event) => event.target.name !== "opacity" && this.show());
+    this.form.addEventListener("change", (event) => {
+      if (event.target.name === "attribute") this.colourFeatures();
+      else if (event.target.name !== "opacity") this.show();
+    });
     this.form.opacity.addEventListener("input", () => this.setOpacity());
     this.swipe = this.find("[data-swipe] input");
     this.swipe.addEventListener("input", () => this.placeLine());
@@ -59,6 +64,7 @@ class AssetMap {
       const legends = Object.values(drawings).filter(Boolean).map(({ legend }) => legend);
       this.drawLegend(legends.find(({ kind }) => kind === "gradient") ?? legends[0]);
       await Promise.all(NAMES.map((name) => this.draw(name, drawings[name])));
+      this.colourFeatures();
       if (this.point) await this.askPoint(this.point);
       if (turn === this.turn) this.section.dataset.state = "ready";
     } catch (error) {
@@ -102,6 +108,7 @@ class AssetMap {
       const legend = gradients.includes(drawing) ? gradients[0].legend : drawing.legend;
       drawing.query = tileQuery(drawing.version, legend, this.form.colours.value);
     }
+    this.offerAttributes(drawings[0].tilejson.vector_layers ?? []);
     if (gradients.length) gradients[0].legend = await ask(`${this.base}/legend?${gradients[0].query}`);
   }
 
@@ -181,7 +188,7 @@ class AssetMap {
   }
 
   removeData(map) {
-    for (const { id, source } of map.getStyle().layers) if (source === "data") map.removeLayer(id);
+    for (const { id } of this.dataLayers(map)) map.removeLayer(id);
     if (map.getSource("data")) map.removeSource("data");
   }
 
@@ -210,11 +217,41 @@ class AssetMap {
     }
   }
 
+  offerAttributes(layers) {
+    const { attribute } = this.form;
+    const names = numericFields(layers);
+    const [nothing] = attribute.options;
+    const chosen = names.includes(attribute.value) ? attribute.value : "";
+    attribute.replaceChildren(nothing, ...names.map((name) => new Option(name, name)));
+    attribute.value = chosen;
+    this.find("[data-attribute]").hidden = !names.length;
+  }
+
+  // By the features that are on the map: the archive does not tell the range of an attribute.
+  colourFeatures() {
+    if (this.dataType === "raster") return;
+    const name = this.form.attribute.value;
+    const drawn = Object.values(this.maps).flatMap((map) => this.dataLayers(map).map((layer) => [map, layer]));
+    const values = drawn.flatMap(([map, layer]) =>
+      map.querySourceFeatures("data", { sourceLayer: layer["source-layer"] }).map(({ properties }) => properties[name]));
+    const legend = name ? featureLegend(name, values, SCALE) : null;
+    for (const [map, { id, type }] of drawn) {
+      map.setPaintProperty(id, `${type}-color`, legend && type !== "line" ? paintBy(name, legend) : colour("--accent"));
+    }
+    this.isColoured = Boolean(legend);
+    this.drawLegend(legend ?? { kind: "features" });
+    this.setOpacity();
+  }
+
+  dataLayers(map) {
+    return map.getStyle().layers.filter(({ source }) => source === "data");
+  }
+
   setOpacity() {
     const share = Number(this.form.opacity.value) / 100;
     for (const map of Object.values(this.maps)) {
-      for (const { id, type, source } of map.getStyle().layers) {
-        if (source === "data") map.setPaintProperty(id, `${type}-opacity`, type === "fill" ? share * 0.3 : share);
+      for (const { id, type } of this.dataLayers(map)) {
+        map.setPaintProperty(id, `${type}-opacity`, type === "fill" && !this.isColoured ? share * 0.3 : share);
       }
     }
   }
@@ -227,7 +264,7 @@ class AssetMap {
     this.find('[data-canvas="compare"]').style.clipPath = `inset(0 0 0 ${this.swipe.value}%)`;
   }
 
-  drawLegend({ kind, bands, entries }) {
+  drawLegend({ kind, title, bands, entries }) {
     const legend = this.find("[data-legend]");
     legend.hidden = kind !== "gradient" && kind !== "classes";
     if (legend.hidden) return;
@@ -238,12 +275,14 @@ class AssetMap {
       return drawn;
     });
     const isGradient = kind === "gradient";
-    this.find("[data-legend-title]").textContent = `Band ${bands[0]}`;
+    this.find("[data-legend-title]").textContent = title ?? `Band ${bands[0]}`;
     this.find("[data-legend-colours]").hidden = !isGradient;
     this.find("[data-legend-classes]").hidden = isGradient;
     this.find("[data-legend-low]").textContent = isGradient ? shownNumber(entries[0].value) : "";
     this.find("[data-legend-high]").textContent = isGradient ? shownNumber(entries.at(-1).value) : "";
-    if (isGradient) this.find("[data-legend-colours]").replaceChildren(...painted);
+    const bar = this.find("[data-legend-colours]");
+    bar.style.background = isGradient ? `linear-gradient(to right, ${entries.map((entry) => entry.colour).join(", ")})` : "";
+    if (isGradient) bar.replaceChildren(...(entries.length > 2 ? painted : []));
     else this.find("[data-legend-classes]").replaceChildren(...entries.map((entry, place) => {
       const line = document.createElement("li");
       line.append(painted[place], shownNumber(entry.value));
@@ -275,7 +314,7 @@ class AssetMap {
   }
 
   featuresAt(map, point) {
-    const layers = map.getStyle().layers.filter(({ source }) => source === "data").map(({ id }) => id);
+    const layers = this.dataLayers(map).map(({ id }) => id);
     const [feature] = map.queryRenderedFeatures(map.project(point), { layers });
     return feature ? Object.entries(feature.properties).map(([name, value]) => [name, String(value)]) : [["no feature here", ""]];
   }

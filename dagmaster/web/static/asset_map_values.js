@@ -38,3 +38,23 @@ export function boundsOf(versions) {
     [Math.max(...boxes.map(east)), Math.max(...boxes.map((box) => box[3]))],
   ];
 }
+
+// The attributes of a layer that can be drawn as colours.
+export function numericFields(layers) {
+  return [...new Set(layers.flatMap(({ fields }) => Object.keys(fields ?? {}).filter((name) => fields[name] === "Number")))];
+}
+
+// A legend for the values of features, from two colours; null where all are the same or none is a number.
+export function featureLegend(name, values, [low, high]) {
+  const numbers = values.filter((value) => Number.isFinite(value));
+  // Not spread into a call: there may be more features than a call takes arguments.
+  const least = numbers.reduce((one, other) => Math.min(one, other), Infinity);
+  const most = numbers.reduce((one, other) => Math.max(one, other), -Infinity);
+  if (!(least < most)) return null;
+  return { kind: "gradient", title: name, entries: [{ value: least, colour: low }, { value: most, colour: high }] };
+}
+
+// How MapLibre draws an attribute by such a legend.
+export function paintBy(name, { entries }) {
+  return ["interpolate", ["linear"], ["to-number", ["get", name], entries[0].value], ...entries.flatMap(({ value, colour }) => [value, colour])];
+}
