@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from dagmaster.geo.raster.image import ImageSource
+from dagmaster.geo.raster.tiling import write_tile
 from dagmaster.handlers.raster import tiles
 
 FOLDER = "ACCEPTANCE_TILES"
 WAITS_BEFORE = 30
-_write_tile = tiles.write_tile
 
 
-def write_noted_tile(source: ImageSource, target: Path, *rest: Any) -> Any:
+def write_noted_tile(source: ImageSource, target: Path, *options: Any) -> Any:
     folder = Path(os.environ[FOLDER])
     written = folder / "written.txt"
     while (folder / "gate").exists() and len(written.read_text().split()) >= WAITS_BEFORE:
         (folder / "waits").touch()
         time.sleep(0.01)
-    made = _write_tile(source, target, *rest)
+    info = write_tile(source, target, *options)
     with written.open("a") as file:
         file.write(f"{target.name}\n")
-    return made
+    return info
 
 
-tiles.write_tile = write_noted_tile
+vars(tiles)["write_tile"] = write_noted_tile
