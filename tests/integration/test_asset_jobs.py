@@ -1,6 +1,7 @@
 """Jobs of real orchestrators move the versions of assets, while others move or decide on the same versions."""
 
 import asyncio
+import json
 import os
 from typing import Any
 
@@ -84,6 +85,26 @@ async def test_two_owners_that_move_two_versions_crosswise_do_not_deadlock(
                 await until_waiting(observer, 2)
             assert {job["status"] for job in await running.ended(*jobs)} == {"cancelled"}
     assert not [record.getMessage() for record in caplog.records if "deadlock" in record.getMessage()]
+
+
+async def add_collections(conn: Connection, *collection_ids: str) -> None:
+    """As the end of a job does, once for each collection that a node of its batch describes."""
+    async with conn.transaction():
+        for collection_id in collection_ids:
+            outputs = json.dumps({"stac_collection": {"id": collection_id}})
+            await conn.execute("SELECT dagapp.store_stac_documents($1::jsonb, 'a', 0)", [outputs])
+
+
+async def test_two_owners_that_describe_the_same_collections_in_another_order_do_not_deadlock(
+    dsn: str, conn: Connection
+) -> None:
+    async with opened(dsn, application="owner") as owner, opened(dsn, application="observer") as observer:
+        async with conn.transaction():
+            await add_collections(conn, "a")
+            crossing = asyncio.create_task(add_collections(owner, "b", "a"))
+            await until_waiting(observer, 1)
+            await add_collections(conn, "b")
+        await crossing
 
 
 class Processing:

@@ -321,6 +321,11 @@ END $$;
 -- place of those it had. A collection that exists stays as it is; an id that another version has stays with that one.
 -- What is no STAC document, or says that it is of another asset, is left out: an output must never stop the job.
 CREATE FUNCTION dagapp.store_stac_documents(outputs jsonb, asset text, ordinal integer) RETURNS void LANGUAGE sql AS $$
+    -- Nobody else adds documents until the end of the transaction: two that add the same ones in another order would wait
+    -- for each other.
+    SELECT pg_advisory_xact_lock(hashtextextended('dagmaster stac documents', 0))
+    WHERE outputs ?| ARRAY['stac_collection', 'stac_item', 'stac_items'];
+
     INSERT INTO dagapp.stac_collections (collection_id, content)
     SELECT document ->> 'id', document
     FROM (SELECT outputs -> 'stac_collection') AS documents(document)
