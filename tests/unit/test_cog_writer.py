@@ -130,7 +130,7 @@ def test_classes_keep_their_values_and_their_palette(tmp_path: Path) -> None:
 
 
 def test_bands_keep_names_units_and_metadata(tmp_path: Path) -> None:
-    source = write_tiff(tmp_path / "a.tif", noise("uint16", bands=5), interleave="band")
+    source = write_tiff(tmp_path / "a.tif", noise("uint16", bands=5, shape=(300, 600)), interleave="band")
     with rasterio.open(source, "r+") as dataset:
         dataset.descriptions = ("red", "nir", "swir", "depth", "")
         dataset.units = ("", "", "", "m", "")
@@ -165,8 +165,8 @@ def test_a_mask_is_kept_in_all_levels(tmp_path: Path, side: int) -> None:
 
 
 def test_colours_are_compressed_with_loss_and_transparency_becomes_a_mask(tmp_path: Path) -> None:
-    ramp = np.tile(np.linspace(0, 200, WIDTH).astype("uint8"), (HEIGHT, 1))
-    alpha = np.where(np.arange(HEIGHT) < 300, 0, 255).astype("uint8")[:, None] * np.ones(WIDTH, "uint8")
+    ramp = np.tile(np.linspace(0, 200, 600).astype("uint8"), (HEIGHT, 1))
+    alpha = np.where(np.arange(HEIGHT) < 300, 0, 255).astype("uint8")[:, None] * np.ones(600, "uint8")
     source = write_tiff(tmp_path / "a.tif", np.stack([ramp, ramp, ramp, alpha]), photometric="RGB", alpha="YES")
     for compression, count in (("JPEG", 3), ("WEBP", 4)):
         lossy = Profile(compression=compression, quality=90, resampling="cubic", overview_resampling="average")
