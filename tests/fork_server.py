@@ -40,7 +40,11 @@ STOP_SECONDS = 10.0
 # Not what starts threads, as pyarrow and obstore do.
 LOADED = ("client", "python", "web", "handlers", "worker", "store", "authoring")
 # What workers load only if they are told to, and what loads ClickHouse.
-NOT_LOADED = {"dagmaster.python.data_context", *(module for module, _ in OPTIONAL_HANDLERS.values())}
+NOT_LOADED = {
+    "dagmaster.python.data_context",
+    "dagmaster.python.table_operators",
+    *(module for module, _ in OPTIONAL_HANDLERS.values()),
+}
 LIBRARIES = ("httpx", "rich.live", "typer.rich_utils", "uvicorn.protocols.http.httptools_impl")
 
 
