@@ -19,7 +19,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-map test test-quick coverage browser postgis azurite check lint-js bench simulate chaos data-kills test-shards screenshots vendor format clean
+.PHONY: help demo demo-map test test-quick coverage browser postgis azurite check lint-js bench simulate chaos data-kills test-clickhouse screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -96,8 +96,8 @@ chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, pa
 data-kills: $(READY) ## Kill writers of tables and the data service ROUNDS times, and look for lost and doubled rows
 	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 tests/integration/test_data_kills.py $(ARGS)
 
-test-shards: $(READY) ## Run the tests of tables on a cluster of two ClickHouse servers
-	@DAGMASTER_TEST_SHARDS=1 $(BIN)/pytest -n 0 tests/integration/test_data_tables.py $(ARGS)
+test-clickhouse: $(READY) ## Run the tests of tables on a ClickHouse server and on a cluster of two
+	@DAGMASTER_TEST_CLICKHOUSE=1 $(BIN)/pytest -n 0 tests/integration/test_data_tables.py $(ARGS)
 
 screenshots: $(READY) browser ## Make the pictures of the documentation anew, from a real run
 	@$(BIN)/python docs/tools/screenshots.py

@@ -36,8 +36,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]
         pytest.skip(str(error))
 
 
-# The server that tests can have aborts now and then as a shard, so that this takes a request: `make test-shards`.
-ENGINES = ["shards"] if os.environ.get("DAGMASTER_TEST_SHARDS") else ["chdb", "service", "server"]
+# Servers are downloaded, and runs on two shards have lost connections: `make test-clickhouse` asks for them.
+ENGINES = ["server", "shards"] if os.environ.get("DAGMASTER_TEST_CLICKHOUSE") else ["chdb", "service"]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
