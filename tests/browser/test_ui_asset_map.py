@@ -1,6 +1,7 @@
 """The map of an asset in a browser: versions are drawn, compared, and asked for their values."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -76,7 +77,7 @@ def test_two_versions_are_compared_with_a_swipe(page: Page) -> None:
     expect(page.get_by_label("Swipe")).to_be_hidden()
     page.get_by_label("Compare with").select_option(label="Version 1, not approved")
     wait_until_drawn(page)
-    assert page.url.endswith("?version=0&compare=1")
+    expect(page).to_have_url(re.compile(r"\?version=0&compare=1$"))
     compared = page.locator("[data-canvas=compare]")
     expect(compared).to_have_css("clip-path", "inset(0px 0px 0px 50%)")
     page.get_by_label("Swipe").fill("20")

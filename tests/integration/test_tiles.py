@@ -23,6 +23,7 @@ from s3_server import run_s3
 from web import Web, web
 
 from dagmaster.model.access import Role
+from dagmaster.web.api import tiles
 
 TILE = "tiles/WebMercatorQuad/9/105/193"  # In the middle of both real rasters.
 DEM_PATH, RGB_PATH = f"silver/{DEM.name}", f"silver/{RGB.name}"
@@ -224,6 +225,16 @@ async def test_a_file_that_is_not_a_usable_raster_is_refused(dsn: str, storage: 
         ):
             answer = await it.get(f"/tiles/{asset_id}/info", status)
             assert message in answer["detail"]
+
+
+async def test_without_the_libraries_a_server_says_what_to_install(
+    dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "TILE_ROUTES", "titiler_that_is_not_installed")
+    async with site(dsn, storage) as it:
+        answer = await it.get("/tiles/any/info", 503)
+        assert "pip install 'dagmaster[serve]'" in answer["detail"]
+        await it.get("/tiles/any/data.pmtiles", 404)
 
 
 async def test_of_many_bands_the_first_is_drawn_unless_others_are_named(dsn: str, storage: Path) -> None:
