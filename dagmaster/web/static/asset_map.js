@@ -77,6 +77,7 @@ class AssetMap {
   remember() {
     const query = new URLSearchParams();
     for (const name of NAMES) if (this.chosen(name)) query.set(name, this.chosen(name).ordinal);
+    if (this.form.attribute.value) query.set("attribute", this.form.attribute.value);
     history.replaceState(null, "", `?${query}`);
   }
 
@@ -239,6 +240,7 @@ class AssetMap {
       map.setPaintProperty(id, `${type}-color`, legend && type !== "line" ? paintBy(name, legend) : colour("--accent"));
     }
     this.isColoured = Boolean(legend);
+    this.remember();
     this.drawLegend(legend ?? { kind: "features" });
     this.setOpacity();
   }

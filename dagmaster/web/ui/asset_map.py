@@ -51,6 +51,7 @@ async def show_asset_map(
     conn: Conn,
     version: Ordinal = None,
     compare: Ordinal = None,
+    attribute: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
     rows = await list_versions(conn, asset["asset_id"], limit=MAX_VERSIONS)
     versions = drawn_versions(asset, rows, may_review=page.may_review)
@@ -62,8 +63,9 @@ async def show_asset_map(
             "asset": asset,
             "refs": ordered_refs(asset["platform_refs"], platform.required_refs if platform else ()),
             "versions": versions,
-            "version": version if version in ordinals else next(iter(ordinals), None),
+            "ordinal": version if version in ordinals else next(iter(ordinals), None),
             "compare": compare if compare in ordinals else None,
+            "attribute": attribute,
             "colours": COLOURS,
             "tabs": TABS,
             "tab": "map",
