@@ -14,6 +14,8 @@ from dagmaster.errors import Conflict
 from dagmaster.model.data_object import DataObjectState, Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from dagmaster.settings import Settings
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="Id of a table, or name of a global one.")]
@@ -23,7 +25,7 @@ app = typer.Typer(name="data", add_completion=False, no_args_is_help=True)
 
 @app.callback()
 def root() -> None:
-    """List, show and drop the tables of Python tasks.
+    """List, show, query and drop the tables of Python tasks.
 
     \b
     Examples:
@@ -108,7 +110,7 @@ def head(
       dagmaster data head sales -n 5
     """
     from dagmaster.data import DataContext, Object
-    from dagmaster.python.data_context import url_at
+    from dagmaster.data.configured import url_at
 
     entry = _entry(begin(ctx), table)
     if entry["state"] != DataObjectState.READY:
@@ -122,12 +124,38 @@ def head(
     if as_json:
         print_json(records)
         return
-    listing = Listing(tuple(column["name"] for column in entry["columns"]))
-    for record in records:
-        listing.add(*("" if value is None else escape(str(value)) for value in record.values()))
-    listing.print(console())
+    _print_rows([column["name"] for column in entry["columns"]], records)
     if entry["row_count"] > len(records):
         tell(f"the first {len(records):,} of {entry['row_count']:,} rows")
+
+
+@app.command()
+def query(
+    ctx: typer.Context,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement of ClickHouse.")],
+    rows: Annotated[int, typer.Option("--rows", "-n", help="How many rows to show at most.", min=1, max=10_000)] = 100,
+    as_json: JsonOutput = False,
+) -> None:
+    """Query tables with SQL.
+
+    A table is named by its global name, by "JOB_ID.NAME" or by its id; quote the last two. Nothing can be changed.
+
+    \b
+    Examples:
+      dagmaster data query 'SELECT shop, sum(units) FROM sales GROUP BY shop'
+      dagmaster data query 'SELECT count() FROM "248432765007177249"' --json
+    """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.service.data_query import query_tables
+
+    settings = begin(ctx)
+    answer = ask(settings, lambda conn: query_tables(conn, settings, sql, max_rows=rows))
+    if as_json:
+        print_json({"columns": answer.columns, "rows": answer.rows, "truncated_by": answer.truncated_by})
+        return
+    _print_rows(answer.columns, answer.rows)
+    if answer.truncated_by:
+        tell(f"truncated: the first {len(answer.rows):,} rows, by the limit of {answer.truncated_by}")
 
 
 @app.command()
@@ -140,7 +168,7 @@ def drop(ctx: typer.Context, table: Table) -> None:
     """
     from dagmaster.cli.sessions import ask
     from dagmaster.data import DataContext
-    from dagmaster.python.data_context import url_at
+    from dagmaster.data.configured import url_at
     from dagmaster.store.data_objects import expire, forget
 
     settings = begin(ctx)
@@ -159,6 +187,13 @@ def drop(ctx: typer.Context, table: Table) -> None:
         return
     ask(settings, lambda conn: forget(conn, [object_id]))
     typer.echo(f"Dropped table {object_id}")
+
+
+def _print_rows(columns: "Sequence[str]", rows: "Sequence[Mapping[str, Any]]") -> None:
+    listing = Listing(tuple(map(escape, columns)))
+    for row in rows:
+        listing.add(*("" if value is None else escape(str(value)) for value in row.values()))
+    listing.print(console())
 
 
 def _entry(settings: "Settings", table: str) -> dict[str, Any]:

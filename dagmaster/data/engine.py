@@ -51,12 +51,14 @@ class Limits:
     seconds: float | None = None
     rows_read: int | None = None
     tables: int | None = None
+    is_read_only: bool = False
 
     def settings(self) -> dict[str, str]:
         named = {
             "max_memory_usage": self.memory_bytes,
             "max_execution_time": self.seconds,
             "max_rows_to_read": self.rows_read,
+            "readonly": int(self.is_read_only),
         }
         return {
             name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items() if value

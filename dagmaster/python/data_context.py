@@ -9,14 +9,13 @@ from tempfile import NamedTemporaryFile
 from threading import Lock
 
 from dagmaster.data.catalog import NewTable, Scope, StoredTable
-from dagmaster.data.engine import Engine, Limits, folder_of, folder_url, location_of, open_engine
+from dagmaster.data.configured import data_url, limits_of
+from dagmaster.data.engine import Engine, location_of, open_engine
 from dagmaster.data.objects import DataContext as BaseContext
 from dagmaster.python.context import session
-from dagmaster.settings import Settings, load_settings
+from dagmaster.settings import load_settings
 from dagmaster.storage import LocalFile, open_storage
 from dagmaster.store import data_objects
-
-FOLDER = "tables"
 
 
 class DatabaseCatalog:
@@ -113,25 +112,6 @@ async def fetched(url: str) -> AsyncIterator[Path]:
         yield Path(file.name)
 
 
-def data_url(settings: Settings) -> str:
-    """Without a setting: the data service of the data folder, which all processes on it share."""
-    return settings.data_url.get_secret_value() if settings.data_url else default_url(settings)
-
-
-def default_url(settings: Settings) -> str:
-    return folder_url(settings.data_dir / FOLDER, "service")
-
-
-def limits_of(settings: Settings) -> Limits:
-    megabytes = settings.data_max_memory_mb
-    return Limits(
-        memory_bytes=megabytes * 1024 * 1024 if megabytes else None,
-        seconds=settings.data_max_query_seconds,
-        rows_read=settings.data_max_rows_read,
-        tables=settings.data_max_tables,
-    )
-
-
 def context_of_task(job_id: int, task_id: str) -> BaseContext:
     """The engine stays open for the next task of this process."""
     settings = load_settings()
@@ -143,14 +123,6 @@ def context_of_task(job_id: int, task_id: str) -> BaseContext:
     context = BaseContext(url, catalog=catalog, limits=limits)
     context.appender, context.fetch = task_id.rpartition("_")[0], fetched
     return context
-
-
-def url_at(location: str) -> str:
-    """How to open what is there: by the settings if they name it, and a folder together with other processes."""
-    url = data_url(load_settings())
-    if location_of(url) == location:
-        return url
-    return folder_url(folder_of(location), "service") if location.startswith("chdb:") else location
 
 
 def release_engines() -> None:

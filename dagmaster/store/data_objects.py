@@ -16,6 +16,7 @@ Row = dict[str, Any]
 EXPIRED_AT_ONCE: Final = 1000
 # A task is in its worker's hands a moment before its row says so.
 GRACE_SECONDS: Final = 60.0
+NAMES_SHOWN: Final = 20
 SECONDS_PER_DAY: Final = 86_400
 TERMINAL: Final = [status.value for status in JOB_TERMINAL]
 
@@ -130,12 +131,42 @@ async def list_objects(
     return await fetch(conn, "list_data_objects", values)
 
 
+async def find_queryable(conn: Connection, names: Sequence[str], location: str) -> dict[str, Row]:
+    """The tables that these names mean in a query: an id, a global name without a dot, or `job_id.name`."""
+    of_jobs = [(int(job_id), name) for job_id, dot, name in (name.partition(".") for name in names) if _is_id(job_id)]
+    values = {
+        "location": location,
+        "object_ids": [int(name) for name in names if _is_id(name)],
+        "names": [name for name in names if "." not in name],
+        "job_ids": [job_id for job_id, _ in of_jobs],
+        "job_names": [name for _, name in of_jobs],
+    }
+    rows = await fetch(conn, "find_queryable_data_objects", values)
+    return {name: row for row in rows for name in (str(row["object_id"]), query_name(row)) if name in names}
+
+
+async def queryable_names(conn: Connection, location: str) -> list[str]:
+    rows = await fetch(conn, "list_queryable_data_objects", {"location": location, "limit": NAMES_SHOWN})
+    return [query_name(row) for row in rows]
+
+
+def query_name(row: Row) -> str:
+    """Global names with a dot would read as `database.table`: such a table has its id alone."""
+    if row["name"] is None or (row["scope"] == Scope.GLOBAL and "." in row["name"]):
+        return str(row["object_id"])
+    return row["name"] if row["scope"] == Scope.GLOBAL else f"{row['job_id']}.{row['name']}"
+
+
 async def get_object(conn: Connection, name_or_id: str) -> Row:
     """By its id, or by the name of a global table. Raises UnknownTable."""
-    object_id = int(name_or_id) if name_or_id.isdecimal() and len(name_or_id) < 19 else None
+    object_id = int(name_or_id) if _is_id(name_or_id) else None
     rows = await fetch(conn, "get_data_object", {"object_id": object_id, "name": name_or_id})
     if not rows:
         raise UnknownTable(
             f"no table has the id or the global name {name_or_id[:80]!r}; `dagmaster data list` shows the tables"
         )
     return rows[0]
+
+
+def _is_id(text: str) -> bool:
+    return text.isdecimal() and len(text) < 19

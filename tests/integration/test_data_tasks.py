@@ -452,6 +452,13 @@ def test_tables_are_listed_shown_and_dropped_from_the_command_line(dsn: str, mon
         {"x": 2, "s": None},
         {"x": 3, "s": "c"},
     ]
+    counted = run_command("data", "query", f'SELECT count() AS n FROM letters JOIN "{table_id}" USING x', "--json")
+    assert orjson.loads(counted.out) == {"columns": ["n"], "rows": [{"n": 3}], "truncated_by": None}
+    cut = run_command("data", "query", "SELECT s FROM letters ORDER BY x", "-n", "1")
+    assert "[a]" in cut.out
+    assert "truncated: the first 1 rows, by the limit of rows" in cut.err
+    unknown = run_command("data", "query", "SELECT * FROM lettres")
+    assert "no table is named 'lettres'; known are some, letters" in unknown.err
     assert run_command("data", "drop", "letters").out == f"Dropped table {table_id}\n"
     assert "no table has the id or the global name 'letters'" in run_command("data", "show", "letters").err
     with psycopg.connect(dsn) as conn:

@@ -157,6 +157,28 @@ WHERE (:scope::dagapp.data_scope IS NULL OR scope = :scope) AND (:job_id::bigint
 ORDER BY object_id DESC
 LIMIT :limit;
 
+-- find_queryable_data_objects --
+-- Ready tables of an engine by their ids, by their global names, or by job and name.
+SELECT object_id, name, scope, job_id, columns
+FROM dagapp.data_objects
+WHERE location = :location
+    AND state = 'ready'
+    AND scope IN ('job', 'global')
+    AND (
+        object_id = ANY(:object_ids::bigint[])
+        OR (scope = 'global' AND name = ANY(:names::text[]))
+        OR (scope = 'job' AND (job_id, name) IN (SELECT * FROM unnest(:job_ids::bigint[], :job_names::text[])))
+    )
+ORDER BY object_id;
+
+-- list_queryable_data_objects --
+-- Ready tables of an engine, named and new ones first.
+SELECT object_id, name, scope, job_id
+FROM dagapp.data_objects
+WHERE location = :location AND state = 'ready' AND scope IN ('job', 'global')
+ORDER BY name IS NULL, object_id DESC
+LIMIT :limit;
+
 -- get_data_object --
 -- By its id, or by the name of a global one.
 SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, inputs,

@@ -1,0 +1,33 @@
+"""The engine and the limits that the settings name."""
+
+from dagmaster.data.engine import Limits, folder_of, folder_url, location_of
+from dagmaster.settings import Settings, load_settings
+
+FOLDER = "tables"
+
+
+def data_url(settings: Settings) -> str:
+    """Without a setting: the data service of the data folder, which all processes on it share."""
+    return settings.data_url.get_secret_value() if settings.data_url else default_url(settings)
+
+
+def default_url(settings: Settings) -> str:
+    return folder_url(settings.data_dir / FOLDER, "service")
+
+
+def limits_of(settings: Settings) -> Limits:
+    megabytes = settings.data_max_memory_mb
+    return Limits(
+        memory_bytes=megabytes * 1024 * 1024 if megabytes else None,
+        seconds=settings.data_max_query_seconds,
+        rows_read=settings.data_max_rows_read,
+        tables=settings.data_max_tables,
+    )
+
+
+def url_at(location: str) -> str:
+    """How to open what is there: by the settings if they name it, and a folder together with other processes."""
+    url = data_url(load_settings())
+    if location_of(url) == location:
+        return url
+    return folder_url(folder_of(location), "service") if location.startswith("chdb:") else location
