@@ -1,16 +1,20 @@
 """Tables of the data plane."""
 
 import asyncio
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from dagmaster.cli.columns import Listing
+from dagmaster.cli.data_lineage import lineage_tree
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json
-from dagmaster.errors import Conflict
+from dagmaster.errors import Conflict, Invalid
 from dagmaster.model.data_object import DataObjectState, Scope
 
 if TYPE_CHECKING:
@@ -20,12 +24,19 @@ if TYPE_CHECKING:
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="Id of a table, or name of a global one.")]
 
+
+class FileFormat(StrEnum):
+    PARQUET = "parquet"
+    CSV = "csv"
+    ARROW = "arrow"
+
+
 app = typer.Typer(name="data", add_completion=False, no_args_is_help=True)
 
 
 @app.callback()
 def root() -> None:
-    """List, show, query and drop the tables of Python tasks.
+    """List, show, query, trace, export and drop the tables of Python tasks.
 
     \b
     Examples:
@@ -112,9 +123,7 @@ def head(
     from dagmaster.data import DataContext, Object
     from dagmaster.data.configured import url_at
 
-    entry = _entry(begin(ctx), table)
-    if entry["state"] != DataObjectState.READY:
-        raise Conflict(f"table {entry['object_id']} is {entry['state']}; only ready tables have rows to show")
+    entry = _ready_entry(begin(ctx), table)
 
     async def read() -> list[dict[str, Any]]:
         async with DataContext(url_at(entry["location"])) as context:
@@ -145,17 +154,74 @@ def query(
       dagmaster data query 'SELECT shop, sum(units) FROM sales GROUP BY shop'
       dagmaster data query 'SELECT count() FROM "248432765007177249"' --json
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import existing_database, session
     from dagmaster.service.data_query import query_tables
 
     settings = begin(ctx)
-    answer = ask(settings, lambda conn: query_tables(conn, settings, sql, max_rows=rows))
+    with existing_database(settings) as dsn:
+        answer = asyncio.run(query_tables(partial(session, dsn), settings, sql, max_rows=rows))
     if as_json:
         print_json({"columns": answer.columns, "rows": answer.rows, "truncated_by": answer.truncated_by})
         return
     _print_rows(answer.columns, answer.rows)
     if answer.truncated_by:
         tell(f"truncated: the first {len(answer.rows):,} rows, by the limit of {answer.truncated_by}")
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    table: Table,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A name that ends in .parquet, .csv or .arrow.")],
+    format: Annotated[FileFormat | None, typer.Option(help="The format, if the name does not say it.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a table to a Parquet, CSV or Arrow file.
+
+    The file appears when it is complete.
+
+    \b
+    Examples:
+      dagmaster data export sales sales.parquet
+    """
+    from dagmaster.data import DataContext, Object
+    from dagmaster.data.configured import url_at
+
+    entry = _ready_entry(begin(ctx), table)
+    if file.exists() and not overwrite:
+        raise Conflict(f"{file} exists; choose another name, or replace it with --overwrite")
+    if not file.parent.is_dir():
+        raise Invalid(f"there is no folder {file.parent}; create it first")
+
+    async def write() -> None:
+        async with DataContext(url_at(entry["location"])) as context:
+            await Object(entry["object_id"], context).export(file, format.value if format else None)
+
+    asyncio.run(write())
+    typer.echo(f"Wrote {entry['row_count']:,} rows to {file}")
+
+
+@app.command()
+def lineage(ctx: typer.Context, table: Table, as_json: JsonOutput = False) -> None:
+    """Show the tables and tasks that a table comes from.
+
+    Prints a tree: under each table the tables that it was computed from. A table that was dropped has its id alone.
+
+    \b
+    Examples:
+      dagmaster data lineage sales
+      dagmaster data lineage sales --json
+    """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.data_objects import lineage as find_lineage
+
+    settings = begin(ctx)
+    object_id = _entry(settings, table)["object_id"]
+    rows = ask(settings, lambda conn: find_lineage(conn, object_id))
+    if as_json:
+        print_json([{**as_record(row), "inputs": [str(table_id) for table_id in row["inputs"]]} for row in rows])
+        return
+    console().print(lineage_tree(rows))
 
 
 @app.command()
@@ -201,6 +267,13 @@ def _entry(settings: "Settings", table: str) -> dict[str, Any]:
     from dagmaster.store.data_objects import get_object
 
     return ask(settings, lambda conn: get_object(conn, table))
+
+
+def _ready_entry(settings: "Settings", table: str) -> dict[str, Any]:
+    entry = _entry(settings, table)
+    if entry["state"] != DataObjectState.READY:
+        raise Conflict(f"table {entry['object_id']} is {entry['state']}; only ready tables have rows to read")
+    return entry
 
 
 def _number(value: int | None) -> str:

@@ -55,6 +55,8 @@ class TableStore:
         self.fetch: Fetch | None = None
         # Named by references from outside, and not admitted yet.
         self._received: set[int] = set()
+        # All that came so: a value may be computed from them.
+        self._arguments: set[int] = set()
         self._opening = threading.Lock()
         self._appending = asyncio.Lock()
 
@@ -191,6 +193,7 @@ class TableStore:
     def receive(self, plan: Any) -> None:
         """Before the plan of a reference is run, the catalog is asked whether its tables may be read here."""
         self._received |= tables_of(plan)
+        self._arguments |= tables_of(plan)
 
     async def admit(self, plan: Any) -> None:
         """Raises UnknownTable for tables that may not be read here."""
@@ -271,7 +274,7 @@ class TableStore:
         if name is not None and not 0 < len(name) <= 128:
             raise Invalid("the name of a table has 1 to 128 characters")
         if plan is None:
-            return NewTable(new_id(), chosen, name)
+            return NewTable(new_id(), chosen, name, inputs=sorted(self._arguments))
         return NewTable(new_id(), chosen, name, write_plan(plan), sql, sorted(tables_of(plan)))
 
     async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> None:

@@ -16,6 +16,7 @@ Row = dict[str, Any]
 EXPIRED_AT_ONCE: Final = 1000
 # A task is in its worker's hands a moment before its row says so.
 GRACE_SECONDS: Final = 60.0
+LINEAGE_TABLES: Final = 1000
 NAMES_SHOWN: Final = 20
 SECONDS_PER_DAY: Final = 86_400
 TERMINAL: Final = [status.value for status in JOB_TERMINAL]
@@ -166,6 +167,11 @@ async def get_object(conn: Connection, name_or_id: str) -> Row:
             f"no table has the id or the global name {name_or_id[:80]!r}; `dagmaster data list` shows the tables"
         )
     return rows[0]
+
+
+async def lineage(conn: Connection, object_id: int, *, limit: int = LINEAGE_TABLES) -> list[Row]:
+    """The table, then those that it was computed from, newest first; a dropped one has no state."""
+    return await fetch(conn, "data_lineage", {"object_id": object_id, "limit": limit})
 
 
 def _is_id(text: str) -> bool:

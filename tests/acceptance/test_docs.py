@@ -101,7 +101,7 @@ def test_all_codes_of_errors_are_described() -> None:
     raised = {code_of(kind()) for kind in STATUS if issubclass(kind, DagmasterError)}
     specific = {code_of(kind()) for kind in _kinds(DagmasterError) if kind.__module__ == "dagmaster.errors"}
     unheard_of = {"dagmaster_error", "embedded_server_failed", "illegal_move", "expression_failed", "values_too_large"}
-    unheard_of |= {"query_failed", "query_cancelled", "engine_lost", "unknown_table"}  # no route reads tables
+    unheard_of |= {"query_cancelled"}  # with whoever waits for it
     assert {*raised, *specific, *CODES.values()} - unheard_of <= _words("http-api.md")
 
 

@@ -329,7 +329,7 @@ QUERIES = {
         {"shop": "a", "n": 4, "m": 3},
         {"shop": "b", "n": 2, "m": 2},
     ],
-    'WITH best AS (SELECT max(units) AS units FROM "7.sales") SELECT s.shop AS shop FROM sales AS s JOIN best USING units': [
+    'WITH best AS (SELECT max(units) AS units FROM "7.sales") SELECT s.shop FROM sales s JOIN best USING units': [
         {"shop": "a"}
     ],
     "SELECT units FROM sales WHERE shop IN (SELECT shop FROM sales WHERE units = 2) OR units IN (1) ORDER BY units": [

@@ -459,10 +459,66 @@ def test_tables_are_listed_shown_and_dropped_from_the_command_line(dsn: str, mon
     assert "truncated: the first 1 rows, by the limit of rows" in cut.err
     unknown = run_command("data", "query", "SELECT * FROM lettres")
     assert "no table is named 'lettres'; known are some, letters" in unknown.err
+    for name, read in (("l.parquet", parquet.read_table), ("l.csv", csv.read_csv), ("l.arrow", feather.read_table)):
+        assert run_command("data", "export", "letters", name).out == f"Wrote 3 rows to {name}\n"
+        assert read(name)["x"].to_pylist() == [1, 2, 3]
+    assert "l.csv exists" in run_command("data", "export", "letters", "l.csv").err
+    assert run_command("data", "export", "some", "l.csv", "--overwrite").code == 0
+    assert csv.read_csv("l.csv").num_rows == 2
+    assert "there is no folder none" in run_command("data", "export", "letters", "none/l.csv").err
+    assert "cannot be exported as 'xlsx'" in run_command("data", "export", "letters", "l.xlsx").err
     assert run_command("data", "drop", "letters").out == f"Dropped table {table_id}\n"
     assert "no table has the id or the global name 'letters'" in run_command("data", "show", "letters").err
     with psycopg.connect(dsn) as conn:
         assert conn.execute("SELECT name FROM dagapp.data_objects").fetchall() == [("some",)]
+
+
+@task
+async def shop_totals(sales: Object) -> Object:
+    return await sales.group_by("shop").agg(n=aggregates.count()).materialize()
+
+
+@task
+def as_arrow(totals: pa.Table) -> pa.Table:
+    return totals.append_column("label", pa.array(["x"] * totals.num_rows))
+
+
+@task
+async def publish(labels: Object) -> int:
+    return (await labels.materialize(name="shop_labels", scope="global")).table_id
+
+
+@workflow
+def published(count: int) -> int:
+    return publish(as_arrow(shop_totals(make_sales(count))))
+
+
+def test_a_table_tells_the_tables_and_tasks_it_comes_from() -> None:
+    table_id = published.run(10)
+    rows = orjson.loads(run_command("data", "lineage", "shop_labels", "--json").out)
+    assert rows[0]["object_id"] == str(table_id)
+    by_id = {row["object_id"]: row for row in rows}
+    chain = [rows[0]]
+    while chain[-1]["inputs"]:
+        [source] = chain[-1]["inputs"]
+        chain.append(by_id[source])
+    assert [row["row_count"] for row in chain] == [2, 2, 2, 10]
+    tasks = ("publish", "as_arrow", "shop_totals", "make_sales")
+    assert all(name in row["task_id"] for name, row in zip(tasks, chain, strict=True))
+    assert {row["workflow_id"] for row in chain} == {"published"}
+    assert [row["sql"] is not None for row in chain] == [True, False, True, False]
+    assert chain[2]["plan"]["version"] == 1
+    text = run_command("data", "lineage", str(table_id)).out
+    assert text.startswith(f"shop_labels ({table_id}), 2 rows, by task ")
+    assert text.splitlines()[-1].lstrip("│└─ ").startswith(chain[-1]["object_id"])
+    assert f"aggregate({chain[3]['object_id']})" in text
+    asyncio.run(drop(int(chain[2]["object_id"])))
+    assert f"{chain[2]['object_id']} (dropped)" in run_command("data", "lineage", "shop_labels").out
+
+
+async def drop(table_id: int) -> None:
+    async with DataContext() as context:
+        await context.drop([table_id])
 
 
 WITHOUT = """

@@ -47,6 +47,8 @@ DECIDED: dict[str, Any] = {
     "POST /api/v1/jobs/{job_id}/signals/{name}": SUBMIT,
     "POST /api/v1/jobs/{job_id}/nodes/{node_id}/approve": OPERATE,
     "POST /api/v1/jobs/{job_id}/nodes/{node_id}/reject": OPERATE,
+    "GET /api/v1/data/objects/{table}/lineage": READ,
+    "POST /api/v1/data/query": READ,
     "GET /api/v1/nodes": READ,
     "GET /api/v1/tasks": READ,
     "GET /api/v1/jobs/{job_id}/nodes": OWN,

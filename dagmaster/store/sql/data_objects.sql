@@ -187,3 +187,20 @@ FROM dagapp.data_objects
 WHERE object_id = :object_id OR (name = :name AND scope = 'global' AND state = 'ready')
 ORDER BY object_id DESC
 LIMIT 1;
+
+-- data_lineage --
+-- A table and all that it was computed from. Of those that were dropped there is the id alone.
+WITH RECURSIVE lineage AS (
+    SELECT :object_id::bigint AS object_id
+    UNION
+    SELECT unnest(object.inputs)
+    FROM lineage
+    JOIN dagapp.data_objects AS object ON object.object_id = lineage.object_id
+)
+SELECT lineage.object_id, object.name, object.scope, object.state, object.job_id, job.workflow_id, object.task_id,
+    object.row_count, object.columns, object.plan, object.sql, coalesce(object.inputs, '{}') AS inputs, object.created_at
+FROM lineage
+LEFT JOIN dagapp.data_objects AS object ON object.object_id = lineage.object_id
+LEFT JOIN dagapp.dag_jobs AS job ON job.job_id = object.job_id
+ORDER BY lineage.object_id = :object_id DESC, lineage.object_id DESC
+LIMIT :limit;

@@ -1,0 +1,66 @@
+"""The origin of a table as a tree."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.markup import escape
+from rich.tree import Tree
+
+PLAN_SHOWN: Final = 200
+
+
+def lineage_tree(rows: Sequence[Mapping[str, Any]]) -> Tree:
+    """The first row is the root. A table that several others use is described where it comes first."""
+    tables = {row["object_id"]: row for row in rows}
+    described: set[int] = set()
+    root = Tree(_label(rows[0]))
+    waiting = [(root, rows[0])]
+    while waiting:
+        branch, row = waiting.pop(0)
+        if row["object_id"] in described:
+            continue
+        described.add(row["object_id"])
+        if row["plan"]:
+            branch.add(f"[dim]{_shortened(_operations(row['plan']['root']))}[/]")
+        for table_id in row["inputs"]:
+            table = tables.get(table_id)
+            if table is None:
+                branch.add(f"{table_id} (left out)")
+            elif table_id in described:
+                branch.add(f"{_name(table)} (see above)")
+            else:
+                waiting.append((branch.add(_label(table)), table))
+    return root
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    if row["state"] is None:
+        return f"{row['object_id']} (dropped)"
+    parts = [_name(row)]
+    if row["row_count"] is not None:
+        parts.append(f"{row['row_count']:,} rows")
+    if row["task_id"]:
+        workflow = f" of {row['workflow_id']}" if row["workflow_id"] else ""
+        parts.append(escape(f"by task {row['task_id']}{workflow}"))
+    return ", ".join(parts)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{escape(row['name'])} ({row['object_id']})" if row["name"] else str(row["object_id"])
+
+
+def _operations(step: Mapping[str, Any]) -> str:
+    """Such as `aggregate(filter(248432765007177249))`."""
+    match step:
+        case {"op": "scan", "table_id": table_id}:
+            return str(table_id)
+        case {"op": "join", "kind": kind, "left": left, "right": right}:
+            return f"{kind} join({_operations(left)}, {_operations(right)})"
+        case {"op": "union", "sources": sources}:
+            return f"union({', '.join(map(_operations, sources))})"
+        case _:
+            return f"{step['op']}({_operations(step['source'])})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= PLAN_SHOWN else f"{text[:PLAN_SHOWN]}…"
