@@ -1,5 +1,6 @@
 """The origin of a table as a tree."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,14 +13,11 @@ PLAN_SHOWN: Final = 200
 def lineage_tree(rows: Sequence[Mapping[str, Any]]) -> Tree:
     """The first row is the root. A table that several others use is described where it comes first."""
     tables = {row["object_id"]: row for row in rows}
-    described: set[int] = set()
     root = Tree(_label(rows[0]))
-    waiting = [(root, rows[0])]
+    described = {rows[0]["object_id"]}
+    waiting = deque([(root, rows[0])])
     while waiting:
-        branch, row = waiting.pop(0)
-        if row["object_id"] in described:
-            continue
-        described.add(row["object_id"])
+        branch, row = waiting.popleft()
         if row["plan"]:
             branch.add(f"[dim]{_shortened(_operations(row['plan']['root']))}[/]")
         for table_id in row["inputs"]:
@@ -27,8 +25,9 @@ def lineage_tree(rows: Sequence[Mapping[str, Any]]) -> Tree:
             if table is None:
                 branch.add(f"{table_id} (left out)")
             elif table_id in described:
-                branch.add(f"{_name(table)} (see above)")
+                branch.add(f"{_name(table)} (shown elsewhere)")
             else:
+                described.add(table_id)
                 waiting.append((branch.add(_label(table)), table))
     return root
 
