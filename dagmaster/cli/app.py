@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Outline] = {
     "migrate": Outline("migrate", OPERATE, "Upgrade or downgrade the database schema."),
     "keys": Outline("keys", OPERATE, "Create, list and revoke API keys."),
     "db": Outline("db", OPERATE, "Manage database roles."),
-    "data": Outline("data", OPERATE, "List, show and drop the tables of Python tasks."),
+    "data": Outline("data", OPERATE, "List, query, trace, export and drop tables of Python tasks."),
     "cache": Outline("cache", OPERATE, "Clear cached task results."),
     "prune": Outline("prune", OPERATE, "Remove finished jobs after their retention period."),
     "version": Outline("version", OPERATE, "Show the version."),

@@ -36,7 +36,7 @@ app = typer.Typer(name="data", add_completion=False, no_args_is_help=True)
 
 @app.callback()
 def root() -> None:
-    """List, show, query, trace, export and drop the tables of Python tasks.
+    """List, query, trace, export and drop tables of Python tasks.
 
     \b
     Examples:

@@ -191,7 +191,11 @@ async def run_query(
         parameters["refusal"] = text_of(refusal)
     sources = {name: _source(named[name]) if name in named else REFUSAL for name in names}
     query = Query(_complete(statement, sources, max_rows + 1), parameters, ())
-    return await context.run(lambda: _answer(context, query, max_rows, max_bytes))
+    answer = await context.run(lambda: _answer(context, query, max_rows, max_bytes))
+    if answer.columns:
+        return answer
+    # Without rows there are no batches, which have the columns. The stream may not have ended yet: ask with a new id.
+    return Answer(await context.run(lambda: context.engine.query(query.sql, query.parameters).column_names), [])
 
 
 def _formatted(context: DataContext, sql: str) -> str:
@@ -272,8 +276,7 @@ def _answer(context: DataContext, query: Query, max_rows: int, max_bytes: int) -
             if len(rows) == max_rows or size > max_bytes:
                 return Answer(columns, rows, "rows" if len(rows) == max_rows else "bytes")
             rows.append(row)
-    # Without rows there are no batches.
-    return Answer(columns or context.engine.query(query.sql, query.parameters).column_names, rows)
+    return Answer(columns, rows)
 
 
 def _listed(names: Sequence[str]) -> str:

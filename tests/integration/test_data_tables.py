@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pyarrow import csv, ipc, parquet
 
 from dagmaster.data import DataContext, Object, View, aggregates, call, col, get_data_context, lit
+from dagmaster.data.cluster_engine import ClusterEngine
 from dagmaster.data.engine import Limits, folder_of, folder_url
 from dagmaster.data.references import ViewRef
 from dagmaster.data.service import find_address
@@ -387,14 +388,16 @@ OUTSIDE = [
 async def test_a_query_reaches_nothing_but_named_tables(
     context: DataContext, reader: DataContext, names: Names
 ) -> None:
-    context.engine.create("default.outside", "`row_id` UInt64")
+    engine: Any = context.engine
+    host = engine._hosts[0] if isinstance(engine, ClusterEngine) else engine
+    host.create("default.outside", "`row_id` UInt64")
     try:
         for sql in OUTSIDE:
             with pytest.raises((Invalid, QueryFailed, UnknownTable)):
                 pytest.fail(f"{sql} gave {await run_query(reader, sql, names)}")
-        assert context.engine.query("SELECT count() AS n FROM default.outside", {})["n"].to_pylist() == [0]
+        assert host.query("SELECT count() AS n FROM default.outside", {})["n"].to_pylist() == [0]
     finally:
-        context.engine.drop("default.outside")
+        host.drop("default.outside")
     with pytest.raises(UnknownTable, match=r"no table is named 'shops'; known are sales, 7\.sales"):
         await run_query(reader, "SELECT * FROM shops", names)
 
