@@ -73,7 +73,7 @@ class Visit:
     def _hear(self, said: ConsoleMessage) -> None:
         # Browsers ask for this icon where a page names none, as the empty one; that no other does is seen by `visit`.
         if said.type == "error" and not (self.is_shared and said.location["url"].endswith("/favicon.ico")):
-            self._note(f"console: {said.text}")
+            self._note(f"console: {said.text} ({said.location['url']})")
 
     def _note(self, text: str) -> None:
         self.complaints.append(text)

@@ -23,9 +23,10 @@ from dagmaster.store import embedded
 from dagmaster.store.embedded import EmbeddedServer
 
 HOLD_UNTIL_STDIN_CLOSES = """
-import sys
+import signal, sys
 from pathlib import Path
 from dagmaster.store.embedded import EmbeddedServer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Also where the tests run in the background.
 server = EmbeddedServer.start(Path(sys.argv[1]))
 print(server.dsn, flush=True)
 try:
