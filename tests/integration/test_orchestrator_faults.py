@@ -237,8 +237,8 @@ async def test_a_server_that_crashes_in_mid_job_loses_nothing(dsn: str, pg_serve
 
 
 @asynccontextmanager
-async def counted_chain(dsn: str, length: int) -> AsyncIterator[tuple[Fleet, JobId]]:
-    """A completed chain whose tasks ran once each, on a local worker."""
+async def counted_chain(dsn: str, length: int, *, repeats: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
+    """A completed chain whose tasks ran once each, on a local worker; and others before it while `repeats`."""
     runs: Counter[str] = Counter()
 
     async def count(ctx: HandlerContext) -> None:
@@ -247,10 +247,14 @@ async def counted_chain(dsn: str, length: int) -> AsyncIterator[tuple[Fleet, Job
     async with fleet(dsn, count=count) as running:
         role = await running.orchestrator()
         await running.worker(owner=role)
-        job_id = await running.submit(chain(length, "count"))
-        await running.completed(job_id, seconds=15)
-        assert set(runs.values()) == {1}, runs
-        yield running, job_id
+        while True:
+            job_id = await running.submit(chain(length, "count"))
+            await running.completed(job_id, seconds=60)
+            assert set(runs.values()) == {1}, runs
+            await assert_each_node_ended_once(running, job_id)
+            if not repeats():
+                break
+        yield
 
 
 async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_begun(
@@ -267,9 +271,9 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
             raise psycopg.OperationalError("the answer was lost")
 
     monkeypatch.setattr(pending_batch, "commit", lose_the_answer)
-    async with counted_chain(dsn, 6) as (running, job_id):
-        await assert_each_node_ended_once(running, job_id)
-    assert losses == 0
+    # After each loss, the worker takes tasks from the queue for a while: not every chain has three that are its own.
+    async with counted_chain(dsn, 6, repeats=lambda: losses > 0):
+        assert losses == 0
 
 
 async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_carried(
