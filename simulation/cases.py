@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from dagmaster.model.added import AddedNode
+from dagmaster.model.added_nodes import AddedNode
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import (
     CHILD_SEPARATOR,

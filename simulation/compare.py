@@ -41,7 +41,7 @@ JOB_FIELDS = (
     "ended_by",
     "deadline_at",
     "signals",
-    "last_open",
+    "open_finalizers",
 )
 FAN_FIELDS = ("total", "created", "open", "in_flight")
 

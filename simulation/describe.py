@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dagmaster.model.added import AddedNode, awaited
+from dagmaster.model.added_nodes import AddedNode, awaited
 from dagmaster.model.workflow import ConditionalNode, FanInNode, FanOutNode, Node
 from simulation.cases import Case
 from simulation.ground import Violation

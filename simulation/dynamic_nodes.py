@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from dagmaster.model.added import AddedNode, awaited, result_of
+from dagmaster.model.added_nodes import AddedNode, awaited, result_of
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanOutNode, MayFail, TaskNode

@@ -3,7 +3,7 @@
 import orjson
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed
-from dagmaster.model.states import NODE_TERMINAL, JobEndedBy, JobStatus, NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, JobEndedBy, JobStatus, NodeStatus
 from dagmaster.model.workflow import EndNode, StartNode
 from simulation.cases import parent_of
 from simulation.forged_reports import FORGER
@@ -73,6 +73,8 @@ def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
         require(timeline.was_late is True, "the job was given up before its deadline: {}", error)
         return
     row = ground.store.nodes.get(culprit)
+    if culprit in timeline.left and (row is None or row.status is NodeStatus.SKIPPED or row.ended_by in ENDED_WITH_JOB):
+        return
     assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
     spent = row.attempt >= row.max_retries or not timeline.is_forgiven(culprit)
     require(spent, "{} could have been tried again: {}", culprit, row)

@@ -1,7 +1,7 @@
 """Reports that nobody should believe."""
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded, TaskStarted
-from dagmaster.model.added import AddedNode
+from dagmaster.model.added_nodes import AddedNode
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
 from simulation.ground import JOB_ID, Ground

@@ -3,7 +3,7 @@
 import orjson
 
 from dagmaster.engine.change_set import Event
-from dagmaster.model.added import RESULT_OF
+from dagmaster.model.added_nodes import RESULT_OF
 from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus, TaskStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanInNode
 from simulation.cases import parent_of
@@ -37,7 +37,10 @@ class Watch:
         main = (row for node_id, row in store.nodes.items() if node_id not in self.oracle.chains)
         self.oracle.is_main_over = bool(self.oracle.chains) and all(row.status in NODE_TERMINAL for row in main)
         self.timeline.begin()
+        if self.timeline.left and self.oracle.is_main_over:
+            self.oracle.is_failing = True  # There is nothing left to do but what was not selected.
         moved = {self.timeline.follow(event) for event in fresh}
+        self.timeline.check_selected()
         moved |= {node_id for event in fresh if event.event_type == "tasks_added" for node_id in _added_ids(event)}
         require(self.timeline.closing is None, "nodes were closed as if the job had ended: {}", self.timeline.closing)
         self._check_job()

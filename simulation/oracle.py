@@ -3,11 +3,11 @@
 Slow and plain on purpose: it shares nothing with the engine but the words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dagmaster.model.added import awaited
+from dagmaster.model.added_nodes import awaited
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import (
@@ -58,6 +58,14 @@ class Oracle:
         if edges.any_of:
             return bool(lives)
         return any(self.verdict(source, node_id, statuses) for source in edges.all_of)
+
+    def follows(self, node_id: str, revived: Collection[str], left: Collection[str]) -> bool:
+        """Whether something that was tried again leads to it, and nothing that was left out."""
+        sources = {*self.edges[node_id].all_of, *self.edges[node_id].any_of}
+        members = sources | {
+            child for source in sources if source in self.case.items for child in self.children(source)
+        }
+        return not members.isdisjoint(revived) and members.isdisjoint(left)
 
     def may_be_skipped(self, node_id: str, statuses: Statuses) -> bool:
         """All its edges are dead; of a node with `any_of`, all of those."""

@@ -11,7 +11,7 @@ from dagmaster.engine.messages import Continue, Expand, Load, Message, QueueOpen
 from dagmaster.engine.needs import values_needed
 from dagmaster.engine.state import JobState
 from dagmaster.engine.values import StoredValue, size_of
-from dagmaster.model.added import RESULT_OF
+from dagmaster.model.added_nodes import RESULT_OF
 from simulation.compare import difference
 from simulation.ground import Fault, Ground, Violation
 from simulation.stalls import check_stall
@@ -190,7 +190,7 @@ class Owner:
             due = TimerDue(timer.kind, timer.node_id, timer.attempt)
             heapq.heappush(self._timers, (timer.at, self._armed, due))
         self._expansions += [message for message in changes.follow_ups if isinstance(message, Expand | Continue)]
-        for call in changes.calls.values():
+        for call in changes.new_child_jobs.values():
             self._ground.store.call(call)
         if self.local is not None:
             for task_id in local:

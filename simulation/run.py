@@ -105,6 +105,6 @@ def _weather(rng: Random) -> Weather:
         local_workers=rng.random() < 0.6,
         # Where nearly every value is too large to be kept, a job needs many more steps, and meets fewer faults in them.
         inline_bytes=rng.choice((0, 24, *(65_536,) * 6)),
-        max_turn_bytes=rng.choice((1, 100, *(16_777_216,) * 6)),
+        max_change_set_bytes=rng.choice((1, 100, *(16_777_216,) * 6)),
         job_timeout_seconds=rng.choice((60.0, 600.0, *(None,) * 10)),
     )

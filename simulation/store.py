@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dagmaster.engine.added_node import read_definition
-from dagmaster.engine.change_set import Call, ChangeSet, Event, Result
+from dagmaster.engine.change_set import ChangeSet, Event, NewChildJob, Result
 from dagmaster.engine.messages import (
     Load,
     ManualRetry,
@@ -227,7 +227,7 @@ class Store:
         for mail_id in mail:
             self.mailbox.pop(mail_id, None)
 
-    def call(self, call: Call) -> None:
+    def call(self, call: NewChildJob) -> None:
         """Submit a child for an attempt that still runs, unless that was done before."""
         row = self.nodes[call.node_id]
         if row.status is NodeStatus.RUNNING and row.task_id == call.task_id:

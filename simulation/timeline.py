@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import datetime
 
 from dagmaster.engine.change_set import Event
-from dagmaster.engine.messages import TaskLost
+from dagmaster.engine.messages import ManualRetry, TaskLost
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.retry import Backoff, RetryPolicy
 from dagmaster.model.states import (
@@ -53,6 +53,7 @@ class Timeline:
         self._gifts: Counter[str] = Counter()
         self._fresh_from: Counter[str] = Counter()
         self._by_hand: set[str] = set()
+        self.left: set[str] = set()  # what a reopened job does not try again
         self._reason: dict[str, str] = {}
         self._ground = ground
         self._oracle = oracle
@@ -126,17 +127,32 @@ class Timeline:
             case "job_reopened":
                 self.is_reopened = True
                 self._oracle.is_failing, self.was_late = False, None
-                failed = [node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED]
-                self._by_hand = {node_id for node_id in failed if self._is_tried_by_hand(node_id)}
+                self._select()
             case _:
                 pass
-        wrong = event.event_type == "job_completed" and self._oracle.is_failing
-        require(not wrong, "the job completed after {} had failed", self._failure)
+        wrong = event.event_type == "job_completed" and (self._oracle.is_failing or self.left)
+        require(not wrong, "the job completed after {} had failed, without {}", self._failure, self.left)
         if event.event_type in JOB_MOVE:
             move = JOB_MOVE[event.event_type]
             require(self.job_status in move.sources, "{} while the job is {}", event.event_type, self.job_status)
             require(self.closing in (None, move.target), "{} while it is being {}", event.event_type, self.closing)
             self.job_status, self.closing = move.target, None
+
+    def _select(self) -> None:
+        """Who confines a retry to some nodes leaves the others as they are, and so what follows from those."""
+        failed = [node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED]
+        self._by_hand = {node_id for node_id in failed if self._is_tried_by_hand(node_id)}
+        only = next(message.only for message in reversed(self._ground.store.sent) if isinstance(message, ManualRetry))
+        self.left = set()
+        if only is not None:
+            skipped = {node_id for node_id, reason in self._reason.items() if reason == "job_failed"}
+            skipped = {node_id for node_id in skipped if self.status[node_id] is NodeStatus.SKIPPED}
+            self.left = ((self._by_hand | skipped) - only) - self._oracle.chains.keys()
+            self._by_hand &= only
+
+    def check_selected(self) -> None:
+        """Of what was selected nothing is forgotten."""
+        require(not (self.is_reopened and self._by_hand), "{} are not tried again", self._by_hand)
 
     def _is_tried_by_hand(self, node_id: str) -> bool:
         """Not what was allowed to fail, nor what runs last anyway."""
@@ -224,6 +240,10 @@ class Timeline:
             self.revived.add(node_id)
             return
         require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
+        if node_id in self.left:
+            is_led_to = parent_of(node_id) is None and self._oracle.follows(node_id, self.revived, self.left)
+            require(is_led_to, "{} is reopened, and nothing that was selected leads to it", node_id)
+            self.left.remove(node_id)
         self._due.pop(node_id, None)
         self.revived.add(node_id)
 
@@ -285,6 +305,7 @@ class Timeline:
 
     def _check_retrying(self, node_id: str, event: Event) -> None:
         data = event.event_data or {}
+        require(node_id not in self.left, "{} is tried again although it was not selected", node_id)
         self.attempt[node_id] += 1
         if node_id in self._by_hand:
             self._begin_anew(node_id)

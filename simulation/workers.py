@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded
-from dagmaster.model.added import RESULT_OF, AddedNode
+from dagmaster.model.added_nodes import RESULT_OF, AddedNode
 from simulation.cases import output_of
 from simulation.ground import Fault, Ground
 from simulation.store import TaskRow

@@ -33,7 +33,7 @@ class Weather:
     local_workers: bool = True
     steps_after_end: int = 30
     inline_bytes: int = 65_536
-    max_turn_bytes: int = 16_777_216
+    max_change_set_bytes: int = 16_777_216
     job_timeout_seconds: float | None = None
 
 
@@ -50,7 +50,7 @@ class World:
             default_job_timeout_seconds=weather.job_timeout_seconds,
             slice_size=weather.slice_size,
             inline_bytes=weather.inline_bytes,
-            max_turn_bytes=weather.max_turn_bytes,
+            max_change_set_bytes=weather.max_change_set_bytes,
         )
         store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.inline_bytes)
         self.ground = Ground(case, store, rules, rng, weather.faults)
@@ -93,10 +93,15 @@ class World:
         self._weights = [weight * rng.choice((0.3, 1, 1, 2)) for weight, _ in steps]
 
     def run(self) -> None:
-        """Rough weather first; then it is calm, and the job must come to its end."""
+        """Rough weather first; then it is calm, and the job must come to its end. After a failure it is tried again,
+        first some of it.
+        """
         self.storm(self.weather.steps)
         for _ in self.calm():
             pass
+        if self._retry_some():
+            for _ in self.calm():
+                pass
 
     def storm(self, steps: int) -> None:
         """The first steps of the rough weather, or all of them."""
@@ -231,6 +236,17 @@ class World:
         self.ground.note("someone wants it tried again")
         return True
 
+    def _retry_some(self) -> bool:
+        """Confined to some nodes of a failed job, as the service does where no task has added any."""
+        ground = self.ground
+        names = sorted(row.node_id for row in ground.store.nodes.values() if _is_unfinished(row))
+        if not _has_failed(ground.store) or ground.case.added or len(names) < 2:
+            return False
+        selected = frozenset(ground.rng.sample(names, ground.rng.randint(1, len(names) - 1)))
+        ground.store.reopen(self.owners[0].name, ManualRetry(None, "someone", selected))
+        ground.note(f"someone wants {', '.join(sorted(selected))} tried again")
+        return True
+
     def _fill_queue(self) -> bool:
         if QUEUE in self.ground.closed_queues or not self.ground.strikes(Fault.FULL_QUEUE):
             return False
@@ -322,6 +338,10 @@ class World:
 
 def _is_between_attempts(row: NodeRow) -> bool:
     return row.status is NodeStatus.READY and row.not_before is not None
+
+
+def _is_unfinished(row: NodeRow) -> bool:
+    return row.status is NodeStatus.FAILED or (row.status is NodeStatus.SKIPPED and row.parent is not None)
 
 
 def _has_failed(store: Store) -> bool:

@@ -61,9 +61,11 @@ def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
             f"workflow {workflow.workflow_id!r} has {len(workflow.nodes)} nodes; the limit is {settings.max_nodes} "
             "(DAGMASTER_MAX_NODES)"
         )
-    for node_id, task in _queueless(workflow):
+    for path, task in workflow.tasks():
+        if task.queue:
+            continue
         raise MissingQueue(
-            f"node {node_id!r} of workflow {workflow.workflow_id!r} has no queue: give it a 'queue', register the "
+            f"node {path[1]!r} of workflow {workflow.workflow_id!r} has no queue: give it a 'queue', register the "
             f"handler {task.handler!r} with one, or set a default queue (DAGMASTER_WORKER_QUEUE)"
         )
     settled = settle_defaults(
@@ -74,13 +76,6 @@ def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
         max_retries=settings.default_max_retries,
     )
     return compile_graph(settled)
-
-
-def _queueless(workflow: Workflow) -> Iterator[tuple[str, ChildTask]]:
-    for node_id, node in workflow.nodes.items():
-        task = node.task if isinstance(node, FanOutNode) else node
-        if isinstance(task, ChildTask) and not task.queue:
-            yield node_id, task
 
 
 def queues_of(workflow: Workflow) -> set[str]:

@@ -33,10 +33,10 @@ def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
             key = str(fault["loc"][0]) if fault["loc"] else "every" if "every" in values else ""
             place = parts.get(key, located)
             name = f"'{key}' of the schedule" if fault["loc"] else "the schedule"
-            notes.report(f"{name}: {_said(fault['msg'])}", place.mark)
+            notes.report(f"{name}: {_lower_first(fault['msg'])}", place.mark)
         return None
 
 
-def _said(message: str) -> str:
+def _lower_first(message: str) -> str:
     text = message.removeprefix(_VALUE_ERROR)
     return f"{text[:1].lower()}{text[1:]}"

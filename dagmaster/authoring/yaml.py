@@ -40,7 +40,19 @@ __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_w
 
 _KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items() if name != "returns")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.0*)?")
-_INPUT_KEYS: Final = ("type", "required", "default", "description", "secret", "enum", "minimum", "maximum", "format")
+_EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9]{1,10}){1,3}")
+_INPUT_KEYS: Final = (
+    "type",
+    "required",
+    "default",
+    "description",
+    "secret",
+    "enum",
+    "minimum",
+    "maximum",
+    "format",
+    "extensions",
+)
 _OTHER_NAMES: Final = {
     "str": "string",
     "text": "string",
@@ -237,6 +249,7 @@ def _read_input(name: str, located: Located, notes: Notes) -> InputSpec:
         minimum=_read_limit(name, "minimum", fields.get("minimum"), notes),
         maximum=_read_limit(name, "maximum", fields.get("maximum"), notes),
         format=_read_format(name, fields.get("format"), notes),
+        extensions=_read_extensions(name, fields.get("extensions"), notes),
     )
 
 
@@ -247,6 +260,16 @@ def _read_enum(name: str, located: Located | None, kind: InputType, notes: Notes
         notes.report(f"'enum' of input {name!r} must be a list of the allowed values", located.mark)
         return ()
     return tuple(_as_declared(value, kind) for value in located.plain)
+
+
+def _read_extensions(name: str, located: Located | None, notes: Notes) -> tuple[str, ...]:
+    if located is None:
+        return ()
+    values = located.plain if isinstance(located.value, list) else []
+    if not values or not all(isinstance(value, str) and _EXTENSION.fullmatch(value) for value in values):
+        notes.report(f"'extensions' of input {name!r} must be a list such as [.tif, .tiff]", located.mark)
+        return ()
+    return tuple(value.lower() for value in values)
 
 
 def _read_limit(name: str, key: str, located: Located | None, notes: Notes) -> int | float | None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 import orjson
 
 from dagmaster.engine.state import NodeState
-from dagmaster.model.added import AddedNode, awaited
+from dagmaster.model.added_nodes import AddedNode, awaited
 from dagmaster.model.dynamic_nodes import node_row, read_node
 from dagmaster.model.expressions import Template
 from dagmaster.model.graph import GraphNode, NodeType, TaskSpec

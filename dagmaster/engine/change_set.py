@@ -10,7 +10,7 @@ from dagmaster.engine.messages import Message, TimerKind
 from dagmaster.engine.state import FanState, JobState, NodeState, kept_output
 from dagmaster.engine.values import LoadedValues, StoredValue, Value
 from dagmaster.ids import JobId
-from dagmaster.model.added import AddedDependency, AddedGroup
+from dagmaster.model.added_nodes import AddedDependency, AddedGroup
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import EndedBy, EventStatus, TaskStatus
 from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
@@ -30,7 +30,7 @@ class Rules:
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000
     inline_bytes: int = 64 * 1024  # larger values are not kept in memory
-    max_turn_bytes: int = 16 * 1024 * 1024  # what one change set may write or read, as far as it can be divided
+    max_change_set_bytes: int = 16 * 1024 * 1024  # what one change set may write or read, as far as it can be divided
     max_fan_in_bytes: int = 64 * 1024 * 1024  # what a fan-in or an expression may gather
     max_result_bytes: int = 64 * 1024 * 1024
     default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; definitions say it
@@ -67,8 +67,8 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A job that is to be submitted for a node, under the name of its attempt.
+class NewChildJob:
+    """A job to be submitted for a node, under the id of its attempt.
 
     `inputs` is JSON; None when they were written before, as the parameters of the node.
     """
@@ -82,7 +82,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a worker reported, as it is kept."""
+    """What a worker reported, as it is stored."""
 
     task_id: str
     job_id: JobId
@@ -107,7 +107,7 @@ class Timer(NamedTuple):
 
 @dataclass(slots=True)
 class ChangeSet:
-    """The engine's working paper for one job: what must be written after its transitions in memory."""
+    """What must be written for one job after its transitions in memory."""
 
     job: JobState
     now: datetime
@@ -124,7 +124,7 @@ class ChangeSet:
     follow_ups: list[Message] = field(default_factory=list)
     groups: list[AddedGroup] = field(default_factory=list)
     dependencies: list[AddedDependency] = field(default_factory=list)
-    calls: dict[str, Call] = field(default_factory=dict)
+    new_child_jobs: dict[str, NewChildJob] = field(default_factory=dict)
     cancelled_children: list[str] = field(default_factory=list)  # attempts whose jobs are no longer wanted
     ready: deque[NodeState] = field(default_factory=deque)
     awaited_results: deque[NodeState] = field(default_factory=deque)
@@ -141,7 +141,7 @@ class ChangeSet:
         return self.job.is_terminal
 
     def output_of(self, node: NodeState) -> Value | None:
-        """As far as it is at hand."""
+        """As far as it is loaded."""
         return self.loaded.outputs.get(node.node_id, node.output)
 
     def release(self) -> None:
@@ -214,7 +214,7 @@ class ChangeSet:
     def cancel_child(self, node: NodeState) -> None:
         """The job that the node has started is no longer wanted."""
         task_id = self.job.task_id(node)
-        self.calls.pop(task_id, None)
+        self.new_child_jobs.pop(task_id, None)
         self.cancelled_children.append(task_id)
 
     def arm(self, kind: TimerKind, at: datetime, node: NodeState | None = None) -> None:

@@ -32,8 +32,8 @@ from dagmaster.engine.messages import (
     TaskStarted,
     TimerDue,
 )
-from dagmaster.engine.node_start import expand, go_on, resume, run_ready
-from dagmaster.engine.pause import pause, unpause
+from dagmaster.engine.node_start import expand, load_job, run_postponed, run_ready
+from dagmaster.engine.pause import pause, resume
 from dagmaster.engine.reports import (
     accept_checkpoint,
     accept_completed,
@@ -66,12 +66,12 @@ def decide(
     changes = ChangeSet(job, now, rules, closed_queues, loaded=loaded or LoadedValues())
     for message in _in_order(job, messages):
         if changes.is_over and not can_reopen(changes, message):
-            _turn_down(changes, message)
+            _reject(changes, message)
             continue
         _apply(changes, message)
-        _go_on(changes)
+        _advance(changes)
         while start_finalizers(changes):
-            _go_on(changes)
+            _advance(changes)
         complete_if_done(changes)
     if job.postponed:
         changes.follow_ups.append(Continue())
@@ -79,14 +79,14 @@ def decide(
 
 
 def _in_order(job: JobState, messages: Iterable[Message]) -> Iterable[Message]:
-    """As they came. But a job that is cancelled before anybody had it never begins."""
+    """In order of arrival, except that a job that is cancelled before an owner had it never starts."""
     if job.status is not JobStatus.PENDING:
         return messages
     return sorted(messages, key=lambda message: not isinstance(message, Cancel))
 
 
-def _turn_down(changes: ChangeSet, message: Message) -> None:
-    """It changes nothing any more. What was promised to be heard is at least a line in the timeline."""
+def _reject(changes: ChangeSet, message: Message) -> None:
+    """The job has ended: the message changes nothing. Reports and signals are noted in the timeline."""
     match message:
         case TaskCompleted() | TaskFailed() | TaskLost():
             ignore(changes, message, ENDED)
@@ -98,7 +98,7 @@ def _turn_down(changes: ChangeSet, message: Message) -> None:
             pass
 
 
-def _go_on(changes: ChangeSet) -> None:
+def _advance(changes: ChangeSet) -> None:
     run_ready(changes)
     while changes.awaited_results:
         pass_results(changes)
@@ -108,9 +108,9 @@ def _go_on(changes: ChangeSet) -> None:
 def _apply(changes: ChangeSet, message: Message) -> None:
     match message:
         case Load():
-            resume(changes)
+            load_job(changes)
         case Continue():
-            go_on(changes)
+            run_postponed(changes)
         case Expand():
             expand(changes, changes.job.nodes[message.node_id])
         case TaskStarted():
@@ -128,29 +128,29 @@ def _apply(changes: ChangeSet, message: Message) -> None:
         case QueueOpened():
             changes.ready.extend(changes.job.nodes[node_id] for node_id in changes.job.backlog.pop(message.queue, ()))
         case _:
-            _obey(changes, message)
+            _apply_command(changes, message)
 
 
-def _obey(
-    changes: ChangeSet, order: Cancel | Pause | Resume | ManualRetry | TasksAdded | SignalSent | ApprovalDecision
+def _apply_command(
+    changes: ChangeSet, command: Cancel | Pause | Resume | ManualRetry | TasksAdded | SignalSent | ApprovalDecision
 ) -> None:
-    match order:
+    match command:
         case TasksAdded():
-            accept_added(changes, order)
+            accept_added(changes, command)
         case SignalSent():
-            accept_signal(changes, order)
+            accept_signal(changes, command)
         case ApprovalDecision():
-            accept_decision(changes, order)
+            accept_decision(changes, command)
         case Cancel():
-            cancel(changes, order)
+            cancel(changes, command)
         case Pause():
-            pause(changes, order)
+            pause(changes, command)
         case Resume():
-            unpause(changes, order)
+            resume(changes, command)
         case ManualRetry():
-            retry_manually(changes, order)
+            retry_manually(changes, command)
         case _:
-            assert_never(order)
+            assert_never(command)
 
 
 def claim_here(changes: ChangeSet, dispatch: Dispatch, worker_id: str) -> None:

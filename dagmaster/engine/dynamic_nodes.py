@@ -1,7 +1,7 @@
-"""Nodes that a running task adds to its own job, or somebody from outside.
+"""Nodes that a running task, or a caller from outside, adds to a job.
 
-What is there already is kept: an attempt that is repeated adds the same nodes again. An added node waits for any nodes
-of the job; no node of the definition ever waits for an added one.
+Nodes that exist are kept: a repeated attempt adds the same nodes again. An added node may wait for any node of the job;
+no node of the definition ever waits for an added one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from dagmaster.engine.reports import find_current, start_task
 from dagmaster.engine.results import REFUSED, waits_for
 from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled, unfollow
 from dagmaster.errors import Invalid
-from dagmaster.model.added import AddedDependency, AddedNode, awaited, may_add
+from dagmaster.model.added_nodes import AddedDependency, AddedNode, awaited, may_add
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.states import (
     NODE_IN_FLIGHT,
@@ -35,7 +35,7 @@ SHOWN_IDS = 20
 
 
 def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
-    """Taken in only while the attempt that adds is the current one and under way."""
+    """Accept nodes only while the attempt that adds them is the current one and in flight."""
     adder = None
     if message.node_id is not None:
         adder = find_current(changes, message.node_id, message.task_id or "")
@@ -57,8 +57,8 @@ def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
     _add(changes, adder, message)
 
 
-def refuse_from_outside(changes: ChangeSet, why: str, actor: str | None) -> None:
-    warning = f"what was added is refused: {why}"
+def refuse_from_outside(changes: ChangeSet, reason: str, actor: str | None) -> None:
+    warning = f"what was added is refused: {reason}"
     changes.note("job_warning", EventStatus.WARNING, warning=warning, refused="added", actor=actor)
 
 
@@ -68,8 +68,8 @@ def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> 
     if adder is None and job.error is not None:
         raise Invalid("the job is failing")
     phase = job.phase_of(adder) if adder else Phase.MAIN
-    if adder is None and job.last_open and not job.main_open:
-        raise Invalid("the job is over but for what runs last")
+    if adder is None and job.open_finalizers and not job.open_main:
+        raise Invalid("only the finalizers of the job are left")
     if len(job.nodes) + sum(node.node_id not in job.nodes for node in message.nodes) > changes.rules.max_fan_out:
         raise Invalid(f"a job may have {changes.rules.max_fan_out} nodes")
     planned: dict[str, tuple[str, ...]] = {}
@@ -77,7 +77,7 @@ def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> 
         known = job.nodes.get(node.node_id)
         if node.node_id in planned:
             raise Invalid(f"{node.node_id} is named twice")
-        if not may_add(adder_id, node.node_id) or (known is not None and not _is_of(known, adder_id)):
+        if not may_add(adder_id, node.node_id) or (known is not None and not _is_added_by(known, adder_id)):
             raise Invalid(f"{adder_id or 'the outside'} cannot add a node of the id {node.node_id}")
         for source in awaited(node):
             if source == node.node_id or (source not in job.nodes and source not in planned):
@@ -85,31 +85,33 @@ def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> 
             if source in job.nodes and job.phase_of(job.nodes[source]) is not phase:
                 raise Invalid(f"{node.node_id} waits for {source}, which has its turn at another time")
         if known is not None:
-            _check_more(job, known, node, planned)
+            _check_new_sources(job, known, node, planned)
         elif node.type == "task" and node.queue is None and adder is None:
             raise Invalid(f"{node.node_id} needs a queue")
         planned[node.node_id] = awaited(node)
 
 
 def _is_set_aside(job: JobState, node: NodeState) -> bool:
-    """A chain that runs last runs once more: what it added the last time waits to be added again."""
+    """Finalizers run again: what they added the last time waits to be added again."""
     return node.status is NodeStatus.SKIPPED and job.phase_of(node) is not Phase.MAIN
 
 
-def _is_of(node: NodeState, adder: str | None) -> bool:
+def _is_added_by(node: NodeState, adder: str | None) -> bool:
     return node.is_added and node.added_by == adder
 
 
-def _check_more(job: JobState, node: NodeState, added: AddedNode, planned: Mapping[str, tuple[str, ...]]) -> None:
+def _check_new_sources(
+    job: JobState, node: NodeState, added: AddedNode, planned: Mapping[str, tuple[str, ...]]
+) -> None:
     """A node that is there may wait for more as long as it has not begun."""
-    for source in _more(node, added):
+    for source in _new_sources(node, added):
         if node.status is not NodeStatus.PENDING and not _is_set_aside(job, node):
             raise Invalid(f"{node.node_id} is {node.status}: it is too late for it to wait for {source}")
         if waits_for(job, source, node.node_id, planned):
             raise Invalid(f"{node.node_id} and {source} would wait for each other")
 
 
-def _more(node: NodeState, added: AddedNode) -> tuple[str, ...]:
+def _new_sources(node: NodeState, added: AddedNode) -> tuple[str, ...]:
     there = set(node.spec.all_of)
     return tuple(source for source in awaited(added) if source not in there)
 
@@ -138,7 +140,7 @@ def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> No
         elif _is_set_aside(job, known):
             _add_again(changes, adder, known, node)
         else:
-            _wait_for_more(changes, known, node)
+            _add_sources(changes, known, node)
     changes.groups += message.groups  # Those that are stored already are kept, as nodes are.
     changes.dependencies += _numbered(job, message.dependencies)
 
@@ -166,7 +168,7 @@ def _add_node(changes: ChangeSet, adder: NodeState | None, added: AddedNode) -> 
     job.count_open(node, 1)
     node.all_open = len(node.spec.all_of)
     _connect(job, node, node.spec.all_of)
-    _set_off(changes, node)
+    _ready_or_skip(changes, node)
 
 
 def _new_state(changes: ChangeSet, adder: NodeState | None, added: AddedNode) -> NodeState:
@@ -180,7 +182,7 @@ def _new_state(changes: ChangeSet, adder: NodeState | None, added: AddedNode) ->
 
 
 def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, added: AddedNode) -> None:
-    """As it is added now, behind what it waits for now."""
+    """As it is added now, after what it waits for now."""
     fresh = _new_state(changes, adder, added)
     for name in node.spec.all_of:
         unfollow(changes.job.nodes[name], node)
@@ -192,11 +194,11 @@ def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, add
     transitions.reopen(changes, node)
     node.all_open, node.live = len(node.spec.all_of), 0
     _connect(changes.job, node, node.spec.all_of)
-    _set_off(changes, node)
+    _ready_or_skip(changes, node)
 
 
-def _wait_for_more(changes: ChangeSet, node: NodeState, added: AddedNode) -> None:
-    more = _more(node, added)
+def _add_sources(changes: ChangeSet, node: NodeState, added: AddedNode) -> None:
+    more = _new_sources(node, added)
     if not more:
         return
     node.spec = replace(node.spec, all_of=(*node.spec.all_of, *more))
@@ -204,7 +206,7 @@ def _wait_for_more(changes: ChangeSet, node: NodeState, added: AddedNode) -> Non
     changes.touch(node)
     node.all_open += len(more)
     _connect(changes.job, node, more)
-    _set_off(changes, node)
+    _ready_or_skip(changes, node)
 
 
 def _connect(job: JobState, node: NodeState, sources: Iterable[str]) -> None:
@@ -215,7 +217,7 @@ def _connect(job: JobState, node: NodeState, sources: Iterable[str]) -> None:
             count_edge(node, source, live=is_live(source, node.node_id))
 
 
-def _set_off(changes: ChangeSet, node: NodeState) -> None:
+def _ready_or_skip(changes: ChangeSet, node: NodeState) -> None:
     """What it waits for may have ended already."""
     if is_ready(node):
         make_ready(changes, node)

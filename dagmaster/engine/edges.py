@@ -16,7 +16,7 @@ from dagmaster.model.states import NodeStatus
 SHOWN_SOURCES = 100
 
 
-def pass_on(changes: ChangeSet, ended: NodeState) -> None:
+def propagate(changes: ChangeSet, ended: NodeState) -> None:
     """What follows from the end of a node. The last child to end decides the edges that leave its fan-out."""
     if ended.is_child:
         parent = changes.job.nodes[ended.parent or ""]
@@ -61,6 +61,11 @@ def is_dead(node: NodeState) -> bool:
     if node.spec.any_of:
         return node.any_open == 0 and node.any_live == 0
     return node.live == 0
+
+
+def is_bypassed(node: NodeState) -> bool:
+    """Of one that is skipped: by a branch that was not taken, not because its job has failed."""
+    return not node.is_child and bool(node.spec.all_of or node.spec.any_of) and is_dead(node)
 
 
 def make_ready(changes: ChangeSet, node: NodeState) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import pass_on
+from dagmaster.engine.edges import propagate
 from dagmaster.engine.job_end import fail_job
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.model.finalizers import Phase
@@ -35,54 +35,54 @@ def fail_attempt(
     may_follow = not permanent and node.attempt < node.max_retries
     rule = _rule_against(node, error_types, is_asked_for=delay_seconds is not None)
     will_retry = may_follow and rule is None
-    details = _told(error_types, rule if may_follow else None)
+    details = _failure_details(error_types, rule if may_follow else None)
     next_queue = find_queue_after(policy_of(node), error_types or ()) if is_executed(node) else None
     transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **details, **event)
     if not will_retry:
-        _give_up(changes, node, f"node {node.node_id} failed: {error}")
+        _fail_for_good(changes, node, f"node {node.node_id} failed: {error}")
         return
     if delay_seconds is None:
         # The jitter differs from task to task, and is the same whoever decides.
-        delay = retry_delay(policy_of(node), _spent(node) + 1, Random(changes.job.task_id(node)))
+        delay = retry_delay(policy_of(node), _retries_used(node) + 1, Random(changes.job.task_id(node)))
     else:
         delay = timedelta(seconds=delay_seconds)
     transitions.retry(changes, node, delay)
 
 
-def _spent(node: NodeState) -> int:
-    """The retries that its policy counts: not those before somebody began anew, and no task that was given back."""
+def _retries_used(node: NodeState) -> int:
+    """The retries that its policy counts, without those before a manual retry and those of tasks given back."""
     return max(policy_of(node).max_attempts - (node.max_retries - node.attempt), 0)
 
 
-def _give_up(changes: ChangeSet, node: NodeState, error: str) -> None:
-    """The job fails with it, unless the node may fail. The chains that run last go on as far as they can."""
-    job, is_last = changes.job, changes.job.phase_of(node) is not Phase.MAIN
-    if not is_last and not node.spec.allow_failure:
+def _fail_for_good(changes: ChangeSet, node: NodeState, error: str) -> None:
+    """The job fails with it, unless the node may fail. Finalizers continue as far as they can."""
+    job, is_finalizer = changes.job, changes.job.phase_of(node) is not Phase.MAIN
+    if not is_finalizer and not node.spec.allow_failure:
         fail_job(changes, error, failed_node=node.node_id)
         return
-    if is_last and not node.spec.allow_failure and job.error is None:
+    if is_finalizer and not node.spec.allow_failure and job.error is None:
         transitions.begin_failing(changes, error, JobEndedBy.FAILURE, node.node_id)
     for name in job.awaited.pop(node.node_id, ()):
         if job.nodes[name].result_of == node.node_id:
             fail_with(changes, job.nodes[name], node)
-    pass_on(changes, node)
+    propagate(changes, node)
 
 
 def fail_with(changes: ChangeSet, node: NodeState, other: NodeState) -> None:
-    """Its result was to be that of another node, which has failed for good."""
+    """It was to take its result from another node, which has failed permanently."""
     fail_attempt(changes, node, f"it gives the result of {other.node_id}, which failed", permanent=True)
 
 
 def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_asked_for: bool) -> str | None:
-    """Who says when to try again wants it tried again, as if it had raised `Retry`."""
+    """A handler that sets the delay of the retry asks for one, as if it had raised `Retry`."""
     if error_types is None:
         return None
     types = (*error_types, ASKED_FOR) if is_asked_for else error_types
     return find_rule_against(policy_of(node), types)
 
 
-def _told(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]:
-    """For the timeline; nothing of what is not known."""
+def _failure_details(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]:
+    """For the timeline, as far as they are known."""
     details: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
     return details | {"retry_rule": rule} if rule else details
 

@@ -9,11 +9,12 @@ from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import Expand
 from dagmaster.engine.needs import count_failed, count_gathered, gathered, is_from_stored
-from dagmaster.engine.scope import at_hand, encode, item_scope, scope_of
+from dagmaster.engine.scope import encode, item_scope, loaded_output, scope_of
 from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
 from dagmaster.model.sealed import holds_sealed
+from dagmaster.model.shapes import item_box
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
@@ -69,7 +70,8 @@ def _add_child(changes: ChangeSet, node: NodeState, index: int, max_retries: int
     job = changes.job
     child = NodeState(child_id(node.node_id, index), node.spec, max_retries, parent=node.node_id, index=index)
     items = job.fans[node.node_id].items
-    child.item_key = _key_of(items[index]) if items is not None else None
+    if items is not None:
+        child.item_key, child.item_box = _key_of(items[index]), item_box(items[index])
     job.nodes[child.node_id] = changes.created[child.node_id] = child
     job.open += 1
     fan = job.fans[node.node_id]
@@ -121,7 +123,7 @@ def _fan_out(node: NodeState) -> FanOutSpec:
 def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
     """The children's outputs as one, in the order of the list."""
     children = gathered(changes.job, spec)
-    outputs = [b"null" if child.output is None else at_hand(changes, child) for child in children]
+    outputs = [b"null" if child.output is None else loaded_output(changes, child) for child in children]
     count = count_gathered(changes.job, spec)
     failed = count_failed(changes.job, spec)
     match spec.aggregation:

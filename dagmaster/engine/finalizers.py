@@ -1,29 +1,29 @@
-"""The chains that run last: when all else has ended they get their turn, first `on_failure`, then `finally`."""
+"""Start the finalizers when all other nodes have ended: first `on_failure`, then `finally`."""
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.edges import make_ready
-from dagmaster.engine.job_end import fail_job
-from dagmaster.engine.state import JobState, failed_nodes
-from dagmaster.model.finalizers import LAST, Phase
+from dagmaster.engine.job_end import fail_if_incomplete
+from dagmaster.engine.state import JobState
+from dagmaster.model.finalizers import FINALIZERS, Phase
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NOT_FAILED = "job_did_not_fail"
 
 
 def start_finalizers(changes: ChangeSet) -> bool:
-    """Start the chains whose time has come; False when there is none, or when they are under way."""
+    """Start the finalizers that are due; False when there are none, or when they are running."""
     job = changes.job
-    if not job.last_open or job.main_open or changes.ready or job.status is not JobStatus.RUNNING:
+    if not job.open_finalizers or job.open_main or changes.ready or job.status is not JobStatus.RUNNING:
         return False
-    for phase in LAST:
-        if not job.last_open[phase]:
+    for phase in FINALIZERS:
+        if not job.open_finalizers[phase]:
             continue
         pending = [job.nodes[head] for head in job.graph.heads[phase] if job.nodes[head].status is NodeStatus.PENDING]
         if not pending:
             return False
-        if phase is Phase.ON_FAILURE and not _has_failed(changes):
-            _pass_by(changes)
+        if not _has_failed(changes) and phase is Phase.ON_FAILURE:
+            _skip_on_failure(changes)
             continue
         for head in pending:
             make_ready(changes, head)
@@ -32,14 +32,10 @@ def start_finalizers(changes: ChangeSet) -> bool:
 
 
 def _has_failed(changes: ChangeSet) -> bool:
-    """Whoever held it before may have failed a node, and not the job."""
-    job = changes.job
-    if job.error is None and (failed := failed_nodes(job)):
-        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed_node=failed[0])
-    return job.error is not None
+    return changes.job.error is not None or fail_if_incomplete(changes)
 
 
-def _pass_by(changes: ChangeSet) -> None:
+def _skip_on_failure(changes: ChangeSet) -> None:
     for node in _nodes_of(changes.job, Phase.ON_FAILURE):
         if changes.job.nodes[node].status is NodeStatus.PENDING:
             transitions.skip(changes, changes.job.nodes[node], NOT_FAILED)

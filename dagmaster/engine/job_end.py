@@ -7,8 +7,9 @@ import orjson
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.edges import is_bypassed
 from dagmaster.engine.messages import Cancel
-from dagmaster.engine.state import JobState, NodeState, failed_nodes
+from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_revoked
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import NodeType
@@ -29,14 +30,35 @@ def complete_if_done(changes: ChangeSet) -> None:
     job = changes.job
     if job.open or job.status is not JobStatus.RUNNING or changes.ready:
         return
-    if job.error is not None:  # The last chains have run.
+    if job.error is not None:  # The finalizers have run.
         _end_failed(changes)
         return
-    if failed := failed_nodes(job):  # Whoever held it before has failed the node, and not the job.
-        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed_node=failed[0])
+    if fail_if_incomplete(changes):
         return
     keys = [node.node_id for node in job.nodes.values() if node.output is not None and node.node_id in job.graph.nodes]
     transitions.complete_job(changes, _result(changes), keys)
+
+
+def fail_if_incomplete(changes: ChangeSet) -> bool:
+    """Whoever held it before has failed a node, and not the job; or it was reopened for other nodes than this."""
+    job = changes.job
+    if failed := failed_nodes(job):
+        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed_node=failed[0])
+    elif (left := _find_left(job)) is not None:
+        fail_job(changes, f"node {left} was not retried", failed_node=left)
+    return job.error is not None
+
+
+def _find_left(job: JobState) -> str | None:
+    """A node that was neither done nor bypassed; rather one that others wait for than one that waits."""
+    left = [
+        node
+        for node in job.nodes.values()
+        if (is_revoked(node) or (node.status is NodeStatus.SKIPPED and not is_bypassed(node)))
+        and job.phase_of(node) is Phase.MAIN
+    ]
+    first = min(left, key=lambda node: (not is_revoked(node), not node.is_child), default=None)
+    return first.node_id if first is not None else None
 
 
 def start_job(changes: ChangeSet, first_node: str | None) -> None:
@@ -44,19 +66,19 @@ def start_job(changes: ChangeSet, first_node: str | None) -> None:
 
 
 def seconds_allowed(changes: ChangeSet) -> float | None:
-    """As its workflow says. The default is for jobs that work: none that may rightly wait for days has it."""
+    """The timeout of the workflow. The default does not apply to jobs that may wait for days."""
     graph = changes.job.graph
     if graph.workflow.timeout_seconds is not None or any(spec.type in WAITING_TYPES for spec in graph.nodes.values()):
         return graph.workflow.timeout_seconds
     return changes.rules.default_job_timeout_seconds
 
 
-def end_late(changes: ChangeSet) -> None:
-    """Its time is over. The chains that run last have no limit, and a pause has moved the deadline."""
+def fail_overdue(changes: ChangeSet) -> None:
+    """Fail a job past its deadline. Finalizers have no limit, and a pause has moved the deadline."""
     job = changes.job
     if job.deadline_at is None or job.is_paused or changes.now < job.deadline_at or job.error is not None:
         return
-    if job.last_open and not job.main_open:
+    if job.open_finalizers and not job.open_main:
         return
     seconds = seconds_allowed(changes)  # None if the operator has taken back the default since.
     within = f"within {seconds:g} s" if seconds is not None else f"by {job.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -68,21 +90,21 @@ def fail_job(
 ) -> None:
     """Fail fast: nothing more is dispatched, what runs is revoked.
 
-    With chains that run last the job is failing from now on, and has failed when they have ended.
+    With finalizers the job is failing from now on, and has failed when they have ended.
     """
     job = changes.job
     if job.status is JobStatus.PENDING:
         start_job(changes, None)
     transitions.begin_failing(changes, error, ended_by, failed_node)
-    _close_nodes(changes, "job_failed", EndedBy.REVOKED, with_last=False)
+    _close_nodes(changes, "job_failed", EndedBy.REVOKED, with_finalizers=False)
     if not job.open:
         _end_failed(changes)
 
 
-def give_up(changes: ChangeSet, error: str) -> None:
-    """It does not move any more; if the last chains do not, there is nothing left to wait for."""
+def fail_stalled(changes: ChangeSet, error: str) -> None:
+    """It makes no progress. If that is true of the finalizers too, nothing is left to wait for."""
     job = changes.job
-    if not job.last_open or job.main_open:
+    if not job.open_finalizers or job.open_main:
         fail_job(changes, error, JobEndedBy.NO_PROGRESS)
         return
     if job.error is None:
@@ -100,7 +122,7 @@ def cancel(changes: ChangeSet, message: Cancel) -> None:
     transitions.cancel_job(changes, message.actor, message.reason)
 
 
-def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_last: bool = True) -> None:
+def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_finalizers: bool = True) -> None:
     """Nothing is left open: what had not begun is skipped, what was under way is revoked."""
     changes.ready.clear()
     changes.job.backlog.clear()
@@ -110,7 +132,7 @@ def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_las
         fan.waiting.clear()
         fan.items = None
     for node in list(changes.job.nodes.values()):
-        if not with_last and node.spec.phase is not Phase.MAIN:
+        if not with_finalizers and node.spec.phase is not Phase.MAIN:
             continue
         if node.status in (NodeStatus.PENDING, NodeStatus.READY):
             transitions.skip(changes, node, reason)
@@ -140,22 +162,24 @@ def _result(changes: ChangeSet) -> JobResult:
 
 def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> dict[str, Value]:
     """Large values are copied from where they are. When all are too much, the largest stay with their nodes alone."""
-    left, most = sum(map(size_of, outputs.values())), changes.rules.max_result_bytes
-    kept: dict[str, Value] = {}
+    total, limit = sum(map(size_of, outputs.values())), changes.rules.max_result_bytes
+    included: dict[str, Value] = {}
     omitted = []
     for name in sorted(outputs, key=lambda name: size_of(outputs[name]), reverse=True):
         value = outputs[name] or b"null"
-        if left > most:
-            left -= size_of(value)
+        if total > limit:
+            total -= size_of(value)
             omitted.append(name)
         else:
             is_small = isinstance(value, bytes) and len(value) <= changes.rules.inline_bytes
-            kept[name] = value if is_small else _place(name, value)
+            included[name] = value if is_small else _place(name, value)
     if omitted:
-        limit = f"{spell_size(most)} (max_result_bytes)"
-        warning = f"the result would be over {limit}; it leaves out outputs that are found at their nodes"
+        warning = (
+            f"the result would be over {spell_size(limit)} (max_result_bytes); it leaves out outputs that are found at "
+            "their nodes"
+        )
         changes.note("job_warning", EventStatus.WARNING, warning=warning, left_out=omitted[:100])
-    return {name: kept[name] for name in outputs if name in kept}
+    return {name: included[name] for name in outputs if name in included}
 
 
 def _place(name: str, value: Value) -> StoredValue:

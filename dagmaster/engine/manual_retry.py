@@ -1,12 +1,13 @@
-"""An operator has a node tried again; a failed job goes on where it stood."""
+"""Manual retries: a node is retried, and a failed job is reopened where it stopped."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from graphlib import TopologicalSorter
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import is_dead, is_ready, make_ready
+from dagmaster.engine.edges import is_bypassed, is_ready, make_ready
 from dagmaster.engine.failures import policy_of
 from dagmaster.engine.job_end import seconds_allowed
 from dagmaster.engine.messages import ManualRetry, Message, TimerKind
@@ -26,20 +27,52 @@ def retry_manually(changes: ChangeSet, message: ManualRetry) -> None:
         return
     nodes = changes.job.nodes.values() if message.node_id is None else [changes.job.nodes.get(message.node_id)]
     for node in nodes:
-        if node is not None and node.status is NodeStatus.READY and is_backing_off(changes, node):
+        if node is None or (message.only is not None and node.node_id not in message.only):
+            continue
+        if node.status is NodeStatus.READY and is_backing_off(changes, node):
             transitions.end_back_off(changes, node, message.actor)
 
 
+@dataclass(slots=True)
+class _Selection:
+    """What is tried again. `resumed` are nodes that were reopened, `left` those that stay as they are."""
+
+    only: frozenset[str] | None
+    resumed: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    def selects(self, node: NodeState) -> bool:
+        return self.only is None or node.node_id in self.only
+
+    def is_cut_off(self, node: NodeState) -> bool:
+        return not self.left.isdisjoint(_sources(node))
+
+    def follows(self, node: NodeState) -> bool:
+        """Whether a node that was skipped waits again: something that leads to it is tried, and nothing is left out."""
+        return self.only is None or (not self.is_cut_off(node) and not self.resumed.isdisjoint(_sources(node)))
+
+    def note(self, node: NodeState, *, is_resumed: bool) -> None:
+        """A fan-out is as far as its children."""
+        names = {node.node_id} if node.parent is None else {node.node_id, node.parent}
+        (self.resumed if is_resumed else self.left).update(names)
+
+
+def _sources(node: NodeState) -> Iterable[str]:
+    return (*node.spec.all_of, *node.spec.any_of)
+
+
 def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
-    """What failed or was revoked is tried again; what was skipped because of the failure waits again."""
-    job = changes.job
+    """Failed and revoked nodes are retried; nodes skipped because of the failure wait again."""
+    job, selection = changes.job, _Selection(message.only)
     failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
+    selected = {} if message.only is None else {"only": sorted(message.only)[: transitions.MAX_LISTED]}
     transitions.reopen_job(
         changes,
         seconds_allowed(changes),
         actor=message.actor,
         wanted=message.node_id,
         failed_nodes=failed[: transitions.MAX_LISTED],
+        **selected,
     )
     changes.arm(TimerKind.ZOMBIE, changes.now + timedelta(seconds=changes.rules.zombie_after_seconds))
     own = [job.nodes[node_id] for node_id in (*job.graph.nodes, *_added(job))]
@@ -47,12 +80,12 @@ def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
         node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
         node.any_live = node.live = 0
     for node in own:  # In topological order: what leads to a node is decided before it.
-        _reopen_node(changes, node)
+        _reopen_node(changes, node, selection)
         _count_edges(job, node)
 
 
 def _added(job: JobState) -> Iterable[str]:
-    """In topological order, behind those of the definition, which never wait for them."""
+    """In topological order, after those of the definition, which never wait for them."""
     added = {node.node_id: node.spec.all_of for node in job.nodes.values() if node.is_added}
     inner = {node_id: [source for source in sources if source in added] for node_id, sources in added.items()}
     return TopologicalSorter(inner).static_order()
@@ -64,50 +97,57 @@ def _count_edges(job: JobState, node: NodeState) -> None:
             count_edge(job.nodes[target], node, live=is_live(node, target))
 
 
-def _reopen_node(changes: ChangeSet, node: NodeState) -> None:
+def _reopen_node(changes: ChangeSet, node: NodeState, selection: _Selection) -> None:
     if changes.job.phase_of(node) is not Phase.MAIN:
-        _run_last_again(changes, node)
+        _rerun_finalizer(changes, node)
         return
     if node.node_id in changes.job.fans:
         for child in list(changes.job.children(node.node_id)):
-            _reopen_child(changes, child)
+            _reopen_child(changes, child, selection)
             _count_edges(changes.job, child)
-    if _is_to_be_tried(node):
-        _retry(changes, node)
-    elif node.status is NodeStatus.SKIPPED and not _is_bypassed(node):
-        transitions.reopen(changes, node)
-        if is_ready(node):
-            make_ready(changes, node)
+    if _is_retryable(node):
+        is_resumed = selection.selects(node)
+        if is_resumed:
+            _retry(changes, node)
+    elif node.status is NodeStatus.SKIPPED and (selection.is_cut_off(node) or not is_bypassed(node)):
+        is_resumed = selection.follows(node)
+        if is_resumed:
+            transitions.reopen(changes, node)
+            if is_ready(node):
+                make_ready(changes, node)
+    else:
+        return
+    selection.note(node, is_resumed=is_resumed)
 
 
-def _reopen_child(changes: ChangeSet, child: NodeState) -> None:
-    if _is_to_be_tried(child):
+def _reopen_child(changes: ChangeSet, child: NodeState, selection: _Selection) -> None:
+    if not _is_retryable(child) and child.status is not NodeStatus.SKIPPED:
+        return
+    selection.note(child, is_resumed=selection.selects(child))
+    if not selection.selects(child):
+        return
+    if child.status is NodeStatus.FAILED:
         _retry(changes, child)
-    elif child.status is NodeStatus.SKIPPED:
+    else:
         transitions.reopen(changes, child)
         transitions.ready(changes, child, [child.parent])
 
 
-def _is_to_be_tried(node: NodeState) -> bool:
+def _is_retryable(node: NodeState) -> bool:
     """What was allowed to fail has nothing to do with the failure."""
     return node.status is NodeStatus.FAILED and (not node.spec.allow_failure or is_revoked(node))
 
 
-def _run_last_again(changes: ChangeSet, node: NodeState) -> None:
-    """The job will end once more, and its last chains run then, whatever they did the first time.
+def _rerun_finalizer(changes: ChangeSet, node: NodeState) -> None:
+    """The job will end again, and its finalizers run again, whatever they did the first time.
 
-    What they have added is set aside: it is for them to add it again.
+    The nodes that they added are set aside until they add them again.
     """
     if node.status is NodeStatus.PENDING or (node.is_added and node.status is NodeStatus.SKIPPED):
         return
     transitions.rerun(changes, node, policy_of(node).max_attempts)
     if node.is_added:
         transitions.skip(changes, node, "job_reopened")
-
-
-def _is_bypassed(node: NodeState) -> bool:
-    """Skipped by a branch that was not taken: the failure has nothing to do with it."""
-    return bool(node.spec.all_of or node.spec.any_of) and is_dead(node)
 
 
 def _retry(changes: ChangeSet, node: NodeState) -> None:

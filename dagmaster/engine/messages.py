@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from dagmaster.engine.values import Value
-from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
+from dagmaster.model.added_nodes import AddedDependency, AddedGroup, AddedNode
 
 
 class TimerKind(StrEnum):
@@ -162,10 +162,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class ManualRetry:
-    """An operator wants it tried again: this node, or with None all that failed."""
+    """An operator wants it tried again: this node, or with None all that failed.
+
+    With `only`, of a failed job nothing but these nodes and what follows from them; the others stay as they are.
+    """
 
     node_id: str | None = None
     actor: str | None = None
+    only: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dagmaster.engine.messages import Expand, Message
 from dagmaster.engine.state import JobState, NodeState, is_executed
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue, size_of, spell_size
 from dagmaster.errors import ValuesTooLarge
-from dagmaster.model.added import references
+from dagmaster.model.added_nodes import references
 from dagmaster.model.expressions import Reference
 from dagmaster.model.graph import FanInSpec
 from dagmaster.model.states import NodeStatus
@@ -16,14 +16,14 @@ from dagmaster.model.workflow import Aggregation
 LOADED_NOTHING = LoadedValues()
 
 
-class NotAtHand(Exception):
-    """The node has to wait: for values that only the database holds, or for the next batch."""
+class ValuesNotLoaded(Exception):
+    """The node has to wait, for values that only the database holds or for the next batch."""
 
 
-def require(changes: ChangeSet, node: NodeState) -> None:
-    """Raise NotAtHand, or ValuesTooLarge, before anything of the node is evaluated."""
-    if changes.bytes >= changes.rules.max_turn_bytes:
-        raise NotAtHand
+def require_values(changes: ChangeSet, node: NodeState) -> None:
+    """Raise ValuesNotLoaded, or ValuesTooLarge, before anything of the node is evaluated."""
+    if changes.bytes >= changes.rules.max_change_set_bytes:
+        raise ValuesNotLoaded
     if node.spec.fan_in is not None:
         _check_fan_in(changes, node.spec.fan_in)
     needed = needs_of(changes.job, node, changes.loaded)
@@ -34,7 +34,7 @@ def require(changes: ChangeSet, node: NodeState) -> None:
             "the data, or raise the limit"
         )
     if needed:
-        raise NotAtHand
+        raise ValuesNotLoaded
 
 
 def _check_fan_in(changes: ChangeSet, spec: FanInSpec) -> None:
@@ -86,7 +86,7 @@ def values_needed(job: JobState, messages: Iterable[Message], rules: Rules) -> l
     for node_id in waiting:
         both = sizes | needs_of(job, job.nodes[node_id])
         total = sum(both.values())
-        if total > (rules.max_turn_bytes if sizes else rules.max_fan_in_bytes):
+        if total > (rules.max_change_set_bytes if sizes else rules.max_fan_in_bytes):
             break
         sizes = both
     return list(sizes)

@@ -1,4 +1,4 @@
-"""From ready to running: what each type of node does when its time has come."""
+"""From ready to running: how each type of node starts."""
 
 from collections import deque
 from datetime import datetime, timedelta
@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import make_ready, pass_on
+from dagmaster.engine.edges import make_ready, propagate
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.fan import (
     aggregate,
@@ -19,11 +19,11 @@ from dagmaster.engine.fan import (
 )
 from dagmaster.engine.job_end import start_job
 from dagmaster.engine.messages import TimerKind
-from dagmaster.engine.needs import NotAtHand, require
+from dagmaster.engine.needs import ValuesNotLoaded, require_values
 from dagmaster.engine.scope import added_params, encode, scope_of
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.values import Value, spell_size
-from dagmaster.engine.wait_nodes import WAITING, begin_approval, begin_call, begin_wait, take_up_waiting
+from dagmaster.engine.wait_nodes import WAITING, begin_approval, begin_child_job, begin_wait, resume_waiting
 from dagmaster.errors import ExpressionFailed, ValuesTooLarge
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import BranchSpec, NodeType
@@ -34,9 +34,9 @@ EXPRESSION_FAILED = ("ExpressionFailed", "dagmaster.errors.ExpressionFailed", "E
 
 
 def run_ready(changes: ChangeSet) -> None:
-    """Start every node whose time has come, and what becomes ready by it."""
+    """Start every ready node, and every node that becomes ready by it."""
     if changes.job.is_paused:
-        changes.ready.clear()  # They stay ready, and are found again when the job goes on.
+        changes.ready.clear()  # They stay ready, and are found again when the job is resumed.
     while changes.ready:
         node = changes.ready.popleft()
         if node.status is not NodeStatus.READY or is_backing_off(changes, node):
@@ -45,14 +45,14 @@ def run_ready(changes: ChangeSet) -> None:
             start_job(changes, node.node_id)
         try:
             _run(changes, node)
-        except NotAtHand:
+        except ValuesNotLoaded:
             changes.job.postponed[node.node_id] = None
         except ExpressionFailed as error:
             permanent = isinstance(error, ValuesTooLarge)
             fail_attempt(changes, node, str(error), permanent=permanent, error_types=EXPRESSION_FAILED)
 
 
-def go_on(changes: ChangeSet) -> None:
+def run_postponed(changes: ChangeSet) -> None:
     """Run the postponed nodes, or as many of them as one change set may hold."""
     job = changes.job
     for node_id in list(job.postponed)[: changes.rules.slice_size]:
@@ -72,7 +72,7 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
     if is_executed(node):
         dispatch(changes, node)
         return
-    require(changes, node)
+    require_values(changes, node)
     match node.spec.type:
         case NodeType.START | NodeType.END | NodeType.GATE:
             complete_here(changes, node, None)
@@ -92,7 +92,7 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
         case NodeType.APPROVAL:
             begin_approval(changes, node)
         case NodeType.WORKFLOW:
-            begin_call(changes, node)
+            begin_child_job(changes, node)
         case NodeType.TASK:
             raise AssertionError("a task is executed by a worker")
         case _:
@@ -110,7 +110,7 @@ def dispatch(changes: ChangeSet, node: NodeState) -> None:
         job.backlog.setdefault(queue, deque()).append(node.node_id)
         return
     if not node.has_params or _may_differ(changes, node):
-        require(changes, node)
+        require_values(changes, node)
         node.params = _encoded_params(changes, node)
         node.has_params = True
     transitions.dispatch(changes, node, queue, node.task.handler)
@@ -129,7 +129,7 @@ def _encoded_params(changes: ChangeSet, node: NodeState) -> bytes:
 
 
 def _may_differ(changes: ChangeSet, node: NodeState) -> bool:
-    """What an earlier run of a last chain was given. An added node has its own at hand if it names results."""
+    """Whether a finalizer that runs again may get other parameters. Those of an added node change with its results."""
     return changes.job.phase_of(node) is not Phase.MAIN and (not node.is_added or bool(node.task.params.raw))
 
 
@@ -146,7 +146,7 @@ def dispatch_timeout(changes: ChangeSet, node: NodeState) -> timedelta:
 
 
 def dispatch_deadline(changes: ChangeSet, node: NodeState) -> datetime:
-    """Counted anew after a pause."""
+    """Counted from the end of the last pause."""
     assert node.dispatched_at is not None
     resumed = changes.job.resumed_at
     since = max(node.dispatched_at, resumed) if resumed is not None else node.dispatched_at
@@ -167,7 +167,7 @@ def complete(
 ) -> None:
     """Accept the output and decide the edges that leave the node."""
     transitions.complete(changes, node, output, duration_ms, reported_at)
-    pass_on(changes, node)
+    propagate(changes, node)
 
 
 def expand(changes: ChangeSet, node: NodeState) -> None:
@@ -177,8 +177,8 @@ def expand(changes: ChangeSet, node: NodeState) -> None:
     fan = changes.job.fans[node.node_id]
     if fan.items is None:
         try:
-            require(changes, node)
-        except NotAtHand:
+            require_values(changes, node)
+        except ValuesNotLoaded:
             changes.job.postponed[node.node_id] = None
             return
     if expand_slice(changes, node):
@@ -211,8 +211,8 @@ def route(changes: ChangeSet, node: NodeState) -> bytes:
     )
 
 
-def resume(changes: ChangeSet) -> None:
-    """Start the job, or go on where it stood when another owner had it."""
+def load_job(changes: ChangeSet) -> None:
+    """Start the job, or continue where its former owner left it."""
     job = changes.job
     changes.arm(
         TimerKind.ZOMBIE, (job.last_progress_at or changes.now) + timedelta(seconds=changes.rules.zombie_after_seconds)
@@ -224,11 +224,11 @@ def resume(changes: ChangeSet) -> None:
             start(changes)
         return
     for node in list(job.nodes.values()):
-        take_up(changes, node)
+        resume_node(changes, node)
 
 
-def take_up(changes: ChangeSet, node: NodeState) -> None:
-    """Arm again the timer that a node waits for, or do what was still to be done for it."""
+def resume_node(changes: ChangeSet, node: NodeState) -> None:
+    """Arm the timer of a node again, or do what remains to be done for it."""
     match node.status:
         case NodeStatus.READY if node.not_before is not None and is_backing_off(changes, node):
             changes.arm(TimerKind.RETRY, node.not_before, node)
@@ -241,7 +241,7 @@ def take_up(changes: ChangeSet, node: NodeState) -> None:
         case NodeStatus.RUNNING if is_executed(node):
             arm_timeout(changes, node)
         case NodeStatus.RUNNING if node.spec.type in WAITING:
-            take_up_waiting(changes, node)
+            resume_waiting(changes, node)
         case NodeStatus.RUNNING:
             expand(changes, node)
         case _:

@@ -1,9 +1,9 @@
-"""A paused job starts nothing: its ready nodes stay ready, its waiting tasks keep their place and are not taken."""
+"""Pause and resume: a paused job starts nothing, and its waiting tasks keep their place in the queue."""
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import Pause, Resume
-from dagmaster.engine.node_start import is_backing_off, start, take_up
+from dagmaster.engine.node_start import is_backing_off, resume_node, start
 from dagmaster.model.states import JobStatus, NodeStatus
 
 WAITING = (NodeStatus.READY, NodeStatus.DISPATCHED)
@@ -14,8 +14,8 @@ def pause(changes: ChangeSet, message: Pause) -> None:
         transitions.pause_job(changes, message.actor, message.reason)
 
 
-def unpause(changes: ChangeSet, message: Resume) -> None:
-    """Everything that waits is looked at anew; the time it stood still counts for no timeout."""
+def resume(changes: ChangeSet, message: Resume) -> None:
+    """Resume all nodes that wait; the time of the pause counts for no timeout."""
     job = changes.job
     if not job.is_paused:
         return
@@ -31,4 +31,4 @@ def unpause(changes: ChangeSet, message: Resume) -> None:
     for node in list(job.nodes.values()):
         # The timer of a back-off that is not over is still armed; a second one would make it wait twice for a place.
         if node.status in WAITING and not is_backing_off(changes, node):
-            take_up(changes, node)
+            resume_node(changes, node)

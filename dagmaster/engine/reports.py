@@ -1,11 +1,11 @@
-"""What workers say. A report counts only if its task is the node's current one; anything else changes nothing."""
+"""Reports of workers. A report counts only if its task is the node's current one."""
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet, Result
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.engine.node_start import arm_timeout, complete
-from dagmaster.engine.results import await_result, find_named
+from dagmaster.engine.results import await_result, find_result_source
 from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
 from dagmaster.engine.values import size_of
 from dagmaster.engine.wake_ups import find_caller
@@ -30,7 +30,7 @@ def accept_completed(changes: ChangeSet, message: TaskCompleted) -> None:
     changes.results.setdefault(message.task_id, _result(changes, message))
     if is_executed(node):
         changes.close_task(node)
-    if isinstance(message.output, bytes) and (other := find_named(message.output)) is not None:
+    if isinstance(message.output, bytes) and (other := find_result_source(message.output)) is not None:
         await_result(changes, node, other, message.duration_ms)
         return
     complete(changes, node, message.output, message.duration_ms, message.at)
@@ -58,7 +58,7 @@ def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
 def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
     """Another worker gets it at once; the attempt counts, unless the worker gave it back."""
     node = find_current(changes, message.node_id, message.task_id)
-    if node is None or not _is_under_way(node):
+    if node is None or not _is_in_flight(node):
         return
     if message.given_back:
         transitions.give_back(node)
@@ -84,7 +84,7 @@ def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
 
 def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
     node = find_current(changes, message.node_id, message.task_id)
-    if node is None or not _is_under_way(node):
+    if node is None or not _is_in_flight(node):
         return
     changes.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
@@ -102,7 +102,7 @@ def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
 
 
 def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
-    """Keep what was reported, say so in the timeline, change nothing."""
+    """Store the report and note it in the timeline; the job does not change."""
     if isinstance(message, TaskLost) or not _existed(changes, message):
         return
     changes.results.setdefault(message.task_id, _result(changes, message))
@@ -131,7 +131,7 @@ def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState 
     if node is None:
         ignore(changes, message, "the attempt was superseded")
         return None
-    if not _is_under_way(node):
+    if not _is_in_flight(node):
         if node.status is NodeStatus.FAILED and not _is_known(node, message):
             ignore(changes, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
         return None  # Otherwise it is the same report again: the first one counted.
@@ -153,8 +153,8 @@ def _ended_by(message: TaskCompleted | TaskFailed) -> EndedBy:
     return EndedBy.TIMEOUT if message.timed_out else EndedBy.FAILURE
 
 
-def _is_under_way(node: NodeState) -> bool:
-    """Not when it only waits for the result of another node: its worker has done its part."""
+def _is_in_flight(node: NodeState) -> bool:
+    """Not when it only waits for the result of another node: its task is done."""
     return node.status in NODE_IN_FLIGHT and node.result_of is None
 
 

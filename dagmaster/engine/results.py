@@ -1,4 +1,4 @@
-"""Results of others: a task may say that the output of a node which it has added is its own."""
+"""Tasks that return the result of a node that they have added."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from dagmaster.engine.failures import fail_attempt, fail_with
 from dagmaster.engine.node_start import complete
 from dagmaster.engine.state import JobState, NodeState, is_settled
 from dagmaster.engine.values import StoredValue, Value
-from dagmaster.model.added import RESULT_OF
+from dagmaster.model.added_nodes import RESULT_OF
 from dagmaster.model.states import NODE_SUCCESSFUL, NodeStatus
 
 REFUSED = ("Invalid", "dagmaster.errors.Invalid", "Exception")
@@ -20,7 +20,7 @@ LONGEST = 256
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
-def find_named(output: bytes) -> str | None:
+def find_result_source(output: bytes) -> str | None:
     """The node whose result is to be given, if that is what the output says."""
     if len(output) > LONGEST or RESULT_OF.encode() not in output:
         return None
@@ -32,14 +32,14 @@ def find_named(output: bytes) -> str | None:
 
 
 def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: int | None) -> None:
-    """It has done its part, and stays running without worker and timeout until the other node has completed."""
+    """Its task is done; it stays running, without worker and timeout, until the other node has completed."""
     job, other = changes.job, changes.job.nodes.get(name)
     if other is None or not other.is_added:
         _refuse(changes, node, f"it gives the result of {name!r}, which is no node that was added to this job")
     elif waits_for(job, name, node.node_id):
         _refuse(changes, node, f"it gives the result of {name}, which waits for it")
     elif other.status is NodeStatus.COMPLETED:
-        complete(changes, node, _passed_on(other), duration_ms)
+        complete(changes, node, _output_of(other), duration_ms)
     elif other.status is NodeStatus.SKIPPED:
         _refuse(changes, node, f"it gives the result of {name}, which was skipped")
     elif other.status is NodeStatus.FAILED:
@@ -48,7 +48,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
         transitions.await_result(changes, node, name)
 
 
-def _passed_on(other: NodeState) -> Value | None:
+def _output_of(other: NodeState) -> Value | None:
     """A large output is copied from where it is, and never loaded for it."""
     output = other.output
     if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
@@ -61,7 +61,7 @@ def _refuse(changes: ChangeSet, node: NodeState, error: str) -> None:
 
 
 def pass_results(changes: ChangeSet) -> None:
-    """What has ended gives its output to those that wait for it, and they to theirs."""
+    """Completed nodes pass their output to the nodes that wait for it, and these to theirs."""
     while changes.awaited_results and not changes.is_over:
         other = changes.awaited_results.popleft()
         if other.status not in NODE_SUCCESSFUL:
@@ -71,14 +71,14 @@ def pass_results(changes: ChangeSet) -> None:
             if node.result_of != other.node_id:
                 continue
             if other.status is NodeStatus.COMPLETED:
-                complete(changes, node, _passed_on(other))
+                complete(changes, node, _output_of(other))
             else:
                 _refuse(changes, node, f"it gives the result of {other.node_id}, which was skipped")
     changes.awaited_results.clear()
 
 
 def waits_for(job: JobState, node_id: str, target: str, planned: Mapping[str, Sequence[str]] = NOTHING) -> bool:
-    """Whether a node cannot end before `wanted` has; `planned` are edges that are not in the job yet."""
+    """Whether a node cannot end before `target` has; `planned` are edges that are not in the job yet."""
     seen, look = {node_id}, [node_id]
     while look:
         name = look.pop()

@@ -9,23 +9,23 @@ from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.engine.values import StoredValue
 from dagmaster.errors import ExpressionFailed
-from dagmaster.model.added import fill_in, references
+from dagmaster.model.added_nodes import fill_in, references
 from dagmaster.model.states import NodeStatus
 
 
 class _NodeView(Mapping[str, Any]):
-    __slots__ = ("_decoded", "_node_id", "_turn")
+    __slots__ = ("_changes", "_decoded", "_node_id")
 
     def __init__(self, changes: ChangeSet, node_id: str) -> None:
-        self._turn, self._node_id = changes, node_id
+        self._changes, self._node_id = changes, node_id
         self._decoded: tuple[bytes, Any] | None = None
 
     def __getitem__(self, key: str) -> Any:
-        node = self._turn.job.nodes[self._node_id]
+        node = self._changes.job.nodes[self._node_id]
         if key == "status":
             return node.status.value
         if key == "output" and node.output is not None:
-            output = at_hand(self._turn, node)
+            output = loaded_output(self._changes, node)
             if self._decoded is None or self._decoded[0] is not output:
                 self._decoded = (output, orjson.loads(output))
             return self._decoded[1]
@@ -34,13 +34,13 @@ class _NodeView(Mapping[str, Any]):
         raise KeyError(key)
 
     def _shows_null(self, node: NodeState) -> bool:
-        """Of what failed and was allowed to; and of anything to those that run last."""
-        job = self._turn.job
-        return node.status is NodeStatus.FAILED or (bool(job.last_open) and not job.main_open)
+        """For a node that was allowed to fail; in finalizers, for any node."""
+        job = self._changes.job
+        return node.status is NodeStatus.FAILED or (bool(job.open_finalizers) and not job.open_main)
 
     def __iter__(self) -> Iterator[str]:
         yield "status"
-        if self._turn.job.nodes[self._node_id].output is not None:
+        if self._changes.job.nodes[self._node_id].output is not None:
             yield "output"
 
     def __len__(self) -> int:
@@ -48,10 +48,10 @@ class _NodeView(Mapping[str, Any]):
 
 
 class _NodesView(Mapping[str, _NodeView]):
-    __slots__ = ("_job", "_turn", "_views")
+    __slots__ = ("_changes", "_job", "_views")
 
     def __init__(self, changes: ChangeSet) -> None:
-        self._turn, self._job = changes, changes.job
+        self._changes, self._job = changes, changes.job
         self._views: dict[str, _NodeView] = {}
 
     def __getitem__(self, node_id: str) -> _NodeView:
@@ -59,7 +59,7 @@ class _NodesView(Mapping[str, _NodeView]):
         if view is None:
             if node_id not in self._job.graph.nodes:
                 raise KeyError(node_id)
-            view = self._views[node_id] = _NodeView(self._turn, node_id)
+            view = self._views[node_id] = _NodeView(self._changes, node_id)
         return view
 
     def __iter__(self) -> Iterator[str]:
@@ -70,7 +70,7 @@ class _NodesView(Mapping[str, _NodeView]):
 
 
 class _JobView(Mapping[str, Any]):
-    """How the job went, for the chains that run last."""
+    """How the job went, for its finalizers."""
 
     __slots__ = ("_job",)
 
@@ -104,13 +104,13 @@ def scope_of(changes: ChangeSet) -> dict[str, Any]:
 
 
 def item_scope(changes: ChangeSet, item: Any, index: int, total: int) -> dict[str, Any]:
-    """What a fan-out's child sees besides."""
+    """What a fan-out's child sees in addition."""
     fan_out = {"item": item, "index": index, "total": total}
     return {**scope_of(changes), "item": item, "index": index, "fan_out": fan_out}
 
 
-def at_hand(changes: ChangeSet, node: NodeState) -> bytes:
-    """Its output; the engine has asked for those that are not in memory before it looks."""
+def loaded_output(changes: ChangeSet, node: NodeState) -> bytes:
+    """Its output, which is in memory or was loaded for this change set."""
     output = changes.output_of(node)
     assert isinstance(output, bytes), f"the output of {node.node_id} was not loaded"
     return output
@@ -123,13 +123,13 @@ def added_params(changes: ChangeSet, node: NodeState) -> Any:
 
 
 def _result(changes: ChangeSet, node: NodeState) -> Any:
-    output = orjson.loads(at_hand(changes, node)) if node.output is not None else None
+    output = orjson.loads(loaded_output(changes, node)) if node.output is not None else None
     return output["result"] if isinstance(output, dict) and "result" in output else output
 
 
-def encode(value: Any, what: str) -> bytes:
+def encode(value: Any, label: str) -> bytes:
     """As JSON, or the reason why it cannot be."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:
-        raise ExpressionFailed(f"{what} cannot be written as JSON: {error}") from error
+        raise ExpressionFailed(f"{label} cannot be written as JSON: {error}") from error

@@ -10,8 +10,9 @@ import orjson
 
 from dagmaster.engine.values import JobResult, StoredValue, Value
 from dagmaster.ids import JobId
-from dagmaster.model.finalizers import LAST, Phase
+from dagmaster.model.finalizers import FINALIZERS, Phase
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
+from dagmaster.model.shapes import Box
 from dagmaster.model.states import (
     ENDED_WITH_JOB,
     JOB_TERMINAL,
@@ -48,6 +49,7 @@ class NodeState:
     parent: str | None = None
     index: int | None = None
     item_key: str | None = None  # of a child that is about to be written
+    item_box: Box | None = None  # likewise
     params: bytes | None = None
     has_params: bool = False
     output: Value | None = None
@@ -132,15 +134,15 @@ class JobState:
     awaited: dict[str, list[str]] = field(default_factory=dict)  # nodes that give the result of this one as theirs
     signals: list[dict[str, Any]] = field(default_factory=list)  # those that nobody has waited for yet
     open: int = 0
-    last_open: dict[Phase, int] = field(default_factory=dict)  # of those, by chain; empty if there is none
+    open_finalizers: dict[Phase, int] = field(default_factory=dict)  # of those, by phase; empty if there are none
 
     @property
-    def main_open(self) -> int:
-        return self.open - sum(self.last_open.values())
+    def open_main(self) -> int:
+        return self.open - sum(self.open_finalizers.values())
 
     def phase_of(self, node: "NodeState") -> Phase:
-        """What a task adds belongs to where it stands itself."""
-        if not self.last_open:  # There is no other phase; and tasks may add tasks that add tasks, thousands of times.
+        """What a task adds belongs to the phase of the task."""
+        if not self.open_finalizers:  # No other phase; and tasks may add tasks that add tasks, thousands of times.
             return Phase.MAIN
         while node.added_by is not None:
             node = self.nodes[node.added_by]
@@ -149,7 +151,7 @@ class JobState:
     def count_open(self, node: "NodeState", change: int) -> None:
         self.open += change
         if (phase := self.phase_of(node)) is not Phase.MAIN:
-            self.last_open[phase] += change
+            self.open_finalizers[phase] += change
 
     @property
     def is_paused(self) -> bool:
@@ -232,14 +234,14 @@ def new_job(
 
 def count_all_open(job: JobState) -> None:
     job.open = 0
-    job.last_open = dict.fromkeys(LAST, 0) if any(job.graph.heads.values()) else {}
+    job.open_finalizers = dict.fromkeys(FINALIZERS, 0) if any(job.graph.heads.values()) else {}
     for node in job.nodes.values():
         if node.status not in NODE_TERMINAL:
             job.count_open(node, 1)
 
 
 def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
-    """Put stored nodes in place of the fresh ones and count anew what they have decided."""
+    """Replace the new nodes by the stored ones, and count their edges again."""
     for node in nodes:
         job.nodes[node.node_id] = node
         job.has_stored = job.has_stored or isinstance(node.output, StoredValue)
@@ -301,14 +303,14 @@ def is_settled(job: JobState, node: NodeState) -> bool:
 
 
 def has_passed(job: JobState, node: NodeState) -> bool:
-    """It failed for good, and the job goes on: it may fail, or stands in one of the chains that run last."""
+    """It failed permanently, and the job continues: it is allowed to fail, or is a finalizer."""
     if node.status is not NodeStatus.FAILED or is_revoked(node):
         return False
     return node.spec.allow_failure or job.phase_of(node) is not Phase.MAIN
 
 
 def is_revoked(node: NodeState) -> bool:
-    """It was under way when its job ended, and did not fail by itself."""
+    """It was in flight when its job ended, and did not fail by itself."""
     return node.ended_by in ENDED_WITH_JOB
 
 

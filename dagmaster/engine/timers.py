@@ -1,11 +1,11 @@
-"""Time has passed: retries that are due, tasks that took too long, jobs that no longer move."""
+"""Timers: retries that are due, tasks that took too long, jobs without progress."""
 
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.failures import fail_attempt
-from dagmaster.engine.job_end import end_late, give_up
+from dagmaster.engine.job_end import fail_overdue, fail_stalled
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.engine.node_start import dispatch_deadline, dispatch_timeout, timeout
 from dagmaster.engine.state import NodeState, is_executed
@@ -16,19 +16,19 @@ from dagmaster.model.states import EndedBy, NodeStatus
 
 
 def fire(changes: ChangeSet, timer: TimerDue) -> None:
-    """A timer of an attempt that is over does nothing: timers are never cancelled, only outlived."""
+    """A timer of an attempt that is over does nothing: timers are never cancelled."""
     if timer.kind is TimerKind.ZOMBIE:
         end_zombie(changes)
         return
     if timer.kind is TimerKind.DEADLINE:
-        end_late(changes)
+        fail_overdue(changes)
         return
     node = changes.job.nodes.get(timer.node_id)
     if node is None or node.attempt != timer.attempt:
         return
     match timer.kind:
         case TimerKind.RETRY:
-            if node.status is NodeStatus.READY and not _is_taken_up(changes, node):
+            if node.status is NodeStatus.READY and not _is_resumed(changes, node):
                 changes.ready.append(node)
         case TimerKind.DISPATCH:
             if node.status is NodeStatus.DISPATCHED and not changes.job.is_paused:
@@ -43,8 +43,8 @@ def fire(changes: ChangeSet, timer: TimerDue) -> None:
             assert_never(timer.kind)
 
 
-def _is_taken_up(changes: ChangeSet, node: NodeState) -> bool:
-    """By hand, or when the job went on in this very moment: twice, it would wait for two places."""
+def _is_resumed(changes: ChangeSet, node: NodeState) -> bool:
+    """By a manual retry, or with the job in this very moment: resumed twice, it would wait for two slots."""
     return node.not_before is None or changes.job.resumed_at == changes.now
 
 
@@ -57,7 +57,7 @@ def _time_out_dispatch(changes: ChangeSet, node: NodeState) -> None:
 
 
 def end_zombie(changes: ChangeSet) -> None:
-    """A job that has not moved for so long, and waits for nothing, will not move any more."""
+    """A job that has made no progress for so long, and waits for nothing, never will."""
     job, after = changes.job, timedelta(seconds=changes.rules.zombie_after_seconds)
     due = _latest_deadline(changes)
     until = max(job.last_progress_at or job.created_at, due or job.created_at) + after
@@ -68,13 +68,13 @@ def end_zombie(changes: ChangeSet) -> None:
         changes.arm(TimerKind.ZOMBIE, until)
         return
     hours = after.total_seconds() / 3600
-    give_up(changes, f"Timeout: no progress for {hours:g} hours")
-    if not changes.is_over:  # The chains that run last may stand still, too.
+    fail_stalled(changes, f"Timeout: no progress for {hours:g} hours")
+    if not changes.is_over:  # The finalizers may stall, too.
         changes.arm(TimerKind.ZOMBIE, changes.now + after)
 
 
 def _latest_deadline(changes: ChangeSet) -> datetime | None:
-    """When the last of its timers is due, also one that is late; now, if it stands because somebody wants it so."""
+    """When the last of its timers is due, also one that is late; now, if it is paused or held back."""
     job = changes.job
     if job.is_paused or job.backlog or job.postponed:
         return changes.now
@@ -82,7 +82,7 @@ def _latest_deadline(changes: ChangeSet) -> datetime | None:
 
 
 def _deadline(changes: ChangeSet, node: NodeState) -> datetime | None:
-    """Until when a node may stand where it is: a long back-off or a long task is no reason to give up the job."""
+    """How long a node may stay in its state: a long back-off or a long task is no reason to fail the job."""
     match node.status:
         case NodeStatus.READY:
             return node.not_before

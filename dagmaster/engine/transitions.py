@@ -200,7 +200,7 @@ def reopen(changes: ChangeSet, node: NodeState) -> None:
 
 
 def rerun(changes: ChangeSet, node: NodeState, retries: int) -> None:
-    """Reopen a node of a chain that runs last, whatever it did the first time."""
+    """Reopen a finalizer, whatever it did the first time."""
     if node.status is not NodeStatus.SKIPPED:
         node.attempt += 1
         allow_retries(node, retries)
@@ -290,7 +290,7 @@ def complete_job(changes: ChangeSet, result: JobResult, result_keys: Sequence[st
 
 
 def begin_failing(changes: ChangeSet, error: str, ended_by: JobEndedBy, failed_node: str | None = None) -> None:
-    """It will fail, with this error, when the chains that run last have ended."""
+    """It will fail, with this error, when its finalizers have ended."""
     job = changes.job
     job.error, job.ended_by, job.failed_node = error[:MAX_ERROR_LENGTH], ended_by, failed_node
     changes.job_touched = True
@@ -348,7 +348,7 @@ def resume_job(changes: ChangeSet, actor: str | None) -> None:
 
 
 def _set_deadline(changes: ChangeSet, seconds_allowed: float | None) -> None:
-    """Of a job that is paused its time begins when the pause ends, by which the deadline is moved then."""
+    """The time of a paused job starts when the pause ends, which moves the deadline."""
     job = changes.job
     job.deadline_at = None
     if seconds_allowed is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from dagmaster.engine import transitions
-from dagmaster.engine.change_set import Call, ChangeSet
+from dagmaster.engine.change_set import ChangeSet, NewChildJob
 from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.scope import encode, scope_of
 from dagmaster.engine.state import NodeState
@@ -29,8 +29,8 @@ def begin_wait(changes: ChangeSet, node: NodeState) -> bytes | None:
     assert spec is not None
     wakes_at = _wakes_at(changes, spec)
     transitions.start_here(changes, node)
-    if spec.signal is not None and (kept := _take_kept(changes, spec.signal)) is not None:
-        return wait_output(changes, node, kept)
+    if spec.signal is not None and (signal := _take_early_signal(changes, spec.signal)) is not None:
+        return wait_output(changes, node, signal)
     if spec.signal is None and (wakes_at is None or wakes_at <= changes.now):
         return wait_output(changes, node, None)
     transitions.wake_at(changes, node, wakes_at)
@@ -39,8 +39,8 @@ def begin_wait(changes: ChangeSet, node: NodeState) -> bytes | None:
 
 def wait_output(changes: ChangeSet, node: NodeState, signal: Signal | None) -> bytes:
     began = node.started_at or changes.now
-    shown = {key: signal[key] for key in ("name", "data", "actor")} if signal is not None else None
-    return orjson.dumps({"waited_seconds": round((changes.now - began).total_seconds(), 3), "signal": shown})
+    summary = {key: signal[key] for key in ("name", "data", "actor")} if signal is not None else None
+    return orjson.dumps({"waited_seconds": round((changes.now - began).total_seconds(), 3), "signal": summary})
 
 
 def _wakes_at(changes: ChangeSet, spec: WaitSpec) -> datetime | None:
@@ -68,8 +68,8 @@ def _after(changes: ChangeSet, seconds: float | None) -> datetime | None:
     return None if seconds is None else changes.now + timedelta(seconds=seconds)
 
 
-def _take_kept(changes: ChangeSet, name: str) -> Signal | None:
-    """The oldest signal of this name that nobody has waited for."""
+def _take_early_signal(changes: ChangeSet, name: str) -> Signal | None:
+    """The oldest signal of this name that came before a node waited for it."""
     job = changes.job
     index = next((place for place, signal in enumerate(job.signals) if signal["name"] == name), None)
     if index is None:
@@ -91,25 +91,25 @@ def begin_approval(changes: ChangeSet, node: NodeState) -> None:
     changes.note("approval_requested", EventStatus.INFO, node, **request)
 
 
-def begin_call(changes: ChangeSet, node: NodeState) -> None:
+def begin_child_job(changes: ChangeSet, node: NodeState) -> None:
     """The child job is submitted when this is written, under the name of the attempt: as often as it takes, once."""
     spec = _child_job(node)
     node.params = _inputs(changes, node, spec)
     node.has_params = True
     transitions.start_here(changes, node)
     transitions.wake_at(changes, node, _after(changes, spec.timeout_seconds))
-    _call(changes, node, node.params)
+    _request_child(changes, node, node.params)
 
 
-def take_up_waiting(changes: ChangeSet, node: NodeState) -> None:
-    """Another owner had it: the timer is armed again, and the child is submitted if that was not done.
+def resume_waiting(changes: ChangeSet, node: NodeState) -> None:
+    """Arm the timer again after a change of owner, and submit the child if that was not done.
 
-    With the inputs that were written: here and now they might be others, or make no sense at all.
+    Its inputs are those that were stored: computed again, they might differ.
     """
     if node.not_before is not None:
         changes.arm(TimerKind.WAKE, node.not_before, node)
     if node.spec.type is NodeType.WORKFLOW:
-        _call(changes, node, None)
+        _request_child(changes, node, None)
 
 
 def _child_job(node: NodeState) -> ChildJobSpec:
@@ -121,6 +121,6 @@ def _inputs(changes: ChangeSet, node: NodeState, spec: ChildJobSpec) -> bytes:
     return encode(spec.inputs.resolve(scope_of(changes)), f"the inputs of {node.node_id}")
 
 
-def _call(changes: ChangeSet, node: NodeState, inputs: bytes | None) -> None:
+def _request_child(changes: ChangeSet, node: NodeState, inputs: bytes | None) -> None:
     spec, task_id = _child_job(node), changes.job.task_id(node)
-    changes.calls[task_id] = Call(node.node_id, task_id, spec.workflow_id, spec.workflow_hash, inputs)
+    changes.new_child_jobs[task_id] = NewChildJob(node.node_id, task_id, spec.workflow_id, spec.workflow_hash, inputs)

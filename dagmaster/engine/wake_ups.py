@@ -20,7 +20,7 @@ REJECTED = ("Rejected", "Exception")
 
 
 def wake(changes: ChangeSet, node: NodeState) -> None:
-    """Its time has come; what waited for somebody has waited in vain."""
+    """Its timer is due: a wait for a time completes, any other wait has timed out."""
     if node.status is not NodeStatus.RUNNING or node.spec.type not in WAITING:
         return
     if node.not_before is None or node.not_before > changes.now:
@@ -28,23 +28,23 @@ def wake(changes: ChangeSet, node: NodeState) -> None:
     if node.spec.wait is not None and node.spec.wait.signal is None:
         complete(changes, node, wait_output(changes, node, None))
         return
-    error = f"timed out: {_in_vain(node)} within {_patience(node):g} s"
+    error = f"timed out: {_missed_event(node)} within {_timeout_seconds(node):g} s"
     fail_attempt(changes, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="wait")
 
 
-def _in_vain(node: NodeState) -> str:
+def _missed_event(node: NodeState) -> str:
     if node.spec.wait is not None:
         return f"the signal {node.spec.wait.signal!r} did not come"
     return "nobody decided" if node.spec.approval is not None else "the job that it called did not end"
 
 
-def _patience(node: NodeState) -> float:
+def _timeout_seconds(node: NodeState) -> float:
     spec = node.spec.wait or node.spec.approval or node.spec.child_job
     return spec.timeout_seconds or 0.0 if spec is not None else 0.0
 
 
 def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
-    """It wakes all that wait for it now; if nobody does, it is kept for the first that will."""
+    """Wake all nodes that wait for it; if none does, keep it for the first that will."""
     job = changes.job
     # Only nodes of the definition wait for signals.
     waiting = [job.nodes[node_id] for node_id in job.graph.nodes if _waits_for(job.nodes[node_id], message.name)]
@@ -65,8 +65,8 @@ def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
 
 def ignore_signal(changes: ChangeSet, message: SignalSent) -> None:
     """The job ended while it was on its way."""
-    said: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
-    changes.note("signal_received", EventStatus.WARNING, **said)
+    data: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
+    changes.note("signal_received", EventStatus.WARNING, **data)
 
 
 def _waits_for(node: NodeState, name: str) -> bool:
@@ -86,13 +86,13 @@ def accept_decision(changes: ChangeSet, message: ApprovalDecision) -> None:
     if message.approved:
         complete(changes, node, encode({**decided, "at": message.at}, "the decision"))
         return
-    why = f": {message.comment}" if message.comment else ""
-    error = f"rejected by {message.actor or 'somebody'}{why}"
+    reason = f": {message.comment}" if message.comment else ""
+    error = f"rejected by {message.actor or 'somebody'}{reason}"
     fail_attempt(changes, node, error, permanent=True, error_types=REJECTED)
 
 
 def find_caller(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState | None:
-    """The node whose child has ended. Children speak for themselves: what a worker says of them is not believed."""
+    """The node whose child job has ended. Only the child reports its end: reports of workers do not count."""
     node = changes.job.nodes.get(message.node_id)
     if node is None or node.spec.type is not NodeType.WORKFLOW or message.worker_id is not None:
         return None

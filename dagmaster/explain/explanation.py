@@ -9,7 +9,7 @@ from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain.facts import Explanation, Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import culprits, reasons
 from dagmaster.explain.sentences import Words, clock, describe, names, no_owner, paused, span
-from dagmaster.model.added import OUTSIDE
+from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.states import NODE_TERMINAL, JobStatus
 
 LISTED = 100

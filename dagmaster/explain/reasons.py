@@ -12,7 +12,7 @@ from dagmaster.engine.edges import is_dead
 from dagmaster.engine.fan import has_slot
 from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled, own_output
 from dagmaster.explain.facts import Facts, Kind, OwnerFacts
-from dagmaster.explain.waits import find_patience
+from dagmaster.explain.waits import find_wait_kind
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
 
@@ -49,7 +49,7 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list
     """All that hold, never none; the one to be named first comes first."""
     orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
     paused = [Kind.PAUSED] if job.is_paused else []
-    if (patience := find_patience(node)) is not None:
+    if (patience := find_wait_kind(node)) is not None:
         return [patience, *orphaned]
     match node.status:
         case NodeStatus.COMPLETED | NodeStatus.FAILED | NodeStatus.SKIPPED:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dagmaster.engine.state import JobState, NodeState, is_executed, is_revoked
 from dagmaster.explain.facts import Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import bypass, culprits, is_lost, slot_holders, undecided
-from dagmaster.explain.waits import describe_patience, find_passed_by
+from dagmaster.explain.waits import describe_wait, find_passed_by
 from dagmaster.model.durations import write_duration
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -55,7 +55,7 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
         case Kind.ABOUT_TO_RUN:
             return _about_to_run(node, facts)
         case _:
-            return Words(*describe_patience(kind, node, facts))
+            return Words(*describe_wait(kind, node, facts))
 
 
 def _halted(kind: Kind, job: JobState, facts: Facts, now: datetime) -> Words:

@@ -9,7 +9,7 @@ from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import JobStatus, NodeStatus
 
-Patient = Literal[
+WaitKind = Literal[
     Kind.WAITING_FOR_TIME,
     Kind.WAITING_FOR_SIGNAL,
     Kind.WAITING_FOR_APPROVAL,
@@ -18,12 +18,12 @@ Patient = Literal[
 ]
 
 
-class Patience(NamedTuple):
+class WaitDescription(NamedTuple):
     text: str
     data: dict[str, Any]
 
 
-def find_patience(node: NodeState) -> Kind | None:
+def find_wait_kind(node: NodeState) -> Kind | None:
     """None where it does not wait, or only for other nodes."""
     if node.status is NodeStatus.PENDING:
         is_head = not node.spec.all_of and not node.spec.any_of and node.spec.phase is not Phase.MAIN
@@ -42,27 +42,27 @@ def find_patience(node: NodeState) -> Kind | None:
             return None
 
 
-def describe_patience(kind: Patient, node: NodeState, facts: Facts) -> Patience:
-    data = {"since": _told(node.started_at), "until": _told(node.not_before)}
+def describe_wait(kind: WaitKind, node: NodeState, facts: Facts) -> WaitDescription:
+    data = {"since": _iso(node.started_at), "until": _iso(node.not_before)}
     match kind:
         case Kind.WAITING_FOR_TIME:
-            return Patience(f"waits until {_clock(node.not_before)}", data)
+            return WaitDescription(f"waits until {_clock(node.not_before)}", data)
         case Kind.WAITING_FOR_SIGNAL:
             assert node.spec.wait is not None
             name = node.spec.wait.signal
             text = f"waits for the signal `{name}` since {_clock(node.started_at)}{_at_most(node)}"
-            return Patience(text, {**data, "signal": name})
+            return WaitDescription(text, {**data, "signal": name})
         case Kind.WAITING_FOR_APPROVAL:
             assert node.spec.approval is not None
             approvers = node.spec.approval.approvers
             by = f" by {' or '.join(approvers)}" if approvers else ""
             text = f"waits for approval{by} since {_clock(node.started_at)}{_at_most(node)}"
-            return Patience(text, {**data, "approvers": list(approvers)})
+            return WaitDescription(text, {**data, "approvers": list(approvers)})
         case Kind.WAITING_FOR_JOB:
             return _for_job(node, facts, data)
         case Kind.WAITING_FOR_END:
             when = "fails" if node.spec.phase is Phase.ON_FAILURE else "ends"
-            return Patience(f"runs when the rest of the job {when}", {"phase": str(node.spec.phase)})
+            return WaitDescription(f"runs when the rest of the job {when}", {"phase": str(node.spec.phase)})
         case _:
             assert_never(kind)
 
@@ -90,14 +90,14 @@ def _not_again(job: JobState, node: NodeState) -> str | None:
     return f"`{node.added_by}`, which added it before, has not added it again"
 
 
-def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> Patience:
+def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> WaitDescription:
     assert node.spec.child_job is not None
     workflow_id, child = node.spec.child_job.workflow_id, facts.children.get(node.node_id)
     details = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
     if child is None:
-        return Patience(f"calls the workflow `{workflow_id}`; its job is about to be submitted", details)
+        return WaitDescription(f"calls the workflow `{workflow_id}`; its job is about to be submitted", details)
     text = f"waits for job {child} of the workflow `{workflow_id}` since {_clock(node.started_at)}{_at_most(node)}"
-    return Patience(text, details)
+    return WaitDescription(text, details)
 
 
 def _at_most(node: NodeState) -> str:
@@ -108,5 +108,5 @@ def _clock(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else "now"
 
 
-def _told(at: datetime | None) -> str | None:
+def _iso(at: datetime | None) -> str | None:
     return at.isoformat() if at is not None else None

@@ -93,6 +93,9 @@ PROCESSING_BY_JOB_STATUS = {
 VERSION_OUTPUTS = ("blob_path", "table_name", "stac_item_id", "stac_collection_id", "content_hash")
 EXPORT_OUTPUTS = ("external_blob_path", "adf_run_id")
 
+REVIEW_REQUESTED = "review_requested"
+EXPORT_REMOVED = "export_removed"
+
 ASSET_EVENTS = (
     "asset_created",
     "version_submitted",
@@ -113,6 +116,8 @@ ASSET_EVENTS = (
     "export_failed",
     "metadata_published",
     "metadata_unpublished",
+    REVIEW_REQUESTED,
+    EXPORT_REMOVED,
 )
 
 
@@ -180,6 +185,23 @@ def identifying_refs(platform: Platform, refs: Mapping[str, Any]) -> dict[str, s
 def ref_strings(refs: Mapping[str, Any]) -> dict[str, str]:
     """All references of a submission, as strings; those that are null are left out."""
     return {name: _ref_string(name, value) for name, value in refs.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class AssetFilter:
+    """Conditions that all hold. `refs` are contained in the references of the asset or of one of its versions.
+
+    `text` is the id of the asset or the value of one of these references.
+    """
+
+    platform_id: str | None = None
+    refs: Mapping[str, str] = field(default_factory=dict)
+    text: str | None = None
+    data_type: str | None = None
+    clearance_state: str | None = None
+    approval_state: str | None = None
+    processing_status: str | None = None
+    include_deleted: bool = False
 
 
 def parse_refs(text: str | None) -> dict[str, str]:

@@ -14,7 +14,6 @@ from dagmaster.model.scopes import find_expression_problems
 from dagmaster.model.workflow import (
     CHILD_SEPARATOR,
     NODE_ID_PATTERN,
-    ChildTask,
     ConditionalNode,
     EndNode,
     FanInNode,
@@ -22,7 +21,6 @@ from dagmaster.model.workflow import (
     InputType,
     Node,
     StartNode,
-    TaskNode,
     Workflow,
 )
 
@@ -187,17 +185,10 @@ def _check_links(structure: _Structure) -> Iterator[Problem]:
 # What each type of node needs
 
 
-def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
-    for node_id, node in workflow.nodes.items():
-        if isinstance(node, TaskNode):
-            yield node_id, ("nodes", node_id), node
-        if isinstance(node, FanOutNode):
-            yield node_id, ("nodes", node_id, "task"), node.task
-
-
 def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> Iterator[Problem]:
     advised: set[str] = set()
-    for node_id, path, task in _tasks(workflow):
+    for path, task in workflow.tasks():
+        node_id = path[1]
         if known_handlers is not None and task.handler not in known_handlers:
             near, advice = did_you_mean(task.handler, known_handlers), how_to_load(task.handler, known_handlers)
             if not near and advice in advised:

@@ -14,7 +14,7 @@ import orjson
 from pydantic import ValidationError
 
 from dagmaster.errors import Invalid
-from dagmaster.model.added import (
+from dagmaster.model.added_nodes import (
     MAX_ID_LENGTH,
     AddedDependency,
     AddedGroup,

@@ -18,7 +18,7 @@ class Phase(StrEnum):
 
 
 ORDER: Final = tuple(Phase)
-LAST: Final = (Phase.ON_FAILURE, Phase.FINALLY)
+FINALIZERS: Final = (Phase.ON_FAILURE, Phase.FINALLY)
 
 
 def find_heads(workflow: Workflow) -> dict[Phase, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """The inputs of a job, validated against the declarations of its workflow."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final
@@ -28,13 +29,16 @@ class WrongType(InvalidInputs):
     """A value does not have the declared type."""
 
 
-def check_inputs(workflow: Workflow, values: Mapping[str, Any], *, may_be_sealed: bool = False) -> dict[str, Any]:
+def check_inputs(
+    workflow: Workflow, values: Mapping[str, Any], *, may_be_sealed: bool = False, known_problems: Iterable[str] = ()
+) -> dict[str, Any]:
     """The inputs with defaults applied; null counts as not given. Raise WrongInputs with everything that is wrong.
 
-    Sealed secrets come only from other jobs: nobody else may have a reference opened by submitting it.
+    `known_problems` are those that the caller has found. Sealed secrets come only from other jobs: nobody else may have
+    a reference opened by submitting it.
     """
     checked: dict[str, Any] = {}
-    problems: list[str] = []
+    problems = list(known_problems)
     if not may_be_sealed:
         problems += [
             f"input {name!r} looks like a sealed secret" for name, value in values.items() if holds_sealed(value)
@@ -81,6 +85,8 @@ def accept(value: Any, spec: InputSpec) -> Any:
         raise WrongType(f"must be at most {spec.maximum:g}, not {fitted}")
     if spec.format is not None and not _READS[spec.format](fitted):
         raise WrongType(f"must be {_EXAMPLES[spec.format]}, not {_show(value)}")
+    if spec.extensions and not _path_of(fitted).lower().endswith(spec.extensions):
+        raise WrongType(f"must be a file with the extension {' or '.join(spec.extensions)}, not {_show(value)}")
     return fitted
 
 
@@ -93,6 +99,8 @@ def find_wrong_limits(spec: InputSpec) -> str | None:
         return f"its minimum ({limits[0]:g}) is above its maximum ({limits[1]:g})"
     if spec.format is not None and spec.type is not InputType.STRING:
         return f"'format' is for strings, and its type is {spec.type}"
+    if spec.extensions and spec.format is not InputFormat.FILE:
+        return "'extensions' are for inputs with `format: file`"
     for choice in spec.enum:
         try:
             fit(choice, spec.type)
@@ -112,10 +120,20 @@ def _is_read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
     return reads
 
 
+def _path_of(reference: str) -> str:
+    """Of a URL, what is in front of its query."""
+    return reference.partition("?")[0] if "://" in reference else reference
+
+
 def _is_uri(text: str) -> bool:
     parts = urlsplit(text)
     return bool(parts.scheme and (parts.netloc or parts.path)) and not any(letter.isspace() for letter in text)
 
+
+# By authority and code, or as WKT 1 or 2.
+_CRS: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9_-]*:[A-Za-z0-9_.-]+$|[A-Z]{3,}(CRS|CS|_CS)\[|(GEODETIC|PROJECTED|COMPOUND)[A-Z]*\["
+)
 
 _READS: Final[Mapping[InputFormat, Callable[[str], bool]]] = {
     InputFormat.DATE: _is_read_by(date.fromisoformat),
@@ -123,6 +141,8 @@ _READS: Final[Mapping[InputFormat, Callable[[str], bool]]] = {
     InputFormat.DATE_TIME: _is_read_by(datetime.fromisoformat),
     InputFormat.UUID: _is_read_by(UUID),
     InputFormat.URI: lambda text: _is_read_by(urlsplit)(text) and _is_uri(text),
+    InputFormat.CRS: lambda text: _CRS.match(text.strip()) is not None,
+    InputFormat.FILE: lambda text: bool(text.strip()) and text.isprintable(),
 }
 _EXAMPLES: Final[Mapping[InputFormat, str]] = {
     InputFormat.DATE: "a date such as 2026-01-31",
@@ -130,6 +150,8 @@ _EXAMPLES: Final[Mapping[InputFormat, str]] = {
     InputFormat.DATE_TIME: "a date and time such as 2026-01-31T08:30:00+01:00",
     InputFormat.UUID: "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
     InputFormat.URI: "an address such as https://example.com/data.tif",
+    InputFormat.CRS: "a CRS such as EPSG:4326, or its WKT",
+    InputFormat.FILE: "a file of the storage such as bronze/rivers.tif",
 }
 
 
@@ -179,6 +201,8 @@ def _property(spec: InputSpec) -> dict[str, Any]:
     for name in ("minimum", "maximum", "format"):
         if (limit := getattr(spec, name)) is not None:
             described.setdefault(name, limit)
+    if spec.extensions:
+        described["pattern"] = rf"(?i)({'|'.join(map(re.escape, spec.extensions))})(\?|$)"
     return described
 
 

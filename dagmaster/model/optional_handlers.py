@@ -1,18 +1,32 @@
-"""Handlers of dagmaster that workers load only if they are told to, because they need an extra."""
+"""Handlers of dagmaster that workers load only if they are told to: they need an extra, or decide on assets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-# By the beginning of their names: the module and the extra that it needs.
+# By the beginning of their names: the module, and the extra that it needs.
 _RASTER: Final = ("dagmaster.handlers.raster", "geo")
-OPTIONAL_HANDLERS: Final = {
+_CATALOGUE: Final = ("dagmaster.handlers.catalogue", "geo")
+_DECISIONS: Final = ("dagmaster.asset_handlers", None)
+OPTIONAL_HANDLERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "raster.": _RASTER,
     "raster_": _RASTER,
     "create_cog": _RASTER,
     "extract_stac_metadata": _RASTER,
     "finalize": _RASTER,
+    "list_raster_files": _RASTER,
+    "stac_catalog_container": _RASTER,
     "stats_zonal": _RASTER,
     "vector_": ("dagmaster.handlers.vector", "geo"),
+    "list_stac_versions": _CATALOGUE,
+    "rebuild_stac": _CATALOGUE,
+    "repair_stac_items": _CATALOGUE,
+    "trigger_approval": _DECISIONS,
+    "approve_dataset": _DECISIONS,
+    "reject_dataset": _DECISIONS,
+    "promote_to_external": _DECISIONS,
+    "unpublish_": _DECISIONS,
+    "sync_pgstac": _DECISIONS,
+    "export_stac_geoparquet": ("dagmaster.asset_handlers.stac_geoparquet", "stac"),
     "h3_": ("dagmaster.handlers.hexagons", "geo"),
 }
 
@@ -26,5 +40,6 @@ def how_to_load(name: str, known: Iterable[str]) -> str | None:
     """What to do where a handler of this name is not loaded; None for handlers of others, and where its module is."""
     for beginning, (module, extra) in OPTIONAL_HANDLERS.items():
         if name.startswith(beginning) and not any(other.startswith(beginning) for other in known):
-            return f"run `pip install 'dagmaster[{extra}]'` and load {module} with --handlers or the setting 'handlers'"
+            install = f"run `pip install 'dagmaster[{extra}]'` and " if extra is not None else ""
+            return f"{install}load {module} with --handlers or the setting 'handlers'"
     return None

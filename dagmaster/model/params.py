@@ -14,7 +14,7 @@ from dagmaster.model.contracts import Contracts
 from dagmaster.model.problems import Path, Problem, did_you_mean
 from dagmaster.model.redact import redact
 from dagmaster.model.references import describe
-from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
+from dagmaster.model.workflow import ChildTask, Workflow
 
 # In a schema: code of the handler's own reads this value, and may take others than the schema says.
 READ_BY_CODE: Final = "x-read-by-code"
@@ -52,14 +52,14 @@ def find_param_problems(workflow: Workflow, contracts: Contracts) -> Iterator[Pr
 
     The workers may run newer or older code than the one that has registered the contract.
     """
-    for node_id, path, task in _tasks(workflow):
+    for path, task in workflow.tasks():
         contract = contracts.get(task.handler)
         if contract is None or contract.params is None:
             continue
         for fault in find_faults({**workflow.globals, **task.params}, contract.params):
             is_global = bool(fault.path) and fault.path[0] not in task.params and fault.path[0] in workflow.globals
             yield Problem(
-                f"node {node_id!r}: handler {task.handler!r} {fault.message}",
+                f"node {path[1]!r}: handler {task.handler!r} {fault.message}",
                 ("globals", *fault.path) if is_global else (*path, "params", *fault.path),
                 severity="error" if contract.is_uniform else "warning",
                 about="params",
@@ -70,7 +70,7 @@ def described(workflow: Workflow, contracts: Contracts) -> Workflow:
     """The workflow, where an input without a description that goes to a handler as it is has the parameter's."""
     descriptions = {
         name: text
-        for _, _, task in _tasks(workflow)
+        for _, task in workflow.tasks()
         if (contract := contracts.get(task.handler)) is not None and contract.params is not None
         for name, text in _descriptions(task, contract.params)
     }
@@ -91,14 +91,6 @@ def _descriptions(task: ChildTask, schema: Mapping[str, Any]) -> Iterator[tuple[
         reference = _WHOLE_INPUT.fullmatch(value) if isinstance(value, str) else None
         if reference and isinstance(text, str) and text:
             yield reference[1], text[:MAX_DESCRIPTION]
-
-
-def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
-    for node_id, node in workflow.nodes.items():
-        if isinstance(node, TaskNode):
-            yield node_id, ("nodes", node_id), node
-        if isinstance(node, FanOutNode):
-            yield node_id, ("nodes", node_id, "task"), node.task
 
 
 def find_faults(params: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Fault]:

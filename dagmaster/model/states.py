@@ -114,7 +114,7 @@ NODE_SKIPPED = Move(
     NodeStatus.SKIPPED,
     ended_by=EndedBy.SKIPPED,
 )
-# Of a job that is reopened. Only the chains that run last are done once more although they had ended.
+# Of a job that is reopened. Only finalizers run again after they had ended.
 NODE_REOPENED = Move(
     "node_reopened", frozenset({NodeStatus.SKIPPED, NodeStatus.COMPLETED, NodeStatus.FAILED}), NodeStatus.PENDING
 )

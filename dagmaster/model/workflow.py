@@ -1,6 +1,6 @@
 """A workflow, independent of the notation it was written in. Frozen, and pinned with each job."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
@@ -43,20 +43,23 @@ class InputType(StrEnum):
 
 
 class InputFormat(StrEnum):
-    """Which strings an input takes."""
+    """Which strings an input takes. A `file` is one of the storage; submission looks whether it is there."""
 
     DATE = "date"
     TIME = "time"
     DATE_TIME = "date-time"
     UUID = "uuid"
     URI = "uri"
+    CRS = "crs"
+    FILE = "file"
 
 
 class InputSpec(Frozen):
     """`required` is settled when the file is read: true unless it has a default or says otherwise.
 
     A `secret` is stored sealed and shown nowhere; the handlers that are given it see its value.
-    `enum`, `minimum`, `maximum` and `format` mean what they mean in JSON Schema.
+    `enum`, `minimum`, `maximum` and `format` mean what they mean in JSON Schema. `extensions` are for files, and in
+    lower case.
     """
 
     type: InputType = InputType.STRING
@@ -68,12 +71,13 @@ class InputSpec(Frozen):
     minimum: int | float | None = None
     maximum: int | float | None = None
     format: InputFormat | None = None
+    extensions: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A definition that does without them keeps its hash."""
         written: dict[str, Any] = write(self)
-        for name in ("secret", "enum", "minimum", "maximum", "format"):
+        for name in ("secret", "enum", "minimum", "maximum", "format", "extensions"):
             if any(getattr(self, name) is unset for unset in (False, None, ())):
                 written.pop(name, None)
         return written
@@ -259,6 +263,15 @@ class Workflow(Frozen):
     finally_: tuple[str, ...] = Field(default=(), alias="finally")
     returns: Any = None
     nodes: Mapping[str, Node]
+
+    def tasks(self) -> Iterator[tuple[tuple[str, ...], ChildTask]]:
+        """What workers execute, with the place of each task in the definition: `nodes`, the node's id, ..."""
+        for node_id, node in self.nodes.items():
+            match node:
+                case TaskNode():
+                    yield ("nodes", node_id), node
+                case FanOutNode():
+                    yield ("nodes", node_id, "task"), node.task
 
     @cached_property
     def json_definition(self) -> bytes:

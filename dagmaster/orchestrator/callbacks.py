@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from importlib import import_module
 from random import Random
 from time import time
+from typing import Any
 from urllib.parse import quote, urlsplit
 
-import httpx
 import orjson
 
-from dagmaster.orchestrator.callback_requests import send, sign
 from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.store.callbacks import Callback, claim_callbacks, close_callback, postpone_callback
 from dagmaster.store.connect import Connection
@@ -25,6 +26,7 @@ LEASE_SECONDS = 30.0
 FIRST_DELAY_SECONDS = 5.0
 MAX_DELAY_SECONDS = 3600.0
 POLL_SECONDS = 1.0
+REQUESTS = "dagmaster.orchestrator.callback_requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,14 @@ class Callbacks:
             async with asyncio.timeout(seconds):
                 target = await resolve(callback.url, self._options.policy, self._options.look_up)
                 body = body_of(callback, self._options)
-                status = await send(target, body, headers_of(callback, secret, body), seconds)
+                # Loaded for the first call: its HTTP library takes 7 MB, and most processes never call.
+                requests: Any = import_module(REQUESTS)
+                headers = headers_of(callback, requests.sign, secret, body)
+                status: int = await requests.send(target, body, headers, seconds)
         except Refused as error:
             return Answer(str(error), is_final=True)
         except TimeoutError:
             return Answer(f"no answer within {seconds:g} s")
-        except (httpx.HTTPError, OSError) as error:
-            return Answer(_describe(error))
         except Exception as error:  # noqa: BLE001 - address and response may be broken in any way; the other calls must go on
             return Answer(_describe(error))
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
@@ -137,7 +140,7 @@ def body_of(callback: Callback, options: CallbackOptions) -> bytes:
     )
 
 
-def headers_of(callback: Callback, secret: bytes, body: bytes) -> dict[str, str]:
+def headers_of(callback: Callback, sign: Callable[..., str], secret: bytes, body: bytes) -> dict[str, str]:
     """A repeated call keeps its id, so that the receiver can recognise it."""
     message_id, timestamp = f"callback_{callback.callback_id}", int(time())
     return {

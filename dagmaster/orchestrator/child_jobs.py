@@ -6,7 +6,7 @@ from datetime import datetime
 
 import orjson
 
-from dagmaster.engine.change_set import Call, ChangeSet
+from dagmaster.engine.change_set import ChangeSet, NewChildJob
 from dagmaster.engine.messages import TaskFailed
 from dagmaster.engine.state import JobState
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
@@ -14,7 +14,7 @@ from dagmaster.ids import NodeId, TaskId
 from dagmaster.model.inputs import check_inputs
 from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.envelopes import Envelope
-from dagmaster.store.connect import Connection, may_pass
+from dagmaster.store.connect import Connection, is_transient
 from dagmaster.store.signals import written_inputs
 from dagmaster.store.submission import Caller, NewJob, submit
 
@@ -28,20 +28,22 @@ async def start_children(
 ) -> list[Envelope]:
     """Submit the child jobs; returns messages for the callers whose jobs cannot be submitted at all."""
     failed = []
-    for job, call in [(changes.job, call) for changes in change_sets for call in changes.calls.values()]:
+    for job, call in [(changes.job, call) for changes in change_sets for call in changes.new_child_jobs.values()]:
         try:
             await _place(conn, job, call, definitions, owner_id)
         except (IdempotencyConflict, UnknownJob):
             continue  # Already submitted, or no longer awaited.
         except Exception as error:  # A definition may be broken in any way; the other jobs must go on.
-            if may_pass(error):
+            if is_transient(error):
                 raise
             log.warning("cannot submit the child job of %s", call.task_id, exc_info=not isinstance(error, Invalid))
             failed.append(Envelope(job.job_id, _failure(call, error, now)))
     return failed
 
 
-async def _place(conn: Connection, parent: JobState, call: Call, definitions: Definitions, owner_id: str) -> None:
+async def _place(
+    conn: Connection, parent: JobState, call: NewChildJob, definitions: Definitions, owner_id: str
+) -> None:
     if call.workflow_hash is None:
         raise Invalid(f"the definition of workflow {call.workflow_id!r} was not pinned with the job")
     graph = definitions.get(call.workflow_hash, await definitions.fetch(conn, [call.workflow_hash]))
@@ -64,7 +66,7 @@ async def _place(conn: Connection, parent: JobState, call: Call, definitions: De
     await submit(conn, job, threshold_seconds=0, owner_id=owner_id, source_app="orchestrator", notifies=False)
 
 
-def _failure(call: Call, error: Exception, now: datetime) -> TaskFailed:
+def _failure(call: NewChildJob, error: Exception, now: datetime) -> TaskFailed:
     message = f"cannot run workflow {call.workflow_id!r}: {error}"
     types = (type(error).__name__, "Exception")
     return TaskFailed(call.node_id, call.task_id, None, now, message, permanent=True, error_types=types)

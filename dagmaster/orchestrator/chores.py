@@ -21,21 +21,21 @@ from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
 from dagmaster.store.connect import LOST, Connection, connect
 from dagmaster.store.instances import (
     beat_orchestrator,
-    bury_dead,
     forget_instances,
     hand_over_jobs,
+    mark_dead_lost,
     register_orchestrator,
     rescue_tasks,
     stall_orchestrator,
     take_over_jobs,
 )
-from dagmaster.store.job_control import call_off_orphans
+from dagmaster.store.job_control import cancel_orphans
 from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.orchestrators import is_orchestrated
 from dagmaster.store.schema import ensure_partitions
 from dagmaster.store.tasks import close_stale
-from dagmaster.store.vacuum import swollen_tables, vacuum_tables
+from dagmaster.store.vacuum import bloated_tables, vacuum_tables
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,10 @@ class Intervals:
     housekeeping_seconds: float = 3600.0
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
-    data_reaper_seconds: float = 60.0
+    data_reaper_seconds: float = 30.0
     settle_seconds: float = 1.0  # Chores that nobody waits for leave the first moments to the jobs.
     data_retention_days: float = 7.0
+    data_url: str = field(default="chdb:", repr=False)  # Nothing is dropped there.
     layers_seconds: float = 60.0
     external_dsn: str | None = field(default=None, repr=False)
     schedule_seconds: float = POLL_SECONDS
@@ -159,7 +160,7 @@ def chores_of(
         Chore(
             "data reaper",
             intervals.data_reaper_seconds,
-            shared.takes(DataReaper(intervals.data_retention_days).run_once),
+            DataReaper(connections, intervals.data_retention_days, intervals.data_url).run_once,
             settle,
         ),
         Chore("layers", intervals.layers_seconds, opens(LayerRefresh(intervals.external_dsn).run_once)),
@@ -225,7 +226,7 @@ class Rescue:
         if self._conn is not None and conn is not self._conn:
             self._sight.lose()
         self._conn = conn
-        dead = await bury_dead(conn, self._orchestrator.me.host_key)
+        dead = await mark_dead_lost(conn, self._orchestrator.me.host_key)
         lease = self._intervals.worker_lost_after_seconds
         if await rescue_tasks(conn, lost_after_seconds=lease, may_judge=self._sight.may_judge):
             self._notifier.notify(MAIL)
@@ -273,7 +274,7 @@ class Children:
         self._orchestrator, self._notifier = orchestrator, notifier
 
     async def run_once(self, conn: Connection) -> None:
-        if await call_off_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
+        if await cancel_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
             self._notifier.notify(MAIL)
             self._orchestrator.look()
 
@@ -290,7 +291,7 @@ class Vacuum:
 
     async def run_once(self) -> None:
         async with self._connections.maintenance.turn() as conn:
-            tables = await swollen_tables(conn, dead_rows=DEAD_ROWS)
+            tables = await bloated_tables(conn, dead_rows=DEAD_ROWS)
         if tables:
             await self._connections.opens(lambda conn: vacuum_tables(conn, tables))()
 

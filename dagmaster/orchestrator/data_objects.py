@@ -1,19 +1,59 @@
-"""The chore that marks tables of the data plane which nobody needs any more."""
+"""The chore that expires and drops tables of the data plane which nobody needs any more."""
 
 import logging
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any, Final, Protocol
 
+from dagmaster.data.engine import FOLDERS, folder_of, location_of
+from dagmaster.errors import DagmasterError
+from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.store.connect import Connection
-from dagmaster.store.data_objects import expire_ended
+from dagmaster.store.data_objects import GRACE_SECONDS, expire_ended, expired
 
 log = logging.getLogger(__name__)
 
+# By name: it needs the extra `data`, and memory that an orchestrator without expired tables saves.
+SWEEP: Final = "dagmaster.service.data_sweep"
+
+
+class Connections(Protocol):
+    """A connection that chores share, and one of its own for a chore that takes long."""
+
+    @property
+    def maintenance(self) -> SharedConnection: ...
+
+    def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]: ...
+
 
 class DataReaper:
-    """Marks them: a process that has the engine open drops them."""
+    """`url` is the engine whose tables it drops. Those in a folder that a single process opens are left to that one."""
 
-    def __init__(self, retention_days: float) -> None:
-        self._retention_days = retention_days
+    def __init__(
+        self, connections: Connections, retention_days: float, url: str, grace_seconds: float = GRACE_SECONDS
+    ) -> None:
+        self._connections, self._url = connections, url
+        self._retention_days, self._grace_seconds = retention_days, grace_seconds
 
-    async def run_once(self, conn: Connection) -> None:
-        if count := await expire_ended(conn, retention_days=self._retention_days):
+    async def run_once(self) -> None:
+        async with self._connections.maintenance.turn() as conn:
+            count = await expire_ended(conn, retention_days=self._retention_days, grace_seconds=self._grace_seconds)
+            is_needed = self._can_sweep() and bool(await expired(conn, location_of(self._url)))
+        if count:
             log.info("%d tables have expired", count)
+        if is_needed:
+            await self._connections.opens(self._sweep)()
+
+    def _can_sweep(self) -> bool:
+        """A folder is of this machine: where it is missing, the tables are on another."""
+        scheme = self._url.partition(":")[0]
+        return scheme not in FOLDERS or (scheme == "service" and folder_of(self._url).exists())
+
+    async def _sweep(self, conn: Connection) -> None:
+        try:
+            module: Any = import_module(SWEEP)
+            await module.sweep(conn, self._url)
+        except ModuleNotFoundError as error:
+            log.debug("expired tables are left to others: %s", error)
+        except DagmasterError as error:
+            log.warning("expired tables could not be dropped, trying again later: %s", error)

@@ -13,6 +13,7 @@ class Envelope(NamedTuple):
     """`mail_id` is None for messages that were never mail: timers, follow-ups, reports of a local worker.
 
     `job` is the job's row, if it came with the mail. `stored_bytes` is the size of values that are not in memory.
+    `payload` is that of the notification that brought the mail.
     """
 
     job_id: JobId
@@ -20,6 +21,7 @@ class Envelope(NamedTuple):
     mail_id: int | None = None
     job: Mapping[str, Any] | None = None
     stored_bytes: int = 0
+    payload: str | None = None
 
     @property
     def unmailed_report(self) -> Report | None:
@@ -33,7 +35,7 @@ class Envelope(NamedTuple):
 
 
 def from_mail(mail: Iterable[Mail]) -> list[Envelope]:
-    return [Envelope(row.job_id, row.message, row.mail_id, row.job, row.stored_bytes) for row in mail]
+    return [Envelope(row.job_id, row.message, row.mail_id, row.job, row.stored_bytes, row.payload) for row in mail]
 
 
 def by_job(envelopes: Iterable[Envelope]) -> dict[JobId, list[Envelope]]:

@@ -12,7 +12,7 @@ from dagmaster.ids import JobId
 from dagmaster.orchestrator.envelopes import Envelope
 from dagmaster.orchestrator.owned_jobs import OwnedJobs
 from dagmaster.store.connect import Connection
-from dagmaster.store.mailbox import Arrived, jobs_with_mail, read_mail
+from dagmaster.store.mailbox import Arrived, Mail, jobs_with_mail, read_mail
 
 MAX_MAIL = 2000
 # While large mail waits, the search for small mail of other jobs looks further, and a cycle reads less.
@@ -20,6 +20,7 @@ WIDE_WINDOW = 10 * MAX_MAIL
 MAIL_SHARE = 4
 MAX_ENVELOPES = 4000
 MAX_EXPANSIONS = 4
+MAX_DELIVERED = 100
 
 
 class Inbox:
@@ -34,12 +35,25 @@ class Inbox:
         self._to_load: set[JobId] = set()
         self._mail_waits = True
         self._mail_is_cut = False
+        self._delivered: dict[int, Mail] = {}
+        self._read_ids: set[int] = set()
         self._last_look: datetime | None = None
         self._wake = asyncio.Event()
 
     def look(self) -> None:
         """Read the mailbox in the next cycle: mail may have arrived."""
         self._mail_waits = True
+        self._wake.set()
+
+    def deliver(self, mail: Mail) -> None:
+        """Take mail that a notification brings. Nothing is lost where it is not taken: its row is in the mailbox."""
+        is_mine = mail.job_id in self._jobs if mail.job is None else mail.job["owner_id"] == self._instance_id
+        if mail.job is not None and not is_mine:
+            return
+        if not is_mine or mail.message is None or len(self._delivered) >= MAX_DELIVERED:
+            self.look()
+            return
+        self._delivered[mail.mail_id] = mail
         self._wake.set()
 
     def load(self, job_ids: Iterable[JobId]) -> None:
@@ -103,9 +117,10 @@ class Inbox:
         return reports, others
 
     async def read_mail(self, conn: Connection, now: datetime) -> Arrived:
-        """Read the mailbox if mail may have arrived or a poll interval has passed."""
+        """Read the mailbox if mail may have arrived or a poll interval has passed; else take what was delivered."""
+        delivered, self._delivered = self._delivered, {}
         if not self._mail_waits and self._last_look is not None and now - self._last_look < self._poll_interval:
-            return Arrived()
+            return Arrived(mail for mail in delivered.values() if mail.mail_id not in self._read_ids)
         self._last_look = now
         self._mail_waits = False
         mail = await read_mail(
@@ -113,9 +128,10 @@ class Inbox:
             self._instance_id,
             MAX_MAIL,
             inline_bytes=self._rules.inline_bytes,
-            max_bytes=self._rules.max_turn_bytes // MAIL_SHARE,
+            max_bytes=self._rules.max_change_set_bytes // MAIL_SHARE,
             window=WIDE_WINDOW if self._mail_is_cut else None,
         )
+        self._read_ids = {row.mail_id for row in mail}
         self._mail_is_cut = mail.is_cut
         self._mail_waits = self._mail_waits or not mail.is_all
         return mail

@@ -214,7 +214,7 @@ class InstanceStats:
         for failing, name in ((self.handlers, node.task.handler), (self.queues, node.task.queue)):
             entry = _renewed(failing, name, Failing)
             entry.failed += 1
-            entry.last_error = _shown(event.error_message)
+            entry.last_error = _shorten(event.error_message)
 
     def _job_ended(self, job: JobState, event: Event) -> None:
         seconds = job.duration_seconds or 0.0
@@ -238,12 +238,12 @@ class InstanceStats:
             self.completions.append(entry)
         else:
             self.counters.jobs_failed += 1
-            self.failures.append(entry | {"error": _shown(job.error)})
+            self.failures.append(entry | {"error": _shorten(job.error)})
 
     def gave_up(self, job_id: JobId, error: str) -> None:
         """Count a job that failed without a change set, because it could not be processed."""
         self.counters.jobs_failed += 1
-        self.failures.append({"job_id": str(job_id), "at": datetime.now(UTC), "error": _shown(error)})
+        self.failures.append({"job_id": str(job_id), "at": datetime.now(UTC), "error": _shorten(error)})
 
     # Publication.
 
@@ -290,5 +290,5 @@ def _renewed(known: dict[str, Any], name: str, make: Any) -> Any:
     return entry
 
 
-def _shown(error: str | None) -> str | None:
+def _shorten(error: str | None) -> str | None:
     return storable(error[:MAX_ERROR_SHOWN]) if error else None

@@ -31,8 +31,9 @@ from dagmaster.orchestrator.strikes import Strikes
 from dagmaster.queues.contract import LocalWorker, TaskReport
 from dagmaster.store import job_states, mail_codec
 from dagmaster.store.batch import Batch, OwnershipLost, settle_versions
-from dagmaster.store.connect import LOST, Connection, is_too_large, may_pass
+from dagmaster.store.connect import LOST, Connection, is_too_large, is_transient
 from dagmaster.store.instances import Instance, this_instance
+from dagmaster.store.mail_payload import read_payload
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL, TASKS, Notifier
 
@@ -62,6 +63,14 @@ class Orchestrator:
     def look(self) -> None:
         """Read the mailbox soon: mail may have arrived."""
         self.inbox.look()
+
+    def hear(self, _channel: str, payload: str) -> None:
+        """Take the mail that a notification brings, or read the mailbox soon."""
+        mail = read_payload(payload) if payload else None
+        if mail is None or (mail.job is not None and mail.job["workflow_hash"] not in self.definitions):
+            self.inbox.look()
+        else:
+            self.inbox.deliver(mail)
 
     def adopt(self, job_ids: Iterable[JobId]) -> None:
         """Load jobs that this instance has come to own."""
@@ -167,7 +176,7 @@ class Orchestrator:
                 del envelopes[job_id]
                 continue
             is_suspect = self._strikes.is_suspect(job_id)
-            if pending.batch.change_sets and (is_suspect or pending.bytes >= self.rules.max_turn_bytes):
+            if pending.batch.change_sets and (is_suspect or pending.bytes >= self.rules.max_change_set_bytes):
                 await self._write(conn, pending)
                 pending = self._new_batch(envelopes)
             job = self.jobs.get(job_id)
@@ -207,6 +216,10 @@ class Orchestrator:
             self.inbox.rewind(envelopes.pop(job_id))
             self._strikes.suspect(conn, [job_id], error)
         except Exception as error:  # One bad job never stops another, whatever is wrong with it.
+            if any(envelope.payload is not None for envelope in envelopes[job_id]):
+                log.info("job %s cannot be processed with what notifications brought; its mail is read", job_id)
+                self.inbox.rewind(envelopes.pop(job_id))
+                return None
             log.exception("job %s cannot be processed", job_id, extra={"job_id": job_id})
             await self._strikes.strike(conn, job_id, envelopes.pop(job_id), error)
         return None
@@ -258,7 +271,7 @@ class Orchestrator:
 
     async def _start_children(self, conn: Connection, change_sets: list[ChangeSet]) -> None:
         """Submit the child jobs that nodes have called, and notify the owners of those that were cancelled."""
-        if any(changes.calls for changes in change_sets):
+        if any(changes.new_child_jobs for changes in change_sets):
             self.inbox.extend(
                 await start_children(conn, change_sets, self.definitions, self.me.instance_id, self.clock.now())
             )
@@ -281,11 +294,14 @@ class Orchestrator:
             case OwnershipLost():
                 log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
                 self._rewind(pending)  # All of them: a lost job may be owned again, under a new epoch.
-            case psycopg.Error() | DagmasterError() if not may_pass(error) and len(job_ids) > 1:
+            case psycopg.Error() | DagmasterError() if not is_transient(error) and pending.batch.has_delivered:
+                log.info("%d jobs cannot be written with what notifications brought; their mail is read", len(job_ids))
+                self._rewind(pending)
+            case psycopg.Error() | DagmasterError() if not is_transient(error) and len(job_ids) > 1:
                 log.warning("a batch of %d jobs failed, retrying each job alone: %s", len(job_ids), error)
                 for job_id in job_ids:
                     await self._advance_alone(conn, job_id, pending.envelopes.pop(job_id))
-            case psycopg.Error() | DagmasterError() if not may_pass(error):
+            case psycopg.Error() | DagmasterError() if not is_transient(error):
                 await self._strikes.strike(conn, job_ids[0], pending.envelopes.pop(job_ids[0]), error)
             case _:
                 raise error

@@ -35,7 +35,9 @@ class PendingBatch:
 
     def add(self, changes: ChangeSet, epoch: int, envelopes: Sequence[Envelope]) -> None:
         self.batch.change_sets.append((changes, epoch))
-        self.batch.mail += [envelope.mail_id for envelope in envelopes if envelope.mail_id is not None]
+        for envelope in envelopes:
+            if envelope.mail_id is not None:
+                self.batch.close_mail(envelope.mail_id, envelope.payload, is_new_job=envelope.job is not None)
         self.bytes += changes.bytes + sum(envelope.stored_bytes for envelope in envelopes)
 
 

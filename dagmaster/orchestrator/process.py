@@ -9,7 +9,7 @@ from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.chores import Connections, Intervals, adopt, beat, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import LOST, connect, connect_hot, keep_json
-from dagmaster.store.instances import bury_dead, hand_over_jobs, register_orchestrator, stop_orchestrator
+from dagmaster.store.instances import hand_over_jobs, mark_dead_lost, register_orchestrator, stop_orchestrator
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.schema import ensure_partitions
 
@@ -75,7 +75,7 @@ async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -
     async with await connect(dsn, application="dagmaster orchestrator") as conn:
         await ensure_partitions(conn)
         await register_orchestrator(conn, orchestrator.me)
-        await bury_dead(conn, orchestrator.me.host_key)
+        await mark_dead_lost(conn, orchestrator.me.host_key)
         await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
         await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
 
@@ -108,6 +108,7 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
             conn = await connect_hot(dsn, application="dagmaster orchestrator")
             async with conn:
                 keep_json(conn)
+                await conn.listen(MAIL, orchestrator.hear)
                 orchestrator.look()
                 delay = 0.1
                 await orchestrator.run(conn, stop)

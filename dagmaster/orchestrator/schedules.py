@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from dagmaster.store.connect import Connection, may_pass
-from dagmaster.store.schedule_runs import claim_due, fire, pass_over, seconds_to_next
+from dagmaster.store.connect import Connection, is_transient
+from dagmaster.store.schedule_runs import claim_due, seconds_to_next, skip_due, start_due
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,12 @@ class Scheduling:
     async def _fire(self, conn: Connection, row: Mapping[str, Any]) -> None:
         try:
             async with conn.transaction():
-                due = await fire(conn, row, threshold_seconds=self._threshold_seconds)
+                due = await start_due(conn, row, threshold_seconds=self._threshold_seconds)
         except Exception as error:  # A definition may be broken in any way; the other schedules must go on.
-            if may_pass(error):
+            if is_transient(error):
                 raise
             log.exception("cannot start the job of schedule %s", row["schedule_id"])
-            await pass_over(conn, row, f"{type(error).__name__}: {error}")
+            await skip_due(conn, row, f"{type(error).__name__}: {error}")
             return
         if due.missed:
             log.warning("schedule %s missed %d runs", row["schedule_id"], len(due.missed))

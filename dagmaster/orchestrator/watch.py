@@ -51,13 +51,13 @@ class Stall:
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._orchestrator, self._options = orchestrator, options
-        self._told: dict[JobId, datetime] = {}  # by job: stalled since
+        self._reported: dict[JobId, datetime] = {}  # by job: stalled since
 
     async def run_once(self, conn: Connection) -> None:
         now = self._orchestrator.clock.now()
         stalled = dict(self._stalled(now))
-        news = {job_id: since for job_id, since in stalled.items() if self._told.get(job_id) != since}
-        self._told = stalled
+        news = {job_id: since for job_id, since in stalled.items() if self._reported.get(job_id) != since}
+        self._reported = stalled
         if not news:
             return
         seconds = (now - min(news.values())).total_seconds()

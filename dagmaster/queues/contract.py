@@ -1,6 +1,6 @@
 """The messages between orchestrators and workers, and the protocol of a transport."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -146,6 +146,12 @@ class Link(Protocol):
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         """Report finished tasks and claim up to `limit` tasks, in one transaction."""
+
+    async def listen(self, look: Callable[[], None]) -> None:
+        """From here on, call `look` whenever tasks may wait."""
+
+    async def tell_starts(self) -> None:
+        """Tell the owners of claimed tasks that these have started, unless they end at once; until cancelled."""
 
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         """The desired state of this worker, and which of these tasks it must stop."""

@@ -1,7 +1,7 @@
 """The transport of remote workers, which have only an HTTPS address and a key."""
 
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
@@ -102,7 +102,7 @@ class HttpTransport:
             raise ServerUnavailable(f"{self.url} does not look like a dagmaster server: {excerpt}") from error
 
     def _error(self, answer: httpx.Response) -> DagmasterError:
-        status, (code, message) = answer.status_code, _said(answer)
+        status, (code, message) = answer.status_code, _code_and_message(answer)
         if status == 410 or code == "unknown_worker":
             return GivenUp(message)
         if status >= 500 or status in PASSING:
@@ -141,7 +141,7 @@ def _is_near(host: str) -> bool:
         return host == "localhost"
 
 
-def _said(answer: httpx.Response) -> tuple[str, str]:
+def _code_and_message(answer: httpx.Response) -> tuple[str, str]:
     """Code and message of dagmaster's own errors; of others, the beginning of the body."""
     try:
         error = orjson.loads(answer.content)["error"]
@@ -200,6 +200,12 @@ class HttpLink:
         wait = 0.0 if reports else self._transport.limits.claim_wait_seconds
         reply = await self._ask("POST", "/claim", {"limit": limit, "wait_seconds": wait}, wait_seconds=wait)
         return [message_of(task) for task in reply["tasks"]]
+
+    async def listen(self, look: Callable[[], None]) -> None:
+        """Nothing to do: a claim waits for tasks."""
+
+    async def tell_starts(self) -> None:
+        """Nothing to do: the server tells it with the claim."""
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         reply = await self._ask("GET", "/tasks")

@@ -1,6 +1,7 @@
 """The task queue in PostgreSQL."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -24,9 +25,12 @@ from dagmaster.store import handlers, instances, mail_codec, task_cache, task_re
 from dagmaster.store.connect import LOST, connect_hot, keep_json
 from dagmaster.store.handler_pool import HandlerPool
 from dagmaster.store.hot_connection import HotConnection
-from dagmaster.store.notifications import MAIL, Notifier
+from dagmaster.store.notifications import MAIL, TASKS, Notifier
 from dagmaster.store.sealer import open_sealer
 from dagmaster.store.task_reports import Told
+
+# A task that ends sooner needs no mail of its own for its start: its report says it.
+QUIET_SECONDS = 0.05
 
 
 class PostgresTransport:
@@ -69,6 +73,9 @@ class PostgresLink:
         self._secret_key = secret_key
         self.worker_id = worker_id
         self._notifier = notifier
+        self._untold: set[TaskId] = set()
+        self._untold_are_due = asyncio.Event()
+        self._is_waking = False
 
     async def register(self, offer: Registration) -> WorkerId:
         me = instances.Instance(str(new_id()), offer.hostname, offer.pid, instances.host_key())
@@ -85,11 +92,11 @@ class PostgresLink:
             rows = await self._report(reports, limit)
         else:
             rows = await tasks.claim(self._quick, self.worker_id, limit) if limit else []
-        if rows:
-            self._notifier.notify(MAIL, urgent=False)  # Only the start of tasks: it can wait for their end.
+        self._tell_later(row["task_id"] for row in rows)
         return [message_of(row) for row in rows]
 
     async def _report(self, reports: Sequence[TaskReport], limit: int) -> list[DictRow]:
+        self._untold.difference_update(report.task_id for report in reports)
         notifies, now = self._notifier.can_piggyback(), datetime.now(UTC)
         rows = [mail_codec.encode(report.job_id, report.message(self.worker_id, now)) for report in reports]
         claimed: list[DictRow] = []
@@ -101,12 +108,48 @@ class PostgresLink:
             self._notifier.notify(MAIL)
         return claimed
 
+    async def listen(self, look: Callable[[], None]) -> None:
+        """On the connection that claims: the server's process is awake when the claim comes."""
+        await self._quick.listen(TASKS, lambda _channel, _payload: look())
+        look()
+
+    async def tell_starts(self) -> None:
+        while True:
+            await self._untold_are_due.wait()
+            self._untold_are_due.clear()
+            await self._tell(list(self._untold))
+
+    def _tell_later(self, task_ids: Iterable[TaskId]) -> None:
+        self._untold.update(task_ids)
+        if self._untold and not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_later(QUIET_SECONDS, self._wake_if_untold)
+
+    def _wake_if_untold(self) -> None:
+        self._is_waking = False
+        if self._untold:
+            self._untold_are_due.set()
+
+    async def _tell(self, task_ids: Collection[TaskId]) -> None:
+        """Those that were claimed a moment ago are told with the others."""
+        if await tasks.tell_starts(self._quick, self.worker_id, task_ids):
+            self._notifier.notify(MAIL)
+        self._untold.difference_update(task_ids)
+
+    async def _tell_first(self, task_id: TaskId) -> None:
+        """Its owner hears that a task has started before anything else that comes of it."""
+        if task_id in self._untold:
+            await self._tell([task_id])
+
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         state, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)
         return Orders(frozenset(withdrawn), state)
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
-        return [message_of(row) for row in await tasks.held(self._quick, self.worker_id, known)]
+        """The starts of those that are known may have been untold when the last connection was lost."""
+        rows = await tasks.held(self._quick, self.worker_id, known)
+        self._tell_later([*known, *(row["task_id"] for row in rows)])
+        return [message_of(row) for row in rows]
 
     async def tell(self, task_id: TaskId, progress_of_task: Told) -> None:
         await task_reports.tell_progress(self._quick, self.worker_id, task_id, progress_of_task)
@@ -118,10 +161,12 @@ class PostgresLink:
             "artifacts_completed": orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts else None,
             "worker_id": self.worker_id,
         }
+        await self._tell_first(task_id)
         await task_reports.save_checkpoint(self._durable, task_id, fields, is_claimed=True)
         self._notifier.notify(MAIL)
 
     async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
+        await self._tell_first(task_id)
         await task_reports.add_nodes(self._durable, self.worker_id, task_id, slices)
         self._notifier.notify(MAIL)
 

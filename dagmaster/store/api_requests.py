@@ -1,13 +1,13 @@
 """The requests of partners and of the gateway, by ids of their own."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TypedDict
 
 from dagmaster.errors import IdempotencyConflict, UnknownRequest
 from dagmaster.ids import JobId
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, fetch_as, run
+from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
 
 class RequestRow(TypedDict):
@@ -38,10 +38,10 @@ class NewRequest:
 
 
 async def get_request(conn: Connection, request_id: str) -> RequestRow:
-    found = await _find(conn, request_id)
-    if found is None:
+    request = await _find(conn, request_id)
+    if request is None:
         raise UnknownRequest(f"there is no request {request_id!r}")
-    return found
+    return request
 
 
 async def list_requests(
@@ -67,26 +67,17 @@ async def list_requests(
 
 
 async def add_request(conn: Connection, request: NewRequest) -> RequestRow | None:
-    """None if it is new; otherwise what was asked for before under the same id or key.
+    """None if it is new; otherwise the earlier request of the same id or key.
 
-    Raises IdempotencyConflict if that was something else.
+    Raises IdempotencyConflict if that one has other content.
     """
-    values = {
-        "request_id": request.request_id,
-        "platform_id": request.platform_id,
-        "workflow_id": request.workflow_id,
-        "asset_id": request.asset_id,
-        "submitted_by": request.submitted_by,
-        "idempotency_key": request.idempotency_key,
-        "request_hash": request.request_hash,
-    }
-    if await fetch(conn, "add_request", values):
+    if await fetch(conn, "add_request", asdict(request)):
         return None
     first = await _find(conn, request.request_id, request.submitted_by, request.idempotency_key)
     if first is None:
         raise UnknownRequest("the request that used this id or key before was removed; submit again")
-    asked = (request.request_hash, request.submitted_by, request.platform_id)
-    if (first["request_hash"], first["submitted_by"], first["platform_id"]) != asked:
+    content = (request.request_hash, request.submitted_by, request.platform_id)
+    if (first["request_hash"], first["submitted_by"], first["platform_id"]) != content:
         name = "request id" if first["request_id"] == request.request_id else "idempotency key"
         raise IdempotencyConflict(
             f"the {name} was used before with other content, by request {first['request_id']!r}; use a new one"
@@ -103,5 +94,4 @@ async def _find(
     conn: Connection, request_id: str, submitted_by: str | None = None, idempotency_key: str | None = None
 ) -> RequestRow | None:
     values = {"request_id": request_id, "submitted_by": submitted_by, "idempotency_key": idempotency_key}
-    rows = await fetch_as(conn, RequestRow, "find_request", values)
-    return rows[0] if rows else None
+    return await fetch_one_as(conn, RequestRow, "find_request", values)

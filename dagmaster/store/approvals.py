@@ -1,4 +1,4 @@
-"""Read what waits for people: approvals and signals."""
+"""Read approvals, and the nodes that wait for an approval or a signal."""
 
 from collections.abc import Sequence
 from typing import Any, Final

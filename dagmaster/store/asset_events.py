@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from dagmaster.ids import JobId
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch_as
+from dagmaster.store.statements import fetch, fetch_as
 
 
 class AssetEventRow(TypedDict):
@@ -38,3 +38,9 @@ async def list_asset_events(
         "offset": offset,
     }
     return await fetch_as(conn, AssetEventRow, "list_asset_events", values)
+
+
+async def has_asset_event(conn: Connection, asset_id: str, event_type: str, job_id: JobId) -> bool:
+    """Whether this job has caused such an event."""
+    values = {"asset_id": asset_id, "event_type": event_type, "job_id": job_id}
+    return bool(await fetch(conn, "find_asset_event", values))

@@ -10,7 +10,7 @@ from dagmaster.errors import UnknownVersion
 from dagmaster.ids import JobId
 from dagmaster.model.asset import ApprovalState, AssetVersion, ProcessingStatus
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, fetch_as
+from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
 class VersionRow(TypedDict):
@@ -91,10 +91,10 @@ async def list_versions(
 async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> VersionRow:
     """Also one that is deleted."""
     values = {"asset_id": asset_id, "version_ordinal": ordinal, "include_deleted": True, "limit": 1, "offset": 0}
-    rows = await fetch_as(conn, VersionRow, "list_versions", values)
-    if not rows:
+    row = await fetch_one_as(conn, VersionRow, "list_versions", values)
+    if row is None:
         raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
-    return rows[0]
+    return row
 
 
 async def unresolved_versions(conn: Connection, asset_ids: Sequence[str]) -> dict[str, UnresolvedRow]:
@@ -113,8 +113,14 @@ async def list_review_queue(
 
 async def find_version(conn: Connection, asset_id: str, ordinal: int | None) -> AssetVersion | None:
     """By its ordinal; without one, the version that is unresolved."""
-    rows = await fetch(conn, "find_version", {"asset_id": asset_id, "version_ordinal": ordinal})
-    return _version(rows[0]) if rows else None
+    row = await fetch_one(conn, "find_version", {"asset_id": asset_id, "version_ordinal": ordinal})
+    if row is None:
+        return None
+    states = {
+        "approval_state": ApprovalState(row["approval_state"]),
+        "processing_status": ProcessingStatus(row["processing_status"]),
+    }
+    return AssetVersion(**row | states)
 
 
 async def job_ids_of_asset(conn: Connection, asset_id: str) -> list[JobId]:
@@ -140,20 +146,3 @@ async def add_version(
         "submitted_by": submitted_by,
     }
     return bool(await fetch(conn, "add_version", values))
-
-
-def _version(row: Mapping[str, Any]) -> AssetVersion:
-    return AssetVersion(
-        asset_id=row["asset_id"],
-        version_ordinal=row["version_ordinal"],
-        version_label=row["version_label"],
-        approval_state=ApprovalState(row["approval_state"]),
-        processing_status=ProcessingStatus(row["processing_status"]),
-        revision=row["revision"],
-        current_job_id=row["current_job_id"],
-        version=row["version"],
-        platform_refs=row["platform_refs"],
-        blob_path=row["blob_path"],
-        export_job_id=row["export_job_id"],
-        deleted_at=row["deleted_at"],
-    )

@@ -9,9 +9,9 @@ import orjson
 
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.ids import JobId
-from dagmaster.model.asset import Asset, ClearanceState, DataType, ExposureMode
+from dagmaster.model.asset import Asset, AssetFilter, ClearanceState, DataType, ExposureMode
 from dagmaster.store.connect import Connection, storable
-from dagmaster.store.statements import fetch, fetch_as
+from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
 class StaleVersion(Conflict):
@@ -39,23 +39,6 @@ class AssetRow(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class AssetFilter:
-    """Conditions that all hold. `refs` are contained in the references of the asset or of one of its versions.
-
-    `text` is the id of the asset or the value of one of these references.
-    """
-
-    platform_id: str | None = None
-    refs: Mapping[str, str] = field(default_factory=dict)
-    text: str | None = None
-    data_type: str | None = None
-    clearance_state: str | None = None
-    approval_state: str | None = None
-    processing_status: str | None = None
-    include_deleted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class AssetEvent:
     """An entry in the history of an asset."""
 
@@ -79,8 +62,7 @@ class AssetChange:
 
 
 async def find_asset(conn: Connection, asset_id: str) -> AssetRow | None:
-    rows = await fetch_as(conn, AssetRow, "show_asset", {"asset_id": asset_id})
-    return rows[0] if rows else None
+    return await fetch_one_as(conn, AssetRow, "show_asset", {"asset_id": asset_id})
 
 
 async def get_asset(conn: Connection, asset_id: str) -> AssetRow:
@@ -116,23 +98,16 @@ async def add_asset(
 
 async def lock_asset(conn: Connection, asset_id: str) -> Asset:
     """Until the end of the caller's transaction; raises UnknownAsset."""
-    rows = await fetch(conn, "lock_asset", {"asset_id": asset_id})
-    if not rows:
+    row = await fetch_one(conn, "lock_asset", {"asset_id": asset_id})
+    if row is None:
         raise UnknownAsset(f"there is no asset {asset_id!r}")
-    [row] = rows
     approved = await fetch(conn, "approved_ordinals", {"asset_id": asset_id})
-    return Asset(
-        asset_id=row["asset_id"],
-        platform_id=row["platform_id"],
-        platform_refs=row["platform_refs"],
-        data_type=DataType(row["data_type"]),
-        clearance_state=ClearanceState(row["clearance_state"]),
-        exposure_mode=ExposureMode(row["exposure_mode"]),
-        next_ordinal=row["next_ordinal"],
-        version=row["version"],
-        approved=tuple(row["version_ordinal"] for row in approved),
-        deleted_at=row["deleted_at"],
-    )
+    states = {
+        "data_type": DataType(row["data_type"]),
+        "clearance_state": ClearanceState(row["clearance_state"]),
+        "exposure_mode": ExposureMode(row["exposure_mode"]),
+    }
+    return Asset(**row | states, approved=tuple(version["version_ordinal"] for version in approved))
 
 
 async def save_change(

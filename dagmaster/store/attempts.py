@@ -7,7 +7,7 @@ from typing import Any, Final
 from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.store.connect import Connection
 from dagmaster.store.nodes import NEWEST_JOBS
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
@@ -37,15 +37,15 @@ async def list_attempts(conn: Connection, *, state: str | None, queue: str | Non
     """Those that wait or run, then those that have ended."""
     limit, offset = where.pop("limit"), where.pop("offset")
     values = {"queue": queue, "state": state, **where}
-    found: list[Row] = []
+    attempts: list[Row] = []
     if state not in ENDED_STATES:
-        found = await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+        attempts = await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
         [counted] = await fetch(conn, "count_tasks", values)
         offset = max(offset - counted["tasks"], 0)
-    if len(found) < limit and queue is None and (state is None or state in ENDED_STATES):
-        rest = {**values, "jobs": NEWEST_JOBS, "limit": limit - len(found), "offset": offset}
-        found += await fetch(conn, "view_ended_tasks", rest)
-    return found
+    if len(attempts) < limit and queue is None and (state is None or state in ENDED_STATES):
+        page = {"jobs": NEWEST_JOBS, "limit": limit - len(attempts), "offset": offset}
+        attempts += await fetch(conn, "view_ended_tasks", {**values, **page})
+    return attempts
 
 
 async def list_results(
@@ -79,13 +79,13 @@ async def attempt_times(conn: Connection, job: Mapping[str, Any], node_ids: Sequ
 
 
 async def worker_of(conn: Connection, task_id: TaskId) -> str | None:
-    """None for an attempt that nobody has."""
-    row = await (await run(conn, "page_worker_of", {"task_id": task_id})).fetchone()
+    """None for an attempt that no worker holds."""
+    row = await fetch_one(conn, "page_worker_of", {"task_id": task_id})
     return row["worker_id"] if row else None
 
 
 async def current_tasks(conn: Connection, job_id: JobId) -> list[Row]:
-    return await (await run(conn, "current_tasks", {"job_id": job_id, "limit": MAX_CURRENT})).fetchall()
+    return await fetch(conn, "current_tasks", {"job_id": job_id, "limit": MAX_CURRENT})
 
 
 async def list_logged_nodes(
@@ -97,7 +97,7 @@ async def list_logged_nodes(
 
 async def find_log_place(conn: Connection, task_id: TaskId) -> Row | None:
     """None while the attempt has not ended, and when it wrote nothing."""
-    return await (await run(conn, "log_place", {"task_id": task_id})).fetchone()
+    return await fetch_one(conn, "log_place", {"task_id": task_id})
 
 
 async def list_checkpoints(

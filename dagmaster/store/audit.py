@@ -1,4 +1,4 @@
-"""Note in the audit log what was done to the system and to no job."""
+"""Write to the audit log: events of the system, which belong to no job."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,6 @@ import orjson
 
 from dagmaster.store.connect import Connection, storable
 from dagmaster.store.statements import run
-
-Row = dict[str, Any]
 
 
 async def note_command(
@@ -19,7 +17,7 @@ async def note_command(
     duration_ms: int | None = None,
     source_app: str = "api",
 ) -> None:
-    """The trace that every change of the system by hand leaves."""
+    """Every manual change of the system is noted."""
     values = {
         "event_status": "info" if error is None else "failure",
         "data": storable(orjson.dumps(data).decode()),

@@ -1,6 +1,6 @@
 """Write a batch of change sets in one fenced transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
@@ -13,7 +13,8 @@ from dagmaster.engine.state import Checkpoint, JobState, NodeState
 from dagmaster.engine.values import StoredValue, Value, size_of
 from dagmaster.errors import Conflict
 from dagmaster.ids import JobId, WorkerId
-from dagmaster.model.added import AddedGroup
+from dagmaster.model.added_nodes import AddedGroup
+from dagmaster.model.table_references import has_references, tables_in
 from dagmaster.store.connect import Connection, encode_ids, encode_rows, encode_texts, storable
 from dagmaster.store.statements import Statement, compose, fetch_statement
 
@@ -35,14 +36,32 @@ class RowsDiffer(Conflict):
 
 @dataclass(slots=True)
 class Batch:
-    """What is to be committed together. `local` are dispatches that a worker in this process takes at once."""
+    """What is to be committed together. `local` are dispatches that a worker in this process takes at once.
+
+    `mail` was read; what is `delivered` was brought by notifications, with their payload.
+    """
 
     owner_id: str
     worker_id: WorkerId | None = None
     change_sets: list[tuple[ChangeSet, int]] = field(default_factory=list)
     mail: list[int] = field(default_factory=list)
+    delivered: dict[int, str] = field(default_factory=dict)
+    delivered_jobs: dict[int, str] = field(default_factory=dict)
     local: set[str] = field(default_factory=set)
     calls_workers: bool = False
+
+    @property
+    def has_delivered(self) -> bool:
+        return bool(self.delivered or self.delivered_jobs)
+
+    def close_mail(self, mail_id: int, payload: str | None, *, is_new_job: bool) -> None:
+        """`payload` is that of the notification that brought the mail: the row must say the same."""
+        if payload is None:
+            self.mail.append(mail_id)
+        elif is_new_job:
+            self.delivered_jobs[mail_id] = payload
+        else:
+            self.delivered[mail_id] = payload
 
 
 async def commit(conn: Connection, batch: Batch) -> None:
@@ -84,10 +103,14 @@ PARTS = {
     "cancelled_children": "cancelled_children",
     "groups": "group_rows",
     "dependencies": "dependency_rows",
+    "uses": "use_rows",
+    "passed": "passed_rows",
     "events": "event_rows",
     "mail": "mail_rows",
+    "delivered": "delivered_mail",
+    "delivered_jobs": "delivered_jobs",
 }
-CHECKED = ("job_rows", "node_rows")
+CHECKED = ("job_rows", "node_rows", "delivered_mail", "delivered_jobs")
 # The statements of parts where values are copied within the database. The server prepares each of their subqueries for
 # every batch, whether it is needed or not.
 OF_STORED = {"node_rows": "node_rows_of_stored", "job_rows": "job_rows_of_stored"}
@@ -156,7 +179,7 @@ def _values(batch: Batch, *, copies: bool) -> dict[str, Any]:
         "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
         "groups": encode_rows([_group_row(changes, group) for changes in change_sets for group in changes.groups]),
         "dependencies": encode_rows(
-            [{"job_id": changes.job.job_id, **asdict(one)} for changes in change_sets for one in changes.dependencies]
+            [{"job_id": changes.job.job_id, **asdict(edge)} for changes in change_sets for edge in changes.dependencies]
         ),
         "cancelled_children": encode_rows(
             [
@@ -165,8 +188,16 @@ def _values(batch: Batch, *, copies: bool) -> dict[str, Any]:
                 for task_id in changes.cancelled_children
             ]
         ),
+        "uses": encode_rows([row for changes in change_sets for row in _use_rows(changes)]),
+        "passed": encode_rows([row for changes in change_sets for row in _passed_rows(changes)]),
         "events": encode_rows([_event_row(event) for changes in change_sets for event in changes.events]),
         "mail": encode_ids(batch.mail),
+        "delivered": encode_texts(list(batch.delivered.values())),
+        "delivered_ids": encode_ids(list(batch.delivered)),
+        "delivered_count": len(batch.delivered),
+        "delivered_jobs": encode_texts(list(batch.delivered_jobs.values())),
+        "delivered_job_ids": encode_ids(list(batch.delivered_jobs)),
+        "delivered_job_count": len(batch.delivered_jobs),
     }
 
 
@@ -183,7 +214,7 @@ def _output(value: Value | None, node_id: str | None = None) -> dict[str, Any]:
     return {"output_node": value.node_id or node_id}
 
 
-def _given(row: dict[str, Any]) -> dict[str, Any]:
+def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     """Without what is null: the server takes each key apart, and a missing one is null too."""
     return {key: value for key, value in row.items() if value is not None}
 
@@ -292,6 +323,7 @@ def _new_node_row(job: JobState, node: NodeState, changes: ChangeSet) -> dict[st
         "parent_node_id": node.parent or node.added_by,
         "fan_out_index": node.index,
         "fan_out_item_key": storable(node.item_key) if node.item_key is not None else None,
+        "fan_out_item_box": node.item_box,
         "created_at": changes.now,
     }
 
@@ -303,7 +335,7 @@ def _group_row(changes: ChangeSet, group: AddedGroup) -> dict[str, Any]:
 def _result_row(changes: ChangeSet, result: Result) -> dict[str, Any]:
     node = changes.job.nodes.get(result.node_id)
     is_in_node = node is not None and node.output is result.output and isinstance(node.output, StoredValue)
-    return _given(
+    return _without_nulls(
         {
             "task_id": result.task_id,
             "job_id": result.job_id,
@@ -321,9 +353,25 @@ def _result_row(changes: ChangeSet, result: Result) -> dict[str, Any]:
     )
 
 
+def _use_rows(changes: ChangeSet) -> Iterator[dict[str, Any]]:
+    """What tasks get as parameters, and added nodes will get."""
+    texts = {node.node_id: node.definition for node in changes.created.values() if node.definition is not None}
+    texts |= {d.node.node_id: d.node.params for d in changes.dispatches.values() if d.node.params is not None}
+    for node_id, json in texts.items():
+        for object_id in tables_in(json):
+            yield {"object_id": object_id, "job_id": changes.job.job_id, "node_id": node_id}
+
+
+def _passed_rows(changes: ChangeSet) -> Iterator[dict[str, Any]]:
+    """A large output is not looked into."""
+    for node in changes.touched.values():
+        if node.output is not None and (isinstance(node.output, StoredValue) or has_references(node.output)):
+            yield {"job_id": changes.job.job_id, "node_id": node.node_id}
+
+
 def _task_row(job: JobState, dispatch: Dispatch) -> dict[str, Any]:
     spec = dispatch.node.task
-    return _given(
+    return _without_nulls(
         {
             "task_id": dispatch.task_id,
             "job_id": job.job_id,

@@ -1,11 +1,11 @@
-"""Calls that are owed because a job has ended: claimed, made, or given up."""
+"""Callbacks due because a job has ended: claimed, delivered, or given up."""
 
 from dataclasses import dataclass
 
 from dagmaster.ids import JobId
 from dagmaster.model.states import JobStatus
 from dagmaster.store.connect import Connection, storable
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Callback:
 
 
 async def claim_callbacks(conn: Connection, *, limit: int, lease_seconds: float) -> list[Callback]:
-    cursor = await run(conn, "claim_callbacks", {"limit": limit, "lease_seconds": lease_seconds})
-    return [Callback(**{**row, "job_status": JobStatus(row["job_status"])}) for row in await cursor.fetchall()]
+    rows = await fetch(conn, "claim_callbacks", {"limit": limit, "lease_seconds": lease_seconds})
+    return [Callback(**row | {"job_status": JobStatus(row["job_status"])}) for row in rows]
 
 
 async def close_callback(
@@ -40,7 +40,7 @@ async def close_callback(
         "response_status": response_status,
         "host": storable(host),
     }
-    return await (await run(conn, "close_callback", values)).fetchone() is not None
+    return await fetch_one(conn, "close_callback", values) is not None
 
 
 async def postpone_callback(

@@ -10,6 +10,7 @@ from sqlmodel import Field, SQLModel
 from dagmaster.model.states import EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus, TaskStatus
 
 SCHEMA = "dagapp"
+_TIMESTAMPTZ: Any = DateTime(timezone=True)
 MAX_ERROR = 2000
 
 
@@ -30,8 +31,8 @@ EVENT_STATUS = enum_column(EventStatus, "event_status")
 
 
 def time_column(*, default_now: bool = False, nullable: bool = False) -> Any:
-    now = func.now() if default_now else None
-    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=now))
+    options = {"server_default": func.now()} if default_now else {}
+    return Field(default=None, sa_type=_TIMESTAMPTZ, nullable=nullable, sa_column_kwargs=options)
 
 
 def jsonb_column(default: str | None = None, *, nullable: bool = True) -> Any:
@@ -40,8 +41,8 @@ def jsonb_column(default: str | None = None, *, nullable: bool = True) -> Any:
     return Field(default=None, sa_column=Column(JSONB, nullable=nullable, server_default=server_default))
 
 
-def big_column(**options: Any) -> Any:
-    return Field(default=None, sa_column=Column(BigInteger, **options))
+def big_column(*, nullable: bool = True, **options: Any) -> Any:
+    return Field(default=None, sa_type=BigInteger, nullable=nullable, sa_column_kwargs=options)
 
 
 def generated_column(expression: str) -> Any:

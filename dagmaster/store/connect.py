@@ -25,7 +25,7 @@ AnyConnection = TypeVar("AnyConnection", bound=Connection)
 
 # Every statement of the hot path finds its rows by key. While a table is young its statistics are not, and a plan
 # that reads all of it, once chosen, would stay for minutes.
-_BY_KEY = " ".join(
+_INDEX_PLANS = " ".join(
     f"-c {setting}"
     for setting in (
         "enable_seqscan=off",
@@ -36,11 +36,11 @@ _BY_KEY = " ".join(
     )
 )
 # A transaction that is left open keeps every dead row alive.
-_SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
+_SESSION_OPTIONS = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 
-# How long a command waits for a connection to become free. What serves waits for ever.
+# How long a command waits for a free connection; servers wait for ever.
 BUSY_SECONDS = 30.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 # While a connection is being made, libpq gives no SQLSTATE: 53300 is known by its words alone.
 _FULL = (
     "too many clients",
@@ -48,20 +48,20 @@ _FULL = (
     "connection slots are reserved",
     "no more connections allowed",  # pgbouncer
 )
-# Where PostgreSQL finds that a prepared statement would return other columns than before. The SQLSTATE, 0A000, is that
-# of whatever is not supported.
+# The function of PostgreSQL that finds that a prepared statement would return other columns than before. Its SQLSTATE,
+# 0A000, is that of every unsupported feature.
 _REVALIDATION = "RevalidateCachedQuery"
 
 
-class PlanOutgrown(psycopg.OperationalError):
-    """The schema has outgrown a prepared statement; a new connection has none."""
+class StalePlan(psycopg.OperationalError):
+    """The schema has changed under a prepared statement; a new connection has none."""
 
 
-def is_outgrown(error: psycopg.Error) -> bool:
+def is_stale_plan(error: psycopg.Error) -> bool:
     return error.diag.source_function == _REVALIDATION
 
 
-# A server that is read-only is about to become something else: a fail-over looks like that.
+# A server that became read-only is in the middle of a fail-over.
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 LOST = (
     psycopg.OperationalError,
@@ -70,7 +70,7 @@ LOST = (
     psycopg.errors.IdleInTransactionSessionTimeout,
     OSError,
 )
-# What a pool raises besides: whoever only looks waits and looks again.
+# With the errors of a pool, for readers, which wait and read again.
 AWAY = (*LOST, psycopg.Error, PoolTimeout, PoolClosed)
 _PROGRAM_LIMIT = "54"
 _OUT_OF_MEMORY = "53200"
@@ -78,8 +78,8 @@ _OUT_OF_MEMORY = "53200"
 _UNSENDABLE = ("cannot allocate memory for output buffer", "invalid message length", "out of memory")
 
 
-def may_pass(error: BaseException) -> bool:
-    """Whether the same may succeed later, on another connection. A limit of PostgreSQL's stays exceeded."""
+def is_transient(error: BaseException) -> bool:
+    """Whether the same statement may succeed later, on another connection. An exceeded limit stays exceeded."""
     if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_PROGRAM_LIMIT):
         return False
     return isinstance(error, LOST)
@@ -108,12 +108,12 @@ async def connect(
 
 async def connect_hot(dsn: str, *, application: str, durable: bool = True) -> HotConnection:
     """For loops of statements that find their rows by key."""
-    options = [*_options(durable=durable), _BY_KEY]
+    options = [*_options(durable=durable), _INDEX_PLANS]
     return await _connect(HotConnection, dsn, application, options, prepare_threshold=0)
 
 
 def _options(*, durable: bool) -> list[str]:
-    return [_SAFE] if durable else [_SAFE, "-c synchronous_commit=off"]
+    return [_SESSION_OPTIONS] if durable else [_SESSION_OPTIONS, "-c synchronous_commit=off"]
 
 
 async def _connect(
@@ -148,7 +148,7 @@ def unreachable(error: Exception) -> DatabaseUnavailable:
 
 
 async def open_pool(dsn: str, *, application: str, size: int, statement_timeout_seconds: float) -> Pool:
-    """Connections for questions that people ask; the pool opens them when they are needed."""
+    """Connections for interactive requests, opened on demand."""
     pool: Pool = AsyncConnectionPool(
         dsn,
         min_size=1,
@@ -160,7 +160,7 @@ async def open_pool(dsn: str, *, application: str, size: int, statement_timeout_
             "row_factory": dict_row,
             "cursor_factory": AsyncRawCursor,
             "application_name": application,
-            "options": f"{_SAFE} -c statement_timeout={round(statement_timeout_seconds * 1000)} -c jit=off",
+            "options": f"{_SESSION_OPTIONS} -c statement_timeout={round(statement_timeout_seconds * 1000)} -c jit=off",
             "connect_timeout": 10,
         },
         configure=_configure,
@@ -175,7 +175,7 @@ async def _configure(connection: Connection) -> None:
 
 
 def keep_json(connection: Connection) -> None:
-    """JSON comes as the bytes that were stored: it is carried, not looked into."""
+    """JSON comes as the stored bytes, without being parsed."""
     set_json_loads(_as_bytes, connection)
 
 
@@ -185,7 +185,7 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 @asynccontextmanager
 async def opened(dsn: str, *, application: str, busy_seconds: float | None = None) -> AsyncIterator[Connection]:
-    """Where the database has no connection left, one is waited for, so long (or BUSY_SECONDS)."""
+    """Waits up to `busy_seconds` (BUSY_SECONDS) for a free connection."""
     limit = BUSY_SECONDS if busy_seconds is None else busy_seconds
     connection = await _connect_when_free(dsn, application, monotonic() + limit)
     try:
@@ -199,10 +199,10 @@ async def _connect_when_free(dsn: str, application: str, deadline: float) -> Con
         try:
             return await connect(dsn, application=application)
         except TooManyConnections as error:
-            if monotonic() + _LOOK_SECONDS > deadline:
+            if monotonic() + _POLL_SECONDS > deadline:
                 raise
             log.warning("%s; trying again", error)
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def encode_rows(rows: Sequence[Any]) -> str | None:
@@ -226,5 +226,5 @@ def encode_texts(texts: Sequence[str]) -> str | None:
 
 
 def storable(text: str) -> str:
-    """An exception may say anything; PostgreSQL takes neither NUL nor half a character."""
+    """Text that PostgreSQL can store: without NUL and lone surrogates."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")

@@ -25,7 +25,7 @@ VARIABLE: Final = re.compile(r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Thresholds:
     """After how many seconds a worker counts as lost and a task that nobody takes as stuck."""
 
     lost_after_seconds: float = 55.0
@@ -54,7 +54,7 @@ async def job_counts(conn: Connection, *, hours: int = HOURS) -> Row:
     return row
 
 
-async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOURS) -> Trouble:
+async def find_trouble(conn: Connection, thresholds: Thresholds, *, hours: int = HOURS) -> Trouble:
     values = {
         "hours": hours,
         "scan": SCAN_ENDED,
@@ -62,8 +62,8 @@ async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOU
         "limit": MOST,
         "late_seconds": LATE_SECONDS,
         "settle_seconds": SETTLE_SECONDS,
-        "lost_after_seconds": patience.lost_after_seconds,
-        "stuck_after_seconds": patience.stuck_after_seconds,
+        "lost_after_seconds": thresholds.lost_after_seconds,
+        "stuck_after_seconds": thresholds.stuck_after_seconds,
     }
     return Trouble(
         failures=await _failures(conn, values),
@@ -71,7 +71,7 @@ async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOU
         reviews=await list_review_queue(conn, is_reviewable=True, limit=MOST),
         untaken=await fetch(conn, "overview_untaken", values),
         still=await fetch(conn, "overview_still", values),
-        workers=await list_troubled_workers(conn, lost_after_seconds=patience.lost_after_seconds, limit=MOST),
+        workers=await list_troubled_workers(conn, lost_after_seconds=thresholds.lost_after_seconds, limit=MOST),
         schedules=await fetch(conn, "overview_schedules", values),
     )
 
@@ -85,7 +85,10 @@ async def _failures(conn: Connection, values: Mapping[str, Any]) -> list[Row]:
         cause["jobs"] += 1
         cause["created_at"] = max(cause["created_at"], row["created_at"])
     newest = list(causes.values())[:MOST]
-    since = {"workflow_ids": [one["workflow_id"] for one in newest], "times": [one["created_at"] for one in newest]}
+    since = {
+        "workflow_ids": [failure["workflow_id"] for failure in newest],
+        "times": [failure["created_at"] for failure in newest],
+    }
     recovered = {row["place"] for row in await fetch(conn, "overview_recovered", since)} if newest else set()
-    found = [{**one, "has_recovered": place in recovered} for place, one in enumerate(newest, 1)]
-    return sorted(found, key=lambda one: one["has_recovered"])
+    failures = [{**failure, "has_recovered": place in recovered} for place, failure in enumerate(newest, 1)]
+    return sorted(failures, key=lambda failure: failure["has_recovered"])

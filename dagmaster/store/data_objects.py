@@ -1,13 +1,15 @@
 """The entries of the data plane's tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
 from dagmaster.errors import TooLarge, UnknownTable
 from dagmaster.model.data_object import Scope
-from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
 
@@ -15,53 +17,90 @@ Row = dict[str, Any]
 
 EXPIRED_AT_ONCE: Final = 1000
 # A task is in its worker's hands a moment before its row says so.
-GRACE_SECONDS: Final = 60.0
+GRACE_SECONDS: Final = 30.0
 LINEAGE_TABLES: Final = 1000
 NAMES_SHOWN: Final = 20
 SECONDS_PER_DAY: Final = 86_400
-TERMINAL: Final = [status.value for status in JOB_TERMINAL]
+# A program renews its lease every minute. It may be stopped for a while, as a notebook on a laptop is.
+BEAT_SECONDS: Final = 60.0
+PROGRAM_LEASE_SECONDS: Final = 15 * 60.0
+TERMINAL: Final = {
+    "terminal": [status.value for status in JOB_TERMINAL],
+    "terminal_nodes": [status.value for status in NODE_TERMINAL],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An entry, with the task or the program that makes it."""
+
+    object_id: int
+    scope: Scope
+    location: str
+    name: str | None = None
+    job_id: int | None = None
+    task_id: str | None = None
+    program_id: int | None = None
+    inputs: Sequence[int] = ()
+    max_tables: int | None = None
+
+    def values(self) -> Row:
+        named = {name: getattr(self, name) for name in self.__slots__}
+        return {**named, "scope": self.scope.value, "inputs": list(self.inputs)}
 
 
 async def announce(
-    conn: Connection,
-    object_id: int,
-    scope: Scope,
-    *,
-    location: str,
-    name: str | None = None,
-    job_id: int | None = None,
-    task_id: str | None = None,
-    plan: Mapping[str, Any] | None = None,
-    sql: str | None = None,
-    inputs: Sequence[int] = (),
-    max_tables: int | None = None,
+    conn: Connection, new: NewObject, *, plan: Mapping[str, Any] | None = None, sql: str | None = None
 ) -> None:
     """Before the table is made. Raises TooLarge if the job has `max_tables` already."""
-    values = {
-        "object_id": object_id,
-        "name": name,
-        "scope": scope.value,
-        "job_id": job_id,
-        "task_id": task_id,
-        "location": location,
-        "plan": Jsonb(plan) if plan is not None else None,
-        "sql": sql,
-        "inputs": list(inputs),
-        "max_tables": max_tables,
-    }
+    values = {**new.values(), "plan": Jsonb(plan) if plan is not None else None, "sql": sql}
     if (await run(conn, "announce_data_object", values)).rowcount == 0:
-        raise TooLarge(
-            f"job {job_id} has {max_tables} tables, and DAGMASTER_DATA_MAX_TABLES allows no more; "
-            "pass Views on instead of storing each step"
-        )
+        raise _too_many(new)
 
 
-async def use(conn: Connection, object_ids: Sequence[int], job_id: int) -> None:
-    """The job reads these tables, which are kept until it ends.
+async def add_inline(
+    conn: Connection, new: NewObject, *, row_count: int, columns: Mapping[str, str], inline_rows: bytes
+) -> None:
+    """A small table with its rows, ready at once. Raises TooLarge if the job has `max_tables` already."""
+    values = {**new.values(), **_stored_values(row_count, len(inline_rows), columns), "inline_rows": inline_rows}
+    if not await fetch(conn, "add_inline_data_object", values):
+        raise _too_many(new)
+
+
+async def find_inline(conn: Connection, object_ids: Sequence[int]) -> list[Row]:
+    """Those of these tables whose rows are in their entries."""
+    return await fetch(conn, "find_inline_data_objects", {"object_ids": list(object_ids)})
+
+
+@asynccontextmanager
+async def tabulating(conn: Connection, object_id: int) -> AsyncIterator[None]:
+    """While it lasts a table is made of the rows of the entry, which cannot expire meanwhile.
+
+    That there is a table is written before: whoever drops it after a crash finds it.
+    """
+    await run(conn, "expect_table", {"object_id": object_id})
+    async with conn.transaction():
+        rows = await fetch(conn, "lock_entry", {"object_id": object_id})
+        if not rows:
+            raise UnknownTable(f"there is no table {object_id}; it may have been dropped")
+        yield
+        await run(conn, "clear_inline_rows", {"object_id": object_id})
+
+
+def _too_many(new: NewObject) -> TooLarge:
+    return TooLarge(
+        f"job {new.job_id} has {new.max_tables} tables, and DAGMASTER_DATA_MAX_TABLES allows no more; "
+        "pass Views on instead of storing each step"
+    )
+
+
+async def use(conn: Connection, object_ids: Sequence[int], job_id: int, node_id: str) -> None:
+    """The node reads these tables, which are kept until it ends.
 
     Raises UnknownTable for one that was dropped, or that is neither global nor of this job's family.
     """
-    rows = await fetch(conn, "use_data_objects", {"object_ids": list(object_ids), "job_id": job_id})
+    values = {"object_ids": list(object_ids), "job_id": job_id, "node_id": node_id}
+    rows = await fetch(conn, "use_data_objects", values)
     if refused := sorted(set(object_ids) - {row["object_id"] for row in rows}):
         raise UnknownTable(
             f"job {job_id} has no table {refused[0]}: a reference may name tables of its own job and global ones, "
@@ -73,14 +112,13 @@ async def complete(
     conn: Connection, object_id: int, *, row_count: int, size_bytes: int, columns: Mapping[str, str]
 ) -> None:
     """The table can be used."""
-    values = {
-        "object_id": object_id,
-        "row_count": row_count,
-        "size_bytes": size_bytes,
-        # A list: jsonb forgets the order of keys.
-        "columns": Jsonb([{"name": name, "type": kind} for name, kind in columns.items()]),
-    }
-    await run(conn, "complete_data_object", values)
+    await run(conn, "complete_data_object", {"object_id": object_id, **_stored_values(row_count, size_bytes, columns)})
+
+
+def _stored_values(row_count: int, size_bytes: int, columns: Mapping[str, str]) -> Row:
+    # A list of columns: jsonb forgets the order of keys.
+    listed = [{"name": name, "type": kind} for name, kind in columns.items()]
+    return {"row_count": row_count, "size_bytes": size_bytes, "columns": Jsonb(listed)}
 
 
 async def find_object(conn: Connection, name: str, scope: Scope, *, location: str, job_id: int | None) -> int | None:
@@ -101,22 +139,43 @@ async def keep(conn: Connection, object_ids: Sequence[int]) -> None:
         raise UnknownTable("tables of this task were dropped while it ran; it was taken for lost")
 
 
-async def expire(conn: Connection, object_ids: Sequence[int]) -> None:
-    await run(conn, "expire_data_objects", {"object_ids": list(object_ids)})
+async def expire(conn: Connection, object_ids: Sequence[int]) -> set[int]:
+    """Those of them that may have a table in the engine."""
+    rows = await fetch(conn, "expire_data_objects", {"object_ids": list(object_ids)})
+    return {row["object_id"] for row in rows if row["has_table"]}
 
 
-async def expire_ended(conn: Connection, *, retention_days: float, grace_seconds: float = GRACE_SECONDS) -> int:
+async def expire_ended(
+    conn: Connection,
+    *,
+    retention_days: float,
+    grace_seconds: float = GRACE_SECONDS,
+    lease_seconds: float = PROGRAM_LEASE_SECONDS,
+) -> int:
     """Mark what nobody needs any more; who has the engine drops it. Returns how many were marked."""
     values = {
-        "terminal": TERMINAL,
+        **TERMINAL,
         "retention_seconds": retention_days * SECONDS_PER_DAY,
         "grace_seconds": grace_seconds,
+        "lease_seconds": lease_seconds,
     }
-    return (await run(conn, "expire_ended_data_objects", values)).rowcount
+    marked = (await run(conn, "expire_ended_data_objects", values)).rowcount
+    await run(conn, "forget_inline_data_objects", TERMINAL)
+    await run(conn, "forget_data_programs", {"lease_seconds": lease_seconds})
+    return marked
+
+
+async def beat_program(conn: Connection, program_id: int) -> None:
+    """Renew the lease of a program, which makes its temporary and unfinished tables stay."""
+    await run(conn, "beat_data_program", {"program_id": program_id})
+
+
+async def end_program(conn: Connection, program_id: int) -> None:
+    await run(conn, "end_data_program", {"program_id": program_id})
 
 
 async def expired(conn: Connection, location: str) -> list[int]:
-    values = {"location": location, "limit": EXPIRED_AT_ONCE, "terminal": TERMINAL}
+    values = {"location": location, "limit": EXPIRED_AT_ONCE, **TERMINAL}
     rows = await fetch(conn, "expired_data_objects", values)
     return [row["object_id"] for row in rows]
 
@@ -126,9 +185,23 @@ async def forget(conn: Connection, object_ids: Sequence[int]) -> None:
 
 
 async def list_objects(
-    conn: Connection, *, scope: Scope | None = None, job_id: int | None = None, limit: int = 100
+    conn: Connection,
+    *,
+    scope: Scope | None = None,
+    job_id: int | None = None,
+    text: str | None = None,
+    limit: int = 100,
+    offset: int = 0,
 ) -> list[Row]:
-    values = {"scope": scope.value if scope else None, "job_id": job_id, "limit": limit}
+    """`text` is an id, or a part of a name."""
+    values = {
+        "scope": scope.value if scope else None,
+        "job_id": job_id,
+        "text": text,
+        "object_id": int(text) if text and _is_id(text) else None,
+        "limit": limit,
+        "offset": offset,
+    }
     return await fetch(conn, "list_data_objects", values)
 
 
@@ -144,6 +217,12 @@ async def find_queryable(conn: Connection, names: Sequence[str], location: str) 
     }
     rows = await fetch(conn, "find_queryable_data_objects", values)
     return {name: row for row in rows for name in (str(row["object_id"]), query_name(row)) if name in names}
+
+
+async def list_queryable(conn: Connection) -> list[str]:
+    """The names of some tables of all engines, for whoever writes a query."""
+    rows = await fetch(conn, "list_queryable_data_objects", {"location": None, "limit": NAMES_SHOWN})
+    return [query_name(row) for row in rows]
 
 
 async def queryable_names(conn: Connection, location: str) -> list[str]:

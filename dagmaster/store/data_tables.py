@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field
 
@@ -32,6 +32,8 @@ class DataObject(Base, table=True):
     # Of the task that made it; null for those that a program made.
     job_id: int | None = big_column(nullable=True)
     task_id: str | None = Field(default=None, max_length=128)
+    # The program that made it; null for those of tasks.
+    program_id: int | None = big_column(nullable=True)
     # The URL of the engine that holds the table.
     location: str = Field(sa_column=Column(Text, nullable=False))
     row_count: int | None = big_column(nullable=True)
@@ -41,12 +43,27 @@ class DataObject(Base, table=True):
     sql: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
     # The tables that the plan reads.
     inputs: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False, server_default=text("'{}'")))
+    # The rows of a small table as an Arrow stream, until SQL needs a table.
+    inline_rows: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
+    # Whether a table exists, or may exist.
+    has_table: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("true")))
     created_at: datetime = time_column(default_now=True)
 
 
 class DataObjectUse(Base, table=True):
-    """A job that uses a table which is not its alone: the table is not dropped before the job has ended."""
+    """A node that uses a table: it is not dropped before the node has ended, or its job if the node passed it on."""
 
     __tablename__ = "data_object_uses"
+    __table_args__ = (Index("ix_data_object_uses_node", "job_id", "node_id"),)
     object_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    node_id: str = Field(max_length=128, primary_key=True)
+    is_passed_on: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("false")))
+
+
+class DataProgram(Base, table=True):
+    """A program that has tables open outside of tasks. What it leaves unfinished is dropped after its lease."""
+
+    __tablename__ = "data_programs"
+    program_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    heartbeat_at: datetime = time_column(default_now=True)

@@ -1,4 +1,4 @@
-"""The database that a command works on. Apart from what runs jobs: most commands only ask."""
+"""The database of a command: started, migrated and checked before use."""
 
 import asyncio
 import logging

@@ -1,15 +1,15 @@
-"""What must always hold in the database: find where it does not, and put right what can be put right safely."""
+"""Consistency checks of the database, and repairs where they are safe."""
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 import orjson
 
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 MAX_FOUND = 1000
 MAX_EXAMPLES = 20
@@ -28,13 +28,12 @@ PROBLEM, WARNING = Severity.PROBLEM, Severity.WARNING
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`find` and `repair` are names of statements; what cannot be put right safely has no repair."""
+    """`repair` is the name of a statement; what cannot be put right safely has none."""
 
     name: str
     title: str
     meaning: str
     severity: Severity
-    find: str
     repair: str | None = None
 
 
@@ -66,16 +65,6 @@ class Limits:
     worker_lost_seconds: float = 55.0
     days: float = 1.0
 
-    def to_values(self) -> dict[str, Any]:
-        return {
-            "settle_seconds": self.settle_seconds,
-            "late_seconds": self.late_seconds,
-            "orphan_seconds": self.orphan_seconds,
-            "worker_lost_seconds": self.worker_lost_seconds,
-            "days": self.days,
-            "limit": MAX_FOUND,
-        }
-
 
 CHECKS = (
     Check(
@@ -83,7 +72,6 @@ CHECKS = (
         "tasks of jobs that have ended",
         "Workers would do what nobody needs. --repair takes the tasks away.",
         PROBLEM,
-        "find_tasks_of_ended_jobs",
         "repair_dead_tasks",
     ),
     Check(
@@ -91,7 +79,6 @@ CHECKS = (
         "tasks of attempts that are over",
         "The node has another attempt or has ended; a result would be ignored. --repair takes the tasks away.",
         PROBLEM,
-        "find_superseded_tasks",
         "repair_dead_tasks",
     ),
     Check(
@@ -99,7 +86,6 @@ CHECKS = (
         "dispatched nodes whose task is nowhere",
         "No worker can ever take it, so the node waits for its timeout. --repair reports it lost, and it is retried.",
         PROBLEM,
-        "find_lost_tasks",
         "repair_lost_tasks",
     ),
     Check(
@@ -107,7 +93,6 @@ CHECKS = (
         "running nodes that no worker holds",
         "No result will come, so the node waits for its timeout. --repair reports it lost, and it is retried.",
         PROBLEM,
-        "find_lost_runs",
         "repair_lost_tasks",
     ),
     Check(
@@ -115,14 +100,12 @@ CHECKS = (
         "open nodes of jobs that have ended",
         "The job ended without closing them. Nothing runs any more; the job's timeline says how it ended.",
         PROBLEM,
-        "find_open_nodes_of_ended_jobs",
     ),
     Check(
         "owned_ended_jobs",
         "ended jobs that still have an owner",
         "The owner did not let go. --repair takes the owner from the row.",
         PROBLEM,
-        "find_owned_ended_jobs",
         "repair_owned_ended_jobs",
     ),
     Check(
@@ -130,7 +113,6 @@ CHECKS = (
         "live jobs that no orchestrator has taken",
         "Orchestrators beat but do not adopt: look at their logs. --repair gives the jobs to one that is alive.",
         PROBLEM,
-        "find_jobs_without_owner",
         "repair_live_jobs",
     ),
     Check(
@@ -138,7 +120,6 @@ CHECKS = (
         "live jobs whose orchestrator is gone",
         "Start an orchestrator, or look why those that run do not adopt. --repair gives the jobs to one that is alive.",
         PROBLEM,
-        "find_jobs_of_dead_owners",
         "repair_live_jobs",
     ),
     Check(
@@ -146,7 +127,6 @@ CHECKS = (
         "live jobs without an open node",
         "Nothing is left to do, yet the job has not ended. --repair has it read anew and ended.",
         PROBLEM,
-        "find_finished_live_jobs",
         "repair_live_jobs",
     ),
     Check(
@@ -154,56 +134,48 @@ CHECKS = (
         "completed jobs with a failed node",
         "The job should have failed: do not trust its result, and run it again.",
         PROBLEM,
-        "find_failed_nodes_of_completed_jobs",
     ),
     Check(
         "jobs_without_definition",
         "jobs whose pinned workflow is missing",
         "Nobody can read such a job any more. Restore the row of dag_workflows from a backup.",
         PROBLEM,
-        "find_jobs_without_definition",
     ),
     Check(
         "torn_fan_outs",
         "fan-outs with more or fewer children than items",
         "Rows are missing or were added by hand: do not trust the result of the job, and run it again.",
         PROBLEM,
-        "find_torn_fan_outs",
     ),
     Check(
         "too_many_attempts",
         "nodes with more attempts than allowed",
         "The rows were changed by hand, or there is a fault in the engine: report it with the job's timeline.",
         PROBLEM,
-        "find_too_many_attempts",
     ),
     Check(
         "double_results",
         "attempts with more than one accepted result",
         "Each attempt has exactly one: this is a fault in the engine. Report it with the job's timeline.",
         PROBLEM,
-        "find_double_results",
     ),
     Check(
         "jobs_without_last_event",
         "ended jobs whose timeline does not say so",
         "The status was changed by hand, or events were removed.",
         PROBLEM,
-        "find_jobs_without_last_event",
     ),
     Check(
         "ended_jobs_without_time",
         "ended jobs without the time of their end",
         "The status was changed by hand; measures leave such jobs out.",
         PROBLEM,
-        "find_ended_jobs_without_time",
     ),
     Check(
         "unprocessed_results",
         "results that nobody has taken in",
         "They were written while no mail could be sent. --repair mails them to the owners of their jobs.",
         WARNING,
-        "find_unprocessed_results",
         "repair_unprocessed_results",
     ),
     Check(
@@ -211,14 +183,12 @@ CHECKS = (
         "mail that nobody reads",
         "Its job has no living owner, or the owner is overloaded: see `dagmaster workers` and the orchestrators' logs.",
         WARNING,
-        "find_old_mail",
     ),
     Check(
         "held_tasks",
         "held tasks of jobs that are not paused",
         "Nobody takes them. --repair lets them go.",
         PROBLEM,
-        "find_held_tasks",
         "repair_held_tasks",
     ),
     Check(
@@ -226,7 +196,6 @@ CHECKS = (
         "tasks of paused jobs that are not held",
         "A worker would take them although the job is paused. --repair holds them.",
         PROBLEM,
-        "find_unheld_tasks",
         "repair_held_tasks",
     ),
     Check(
@@ -234,49 +203,42 @@ CHECKS = (
         "callbacks that are overdue",
         "Calls are made by the orchestrators: is one running, and can it reach the addresses?",
         WARNING,
-        "find_overdue_callbacks",
     ),
     Check(
         "schedules_without_next_time",
         "schedules that are not paused and have no next time",
         "They start nothing any more. `dagmaster schedules sync` finds their next time anew.",
         PROBLEM,
-        "find_schedules_without_next_time",
     ),
     Check(
         "late_schedules",
         "schedules that are late",
         "Their jobs are started by the orchestrators: is one running? See its log.",
         WARNING,
-        "find_late_schedules",
     ),
     Check(
         "failing_schedules",
         "schedules that could not start a job",
         "Nothing was started at their last time. Mend the workflow and run `dagmaster schedules sync`.",
         PROBLEM,
-        "find_failing_schedules",
     ),
     Check(
         "silent_workers",
         "workers that no longer beat",
         "An orchestrator should have given them up and their tasks to others: is one running?",
         WARNING,
-        "find_silent_workers",
     ),
     Check(
         "stalled_orchestrators",
         "orchestrators that make no progress",
         "They have work and get none of it done: see `last_error` and their logs. Their jobs go to others.",
         PROBLEM,
-        "find_stalled_orchestrators",
     ),
     Check(
         "misplaced_events",
         "events outside the partitions of their days",
         "They came before their partition was made, and retention cannot drop them. --repair moves those of today on.",
         WARNING,
-        "find_misplaced_events",
         "repair_partitions",
     ),
     Check(
@@ -284,7 +246,6 @@ CHECKS = (
         "days ahead without a partition for their events",
         "Orchestrators make them every hour: is one running? --repair makes them now.",
         WARNING,
-        "find_missing_partitions",
         "repair_partitions",
     ),
 )
@@ -300,9 +261,9 @@ async def examine(
     limits: Limits | None = None,
     again_seconds: float = LOOK_AGAIN_SECONDS,
 ) -> list[Finding]:
-    """Every check; what was found only once was on its way and is left out."""
+    """Every check. Rows that only the first of two looks finds were in transit and are left out."""
     limits = limits or Limits()
-    suspects = {check: found for check in CHECKS if (found := await _find(conn, check, limits))}
+    suspects = {check: rows for check in CHECKS if (rows := await _find(conn, check, limits))}
     if suspects:
         await asyncio.sleep(again_seconds)
     findings = []
@@ -316,8 +277,8 @@ async def examine(
 
 
 async def _find(conn: Connection, check: Check, limits: Limits) -> Rows:
-    cursor = await run(conn, check.find, limits.to_values())
-    return {row.pop("key"): row for row in await cursor.fetchall()}
+    rows = await fetch(conn, f"find_{check.name}", {**asdict(limits), "limit": MAX_FOUND})
+    return {row.pop("key"): row for row in rows}
 
 
 async def _repair(conn: Connection, check: Check, rows: Mapping[str, Any], limits: Limits, actor: str) -> int:
@@ -327,8 +288,8 @@ async def _repair(conn: Connection, check: Check, rows: Mapping[str, Any], limit
     await run(conn, check.repair, {"keys": list(rows), "audit": audit, "orphan_seconds": limits.orphan_seconds})
     if check.repair == "repair_partitions":
         await run(conn, "note_repair", {"audit": audit})
-    left = await _find(conn, check, limits)
-    return sum(key not in left for key in rows)
+    remaining = await _find(conn, check, limits)
+    return sum(key not in remaining for key in rows)
 
 
 def _finding(check: Check, rows: Rows, repaired: int) -> Finding:

@@ -1,4 +1,4 @@
-"""Nodes that somebody adds to a job from outside, while it runs."""
+"""Nodes that are added to a running job from outside."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import TypedDict
 
 from dagmaster.errors import Conflict, Invalid, JobEnded
 from dagmaster.ids import JobId, NodeId
-from dagmaster.model.added import awaited, may_add
+from dagmaster.model.added_nodes import awaited, may_add
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.jobs import get_job
+from dagmaster.store.job_control import live_job
 from dagmaster.store.mail_codec import encode_slice
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL
-from dagmaster.store.statements import fetch_as, run
+from dagmaster.store.statements import fetch, fetch_as, fetch_one
 
-# A note for each unknown id would be too long.
+# Of unknown ids, in a message.
 NAMED = 5
 POLL_SECONDS = 0.03
 # Of the groups, and of the dependencies, that are shown of one job.
@@ -61,13 +61,13 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         values = {"job_id": job_id, "node_ids": list(node_ids)}
-        row = await (await run(conn, "added_status", values)).fetchone()
+        row = await fetch_one(conn, "added_status", values)
         if row is None or row["known"] == len(node_ids):
             return row is not None
         if row["status"] in JOB_TERMINAL:
             raise JobEnded(f"job {job_id} is {row['status']}: what was added came too late")
         if not row["is_unread"]:
-            refusal = await (await run(conn, "last_refusal", {"job_id": job_id})).fetchone()
+            refusal = await fetch_one(conn, "last_refusal", {"job_id": job_id})
             raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
         if asyncio.get_running_loop().time() > deadline:
             return False
@@ -81,19 +81,16 @@ async def add_to_job(
     conn: Connection, job_id: JobId, slices: Sequence[bytes], *, actor: str | None = None
 ) -> list[str]:
     """The ids of the nodes, which the job's owner takes in within a moment. Raises Invalid, UnknownJob, JobEnded."""
-    parts = [read_slice(one) for one in slices]
-    nodes = [node for part in parts for node in part.nodes]
+    nodes = [node for part in map(read_slice, slices) for node in part.nodes]
     ids = [node.node_id for node in nodes]
     for node in nodes:
         if not may_add(None, node.node_id):
             raise Invalid(f"the id of a node that is added from outside is `added.` and a number, not {node.node_id!r}")
         if node.type == "task" and node.queue is None:
             raise Invalid(f"{node.node_id} needs a queue")
-    job = await get_job(conn, job_id)
-    if job["status"] in JOB_TERMINAL:
-        raise JobEnded(f"job {job_id} is {job['status']}: nothing can be added to it")
-    await _check_known(conn, job_id, {one for node in nodes for one in awaited(node)} - set(ids))
-    await add_mail(conn, [encode_slice(job_id, one, actor) for one in slices])
+    await live_job(conn, job_id, "nothing can be added to it")
+    await _check_known(conn, job_id, {source for node in nodes for source in awaited(node)} - set(ids))
+    await add_mail(conn, [encode_slice(job_id, content, actor) for content in slices])
     await conn.execute(f"NOTIFY {MAIL}")
     return ids
 
@@ -102,7 +99,7 @@ async def _check_known(conn: Connection, job_id: JobId, node_ids: set[str]) -> N
     """One that is on its way by mail is not known yet: it is added together with what waits for it, or awaited."""
     if not node_ids:
         return
-    cursor = await run(conn, "known_nodes", {"job_id": job_id, "node_ids": sorted(node_ids)})
-    unknown = sorted(node_ids - {row["node_id"] for row in await cursor.fetchall()})
+    rows = await fetch(conn, "known_nodes", {"job_id": job_id, "node_ids": sorted(node_ids)})
+    unknown = sorted(node_ids - {row["node_id"] for row in rows})
     if unknown:
         raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} that could be waited for")

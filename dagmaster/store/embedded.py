@@ -5,11 +5,9 @@ import fcntl
 import hashlib
 import logging
 import os
-import pwd
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import threading
 import time
@@ -17,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, Self
 from urllib.parse import quote
 
 import psycopg
@@ -25,6 +23,7 @@ from psycopg.pq import PGconn, Ping
 
 from dagmaster.errors import EmbeddedServerFailed, TooManyConnections
 from dagmaster.store.connect import unreachable
+from dagmaster.store.embedded_account import ELSEWHERE, Account, account_for, let_through, make_private
 
 try:
     import psutil
@@ -35,15 +34,12 @@ logger = logging.getLogger(__name__)
 
 DATABASE = "dagmaster"
 VERSION = "18"
-ROOTS_STAND_IN = "pgserver"  # PostgreSQL refuses to run as root
 START_SECONDS = 300.0  # after a crash the server first replays up to max_wal_size
 STOP_SECONDS = 60.0
 STALE_BACKENDS_SECONDS = 30.0
-_RUN_FOLDER = Path("/run")
 GUARD_SECONDS = 1.0
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_BYTES = 103  # of macOS; Linux has four more
-ELSEWHERE = "choose another folder with DAGMASTER_DATA_DIR, or a server with DAGMASTER_DATABASE_URL"
 
 CONFIGURATION = {
     "listen_addresses": "",
@@ -54,11 +50,6 @@ CONFIGURATION = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-
-
-class Account(NamedTuple):
-    uid: int
-    gid: int
 
 
 class EmbeddedServer:
@@ -168,10 +159,10 @@ class EmbeddedServer:
                 raise EmbeddedServerFailed(f"{self.data_dir} is a file, not a folder; {ELSEWHERE}")
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
             if os.geteuid() == 0:
-                self._account = _account_for(self.pgdata)
+                self._account = account_for(self.pgdata)
                 os.chown(self._home, *self._account)
                 for path in (self._home, self._binaries / "postgres"):
-                    _let_through(self._account, path)
+                    let_through(self._account, path)
             self._lock: IO[str] = (self.data_dir / "postgres.lock").open("a")
             self._hold: IO[str] = (self.data_dir / "postgres.users").open("a")
         except OSError as error:
@@ -227,12 +218,12 @@ class EmbeddedServer:
     def _make_cluster(self) -> None:
         unfinished = self._home / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
-        made = self._run(
+        initdb = self._run(
             *("initdb", "-D", str(unfinished), "-U", "postgres", "--auth-local=trust", "--auth-host=reject"),
             *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
         )
-        if made.returncode != 0:
-            raise EmbeddedServerFailed(f"the folder {self.pgdata} could not be made:\n{made.stdout.strip()}")
+        if initdb.returncode != 0:
+            raise EmbeddedServerFailed(f"the folder {self.pgdata} could not be created:\n{initdb.stdout.strip()}")
         unfinished.rename(self.pgdata)
 
     def _ensure_running(self) -> None:
@@ -267,7 +258,7 @@ class EmbeddedServer:
 
     def _clear_leftovers(self) -> None:
         if self._socket_dir != self._home:
-            _make_private(self._socket_dir, self._account or Account(os.geteuid(), os.getegid()))
+            make_private(self._socket_dir, self._account or Account(os.geteuid(), os.getegid()))
         # The pid in these may be another process's by now, and PostgreSQL would take that for a running server.
         for stale in (self.pgdata / "postmaster.pid", self._socket_dir / f"{SOCKET_NAME}.lock"):
             stale.unlink(missing_ok=True)
@@ -277,21 +268,21 @@ class EmbeddedServer:
     def _ensure_database(self) -> None:
         try:
             with psycopg.connect(self.dsn_of("postgres"), autocommit=True) as conn:
-                known = conn.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE])
-                if known.fetchone() is None:
+                database = conn.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE])
+                if database.fetchone() is None:
                     conn.execute(f'CREATE DATABASE "{DATABASE}"')
         except psycopg.OperationalError as error:
             if isinstance(unreachable(error), TooManyConnections):
                 return  # Others use it: it is there, and who needs a connection waits for one.
             raise EmbeddedServerFailed(f"the server in {self.pgdata} refuses connections: {error}") from error
 
-    def _stop(self, how: signal.Signals) -> None:
+    def _stop(self, first: signal.Signals) -> None:
         """End the server with this signal, and with an immediate shutdown if that takes too long."""
         postmasters = self._postmasters()
-        for wanted in (how, signal.SIGQUIT):
+        for number in (first, signal.SIGQUIT):
             for postmaster in filter(_is_alive, postmasters):
                 with suppress(psutil.NoSuchProcess):
-                    postmaster.send_signal(wanted)
+                    postmaster.send_signal(number)
             deadline = time.monotonic() + STOP_SECONDS
             while any(map(_is_alive, postmasters)) and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -378,54 +369,3 @@ def _fits_a_socket(folder: Path) -> bool:
 def _short_folder(pgdata: Path) -> Path:
     """Always the same for one folder, so that its processes find the server again after a restart."""
     return Path("/tmp") / f"dagmaster-{hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]}"
-
-
-def _make_private(folder: Path, account: Account) -> None:
-    """Anybody may have made a folder of this name in /tmp, and who owns it could listen in our place."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (account.uid, os.geteuid()):
-        raise EmbeddedServerFailed(f"{folder}, which is needed for the server's socket, is somebody else's; remove it")
-    if found.st_uid != account.uid:
-        os.chown(folder, *account)
-    folder.chmod(0o700)
-
-
-def _account_for(pgdata: Path) -> Account:
-    """Who runs the server when we are root: the folder's owner, or a user of its own."""
-    if pgdata.exists() and pgdata.stat().st_uid != 0:
-        return Account(pgdata.stat().st_uid, pgdata.stat().st_gid)
-    # Two `useradd` at once can each report success for an id of which only one lasts.
-    with (_RUN_FOLDER / "dagmaster-useradd.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _stand_in()
-
-
-def _stand_in() -> Account:
-    with suppress(KeyError):
-        return Account(*pwd.getpwnam(ROOTS_STAND_IN)[2:4])
-    command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", ROOTS_STAND_IN]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
-        return Account(*pwd.getpwnam(ROOTS_STAND_IN)[2:4])
-    except (OSError, subprocess.CalledProcessError, KeyError) as error:
-        raise EmbeddedServerFailed(
-            f"PostgreSQL does not run as root, and the user {ROOTS_STAND_IN} could not be made ({error}): "
-            "make it, or start as another user"
-        ) from error
-
-
-def _let_through(account: Account, path: Path) -> None:
-    """Let the account reach the path. Only the right to pass is given, not to list, and only on root's own folders."""
-    for folder in reversed(path.parents):
-        found = folder.stat()
-        if found.st_mode & stat.S_IXOTH or (found.st_uid == account.uid and found.st_mode & stat.S_IXUSR):
-            continue
-        if found.st_uid != 0:
-            raise EmbeddedServerFailed(
-                f"the user with the id {account.uid}, who runs the server for root, may not pass {folder}; {ELSEWHERE}"
-            )
-        logger.warning(
-            "letting other users pass %s (chmod o+x), for the embedded PostgreSQL does not run as root", folder
-        )
-        folder.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)

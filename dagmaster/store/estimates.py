@@ -1,4 +1,4 @@
-"""Where a job stands, how its workflow went before, and when it may be over by that."""
+"""The progress of a job, the history of its workflow, and the estimated end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
-from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.pinned_graphs import PinnedGraphs
 from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.statements import fetch
 
@@ -110,11 +110,11 @@ class Histories:
         graph = known.graph if known is not None else await self._pinned.find(conn, workflow_hash)
         if graph is None:
             return None
-        found = History(graph, await usual_times(conn, graph))
+        history = History(graph, await usual_times(conn, graph))
         if len(self._known) >= self._keep and workflow_hash not in self._known:
             del self._known[next(iter(self._known))]
-        self._known[workflow_hash] = (monotonic() + self._seconds, found)
-        return found
+        self._known[workflow_hash] = (monotonic() + self._seconds, history)
+        return history
 
 
 def has_queued(job: JobSnapshot) -> bool:

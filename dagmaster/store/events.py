@@ -1,14 +1,14 @@
 """Read the timeline of a job, the audit log of the system, and what is new in them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import EVENT_ALIASES
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch
 
 Row = dict[str, Any]
 
@@ -18,7 +18,7 @@ SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock th
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """`cursor` is the event behind which the page begins, in the order that is wanted."""
+    """`cursor` is the event after which the page begins, in its order."""
 
     event_type: str | None = None
     node_id: str | None = None
@@ -34,26 +34,23 @@ async def list_events(
     event_types: Sequence[str] = (),
     after: int = 0,
     limit: int = 1000,
-) -> list[dict[str, Any]]:
-    """Oldest first, beginning behind the event `after`."""
+) -> list[Row]:
+    """Oldest first, from the one after the event `after`."""
     types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
     values = {"job_id": job_id, "node_id": node_id, "event_types": types, "after": after, "limit": limit}
-    cursor = await run(conn, "list_events", values)
-    return await cursor.fetchall()
+    return await fetch(conn, "list_events", values)
 
 
-async def find_events(conn: Connection, job: Mapping[str, Any], wanted: EventFilter, *, limit: int) -> list[Row]:
-    newest_first = wanted.is_newest_first
+async def find_events(conn: Connection, job: Mapping[str, Any], where: EventFilter, *, limit: int) -> list[Row]:
+    first = MAX_EVENT_ID if where.is_newest_first else 0
     values = {
+        **asdict(where),
         "job_id": job["job_id"],
         "since": job["created_at"] - SLACK,
-        "after": wanted.cursor if wanted.cursor is not None and not newest_first else 0,
-        "before": wanted.cursor if wanted.cursor is not None and newest_first else MAX_EVENT_ID,
-        "node_id": wanted.node_id,
-        "event_type": wanted.event_type,
+        "cursor": first if where.cursor is None else where.cursor,
         "limit": limit,
     }
-    return await fetch(conn, "page_events_down" if newest_first else "page_events_up", values)
+    return await fetch(conn, "page_events_down" if where.is_newest_first else "page_events_up", values)
 
 
 async def last_event_of_job(conn: Connection, job: Mapping[str, Any]) -> int:
@@ -63,13 +60,13 @@ async def last_event_of_job(conn: Connection, job: Mapping[str, Any]) -> int:
 
 async def count_changes(conn: Connection) -> int:
     """Rises with every event of a job or of an asset."""
-    row = await (await run(conn, "count_changes")).fetchone()
-    return int(row["changes"]) if row else 0
+    [row] = await fetch(conn, "count_changes")
+    return int(row["changes"])
 
 
 async def is_settled(conn: Connection) -> bool:
-    row = await (await run(conn, "is_settled")).fetchone()
-    return bool(row and row["is_settled"])
+    [row] = await fetch(conn, "is_settled")
+    return bool(row["is_settled"])
 
 
 async def summarise_events(conn: Connection, job_id: JobId, node_id: NodeId | None = None) -> Row:
@@ -78,14 +75,14 @@ async def summarise_events(conn: Connection, job_id: JobId, node_id: NodeId | No
 
 
 async def list_audit(conn: Connection, event_types: Sequence[str], *, limit: int, offset: int = 0) -> list[Row]:
-    """What was done to the system and to no job."""
+    """The audit log: events of the system, which belong to no job."""
     types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
     return await fetch(conn, "view_audit", {"event_types": types, "limit": limit, "offset": offset})
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far somebody has read a job's timeline: all up to `after`, and those of `seen` behind it."""
+    """How far a job's timeline was read: all up to `after`, and the later ones in `seen`."""
 
     job_id: JobId
     after: int
@@ -94,7 +91,7 @@ class Position:
 
 
 @dataclass(slots=True)
-class News:
+class NewEvents:
     """`job_status` is None when the job is no longer there. With `is_full` there is more."""
 
     job_status: str | None
@@ -102,17 +99,14 @@ class News:
     is_full: bool = False
 
 
-async def watched_events(conn: Connection, positions: Sequence[Position], *, page: int) -> list[News]:
+async def watched_events(conn: Connection, positions: Sequence[Position], *, page: int) -> list[NewEvents]:
     """What is new for each of them, in one statement."""
-    watchers = [
-        {"place": place, "job_id": one.job_id, "after": one.after, "since": one.since, "seen": list(one.seen)}
-        for place, one in enumerate(positions)
-    ]
-    news: dict[int, News] = {}
+    watchers = [{"place": place, **asdict(position)} for place, position in enumerate(positions)]
+    news: dict[int, NewEvents] = {}
     for row in await fetch(conn, "watched_events", {"watchers": encode_rows(watchers), "page": page}):
-        one = news.setdefault(row["place"], News(row["job_status"], []))
+        of_job = news.setdefault(row["place"], NewEvents(row["job_status"], []))
         if row["event_id"] is not None:
-            one.events.append(row)
-    for one in news.values():
-        one.is_full = len(one.events) >= page
+            of_job.events.append(row)
+    for of_job in news.values():
+        of_job.is_full = len(of_job.events) >= page
     return [news[place] for place in range(len(positions))]

@@ -1,4 +1,4 @@
-"""Why a job, or a node of it, does not run: its state and the facts around it, read in one moment."""
+"""Why a job, or a node of it, does not run: its state and the facts around it, read in one snapshot."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.handlers import known_handlers
 from dagmaster.store.job_states import node_of
 from dagmaster.store.orchestrators import is_orchestrated
-from dagmaster.store.pinned import PinnedGraphs
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.pinned_graphs import PinnedGraphs
+from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerRow, list_workers
 
 Row = Mapping[str, Any]
@@ -37,7 +37,7 @@ class _Queue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     job: JobState
     facts: Facts
     now: datetime
@@ -47,21 +47,21 @@ async def explain_job(
     conn: Connection, job_id: JobId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
     """Raises UnknownJob. Opens a transaction of its own. Those who ask often have `pinned`."""
-    it = await _look(conn, job_id, None, threshold_seconds, pinned)
-    return explanation.explain_job(it.job, it.facts, it.now)
+    snapshot = await _read_snapshot(conn, job_id, None, threshold_seconds, pinned)
+    return explanation.explain_job(snapshot.job, snapshot.facts, snapshot.now)
 
 
 async def explain_node(
     conn: Connection, job_id: JobId, node_id: NodeId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
     """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
-    it = await _look(conn, job_id, node_id, threshold_seconds, pinned)
-    return explanation.explain_node(it.job, node_id, it.facts, it.now)
+    snapshot = await _read_snapshot(conn, job_id, node_id, threshold_seconds, pinned)
+    return explanation.explain_node(snapshot.job, node_id, snapshot.facts, snapshot.now)
 
 
-async def _look(
+async def _read_snapshot(
     conn: Connection, job_id: JobId, node_id: NodeId | None, threshold_seconds: float, pinned: PinnedGraphs | None
-) -> _Moment:
+) -> _Snapshot:
     """The facts about one node, or about all that are open."""
     async with conn.transaction():
         await run(conn, "explain_snapshot")
@@ -69,8 +69,8 @@ async def _look(
         job = await _load(conn, row, pinned or PinnedGraphs())
         if node_id is not None and node_id not in job.nodes:
             raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
-        wanted = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
-        queues = await _queues(conn, wanted, row["owner_id"])
+        nodes = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
+        queues = await _queues(conn, nodes, row["owner_id"])
         tasks = await fetch(conn, "explain_tasks", {"job_id": job_id})
         is_there = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
         facts = Facts(
@@ -78,20 +78,20 @@ async def _look(
             row["orchestrators"] if is_there else 0,
             threshold_seconds,
             {queue.name: queue.facts for queue in queues},
-            ahead={one["node_id"]: one["ahead"] for one in tasks if one["ahead"] is not None},
-            holders={one["node_id"]: one["worker_id"] for one in tasks if one["worker_id"] is not None},
-            errors=await _errors(conn, job, wanted),
-            progress=await _progress(conn, job, wanted),
-            children=await _children(conn, job, wanted),
-            unregistered=await _unregistered(conn, wanted),
+            ahead={task["node_id"]: task["ahead"] for task in tasks if task["ahead"] is not None},
+            holders={task["node_id"]: task["worker_id"] for task in tasks if task["worker_id"] is not None},
+            errors=await _errors(conn, job, nodes),
+            progress=await _progress(conn, job, nodes),
+            children=await _children(conn, job, nodes),
+            unregistered=await _unregistered(conn, nodes),
             closed_queues={queue.name for queue in queues if queue.is_closed},
         )
-    return _Moment(job, facts, row["now"])
+    return _Snapshot(job, facts, row["now"])
 
 
 async def _job_row(conn: Connection, job_id: JobId, threshold_seconds: float) -> Row:
     values = {"job_id": job_id, "threshold_seconds": threshold_seconds}
-    row = await (await run(conn, "explain_job", values)).fetchone()
+    row = await fetch_one(conn, "explain_job", values)
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
     return row
@@ -108,8 +108,8 @@ async def _load(conn: Connection, row: Row, pinned: PinnedGraphs) -> JobState:
     job.error, job.failed_node = row["error_message"], row["failed_node"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     deciding = [node.node_id for node in graph.nodes.values() if node.type in DECIDING]
-    nodes = await run(conn, "explain_nodes", {"job_id": job.job_id, "deciding": deciding})
-    restore(job, [_node(one, graph) for one in await nodes.fetchall()])
+    nodes = await fetch(conn, "explain_nodes", {"job_id": job.job_id, "deciding": deciding})
+    restore(job, [_node(node, graph) for node in nodes])
     return job
 
 
@@ -134,9 +134,9 @@ async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | 
     names = sorted({node.task_queue for node in nodes if is_executed(node)})
     if not names:
         return []
-    found = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
+    rows = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
     workers = await list_workers(conn, status="active", queues=names)
-    return [_queue(row, [worker for worker in workers if row["queue"] in worker["queues"]]) for row in found]
+    return [_queue(row, [worker for worker in workers if row["queue"] in worker["queues"]]) for row in rows]
 
 
 def _queue(row: Row, workers: Iterable[WorkerRow]) -> _Queue:

@@ -1,16 +1,16 @@
 """What the gateway reads for partners and reviewers, from its views. There is nothing here that writes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
 
 from dagmaster.errors import UnknownAsset, UnknownLayer, UnknownRequest, UnknownVersion
 from dagmaster.model.access import Role
+from dagmaster.model.asset import AssetFilter
 from dagmaster.store.connect import Connection
 from dagmaster.store.keys import fingerprint_of
-from dagmaster.store.statements import fetch
+from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
@@ -22,17 +22,6 @@ class KeyHolder:
     name: str
     role: Role
     platform_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AssetFilter:
-    platform_id: str | None = None
-    asset_id: str | None = None
-    data_type: str | None = None
-    clearance_state: str | None = None
-    approval_state: str | None = None
-    processing_status: str | None = None
-    refs: Mapping[str, str] = field(default_factory=dict)
 
 
 async def reads_tables(conn: Connection) -> bool:
@@ -47,30 +36,28 @@ async def find_key_holder(conn: Connection, text: str) -> KeyHolder | None:
     if fingerprint is None:
         return None
     key_id, key_hash = fingerprint
-    rows = await fetch(conn, "gateway_key", {"key_id": key_id, "key_hash": key_hash})
-    return KeyHolder(rows[0]["name"], Role(rows[0]["role"]), rows[0]["platform_id"]) if rows else None
+    row = await fetch_one(conn, "gateway_key", {"key_id": key_id, "key_hash": key_hash})
+    return KeyHolder(row["name"], Role(row["role"]), row["platform_id"]) if row else None
 
 
 async def get_request(conn: Connection, request_id: str, platform_id: str | None) -> Row:
     """Raises UnknownRequest, also for a request of another platform."""
-    rows = await fetch(conn, "gateway_request", {"request_id": request_id, "platform_id": platform_id})
-    if not rows:
+    row = await fetch_one(conn, "gateway_request", {"request_id": request_id, "platform_id": platform_id})
+    if row is None:
         raise UnknownRequest(f"there is no request {request_id[:128]!r}")
-    return rows[0]
+    return row
 
 
 async def list_platforms(conn: Connection, platform_id: str | None) -> list[Row]:
     return await fetch(conn, "gateway_platforms", {"platform_id": platform_id})
 
 
-async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offset: int) -> list[Row]:
+async def list_assets(
+    conn: Connection, where: AssetFilter, *, asset_id: str | None = None, limit: int, offset: int = 0
+) -> list[Row]:
     values = {
-        "asset_id": where.asset_id,
-        "platform_id": where.platform_id,
-        "data_type": where.data_type,
-        "clearance_state": where.clearance_state,
-        "approval_state": where.approval_state,
-        "processing_status": where.processing_status,
+        **asdict(where),
+        "asset_id": asset_id,
         "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
         "limit": limit,
         "offset": offset,
@@ -80,24 +67,23 @@ async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offse
 
 async def get_asset(conn: Connection, asset_id: str, platform_id: str | None) -> Row:
     """Raises UnknownAsset, also for an asset of another platform."""
-    rows = await list_assets(conn, AssetFilter(platform_id, asset_id), limit=1, offset=0)
+    rows = await list_assets(conn, AssetFilter(platform_id), asset_id=asset_id, limit=1)
     if not rows:
         raise UnknownAsset(f"there is no asset {asset_id[:64]!r}")
     return rows[0]
 
 
 async def list_versions(conn: Connection, asset_id: str, *, limit: int, offset: int = 0) -> list[Row]:
-    return await fetch(
-        conn, "gateway_versions", {"asset_id": asset_id, "ordinal": None, "limit": limit, "offset": offset}
-    )
+    values = {"asset_id": asset_id, "ordinal": None, "limit": limit, "offset": offset}
+    return await fetch(conn, "gateway_versions", values)
 
 
 async def get_version(conn: Connection, asset_id: str, ordinal: int) -> Row:
     values = {"asset_id": asset_id, "ordinal": ordinal, "limit": 1, "offset": 0}
-    rows = await fetch(conn, "gateway_versions", values)
-    if not rows:
+    row = await fetch_one(conn, "gateway_versions", values)
+    if row is None:
         raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
-    return rows[0]
+    return row
 
 
 async def list_layers(conn: Connection, *, limit: int, offset: int) -> list[Row]:
@@ -105,10 +91,10 @@ async def list_layers(conn: Connection, *, limit: int, offset: int) -> list[Row]
 
 
 async def get_layer(conn: Connection, asset_id: str) -> Row:
-    rows = await fetch(conn, "gateway_layers", {"asset_id": asset_id, "limit": 1, "offset": 0})
-    if not rows:
+    row = await fetch_one(conn, "gateway_layers", {"asset_id": asset_id, "limit": 1, "offset": 0})
+    if row is None:
         raise UnknownLayer(f"asset {asset_id[:64]!r} has no layer metadata")
-    return rows[0]
+    return row
 
 
 async def list_catalog(conn: Connection, *, data_type: str | None, limit: int, offset: int) -> list[Row]:
@@ -118,7 +104,7 @@ async def list_catalog(conn: Connection, *, data_type: str | None, limit: int, o
 
 async def get_catalog_entry(conn: Connection, table_name: str) -> Row:
     values = {"table_name": table_name, "data_type": None, "limit": 1, "offset": 0}
-    rows = await fetch(conn, "gateway_catalog", values)
-    if not rows:
+    row = await fetch_one(conn, "gateway_catalog", values)
+    if row is None:
         raise UnknownLayer(f"no published layer has the table {table_name[:256]!r}")
-    return rows[0]
+    return row

@@ -1,12 +1,12 @@
 """What the gateway reads for operators, from its views. There is nothing here that writes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dagmaster.errors import UnknownJob
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch
+from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
@@ -27,26 +27,16 @@ async def list_jobs(
     conn: Connection, where: JobFilter, *, orphan_seconds: float, limit: int, offset: int = 0
 ) -> list[Row]:
     """The newest first."""
-    values = {
-        "status": where.status,
-        "only_live": where.only_live,
-        "workflow_id": where.workflow_id,
-        "correlation_id": where.correlation_id,
-        "idempotency_key": where.idempotency_key,
-        "only_orphans": where.only_orphans,
-        "orphan_seconds": orphan_seconds,
-        "limit": limit,
-        "offset": offset,
-    }
+    values = {**asdict(where), "orphan_seconds": orphan_seconds, "limit": limit, "offset": offset}
     return await fetch(conn, "gateway_jobs", values)
 
 
 async def get_job(conn: Connection, job_id: int, *, orphan_seconds: float) -> Row:
     values = {"job_id": job_id, "orphan_seconds": orphan_seconds, "max_result_bytes": MAX_RESULT_BYTES}
-    rows = await fetch(conn, "gateway_job", values)
-    if not rows:
+    row = await fetch_one(conn, "gateway_job", values)
+    if row is None:
         raise UnknownJob(f"there is no job {job_id}")
-    return rows[0]
+    return row
 
 
 async def list_nodes(conn: Connection, job_ids: Sequence[int], *, limit: int, offset: int = 0) -> list[Row]:

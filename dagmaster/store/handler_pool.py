@@ -1,12 +1,16 @@
-"""Connections that a worker lends to its handlers: opened when one asks, and so nothing where none does."""
+"""Connections that a worker lends to its handlers, opened on first use."""
 
 import asyncio
 import threading
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from dagmaster.store.connect import Connection as StoreConnection
+from dagmaster.store.connect import opened
 
 APPLICATION = "dagmaster handler"
 SIZE = 4
@@ -27,9 +31,13 @@ class HandlerPool:
         self._sync: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
 
-    def connection(self, timeout: float = 30.0) -> "Lent":
+    def connection(self, timeout: float = 30.0) -> "BorrowedConnection":
         """One connection, for which others wait until it is given back."""
-        return Lent(self, timeout)
+        return BorrowedConnection(self, timeout)
+
+    def store_connection(self) -> AbstractAsyncContextManager[StoreConnection]:
+        """A connection as the functions of this package take it, in a coroutine: autocommit, with rows by name."""
+        return opened(self._dsn, application=APPLICATION)
 
     async def close(self) -> None:
         if self._async is not None:
@@ -55,7 +63,7 @@ class HandlerPool:
             return self._sync
 
 
-class Lent:
+class BorrowedConnection:
     """A connection for one block, in a coroutine or in a thread."""
 
     def __init__(self, pool: HandlerPool, timeout: float) -> None:

@@ -81,18 +81,18 @@ async def view_handlers(
 
 async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:
     """What a worker registers last counts."""
-    rows = encode_rows([_row(one) for one in contracts])
+    rows = encode_rows([_row(contract) for contract in contracts])
     if rows is not None:
         await run(conn, "register_handlers", {"worker_id": worker_id, "contracts": rows})
 
 
-def _row(one: Contract) -> Row:
-    schema = orjson.dumps(one.params) if one.params is not None else None
+def _row(contract: Contract) -> Row:
+    schema = orjson.dumps(contract.params) if contract.params is not None else None
     return {
-        "name": one.name,
-        "queue": one.queue,
-        "timeout_seconds": one.timeout_seconds,
-        "retry": one.retry.model_dump(mode="json") if one.retry is not None else None,
+        "name": contract.name,
+        "queue": contract.queue,
+        "timeout_seconds": contract.timeout_seconds,
+        "retry": contract.retry.model_dump(mode="json") if contract.retry is not None else None,
         "params": orjson.Fragment(schema) if schema and len(schema) <= MAX_SCHEMA_BYTES else None,
-        "documentation": storable(one.documentation)[:MAX_DOCUMENTATION],
+        "documentation": storable(contract.documentation)[:MAX_DOCUMENTATION],
     }

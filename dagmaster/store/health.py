@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one
 
 MANY_DEAD_ROWS = 100_000
 OLD_XID = 1_000_000_000
@@ -45,7 +45,7 @@ async def examine_database(conn: Connection) -> list[Point]:
         _xid_age(server),
         _connections(await connection_use(conn)),
         _partitions(await _row(conn, "partition_health")),
-        _tables(await (await run(conn, "table_health")).fetchall()),
+        _tables(await fetch(conn, "table_health")),
     ]
 
 
@@ -56,8 +56,8 @@ async def health_check(
     orphan_seconds: float = 120.0,
     stuck_seconds: float = 1800.0,
 ) -> dict[str, Any]:
-    """Whether jobs get on: the database answers, somebody is at work, and no task is left lying."""
-    asked = perf_counter()
+    """Whether jobs progress: the database answers, a worker and an orchestrator run, and no task is abandoned."""
+    began = perf_counter()
     values = {
         "worker_lost_seconds": worker_lost_seconds,
         "orphan_seconds": orphan_seconds,
@@ -68,7 +68,7 @@ async def health_check(
     is_well = signs["workers"] and signs["orchestrators"] and not stale
     return {
         "status": "ok" if is_well else "degraded",
-        "database": {"status": "ok", "latency_ms": round((perf_counter() - asked) * 1000, 3), "now": signs["now"]},
+        "database": {"status": "ok", "latency_ms": round((perf_counter() - began) * 1000, 3), "now": signs["now"]},
         "active_workers": signs["workers"],
         "active_orchestrators": signs["orchestrators"],
         "stale_tasks": stale,
@@ -82,7 +82,7 @@ async def connection_use(conn: Connection) -> dict[str, Any]:
 
 
 async def _row(conn: Connection, name: str, **values: Any) -> dict[str, Any]:
-    return await (await run(conn, name, values)).fetchone() or {}
+    return await fetch_one(conn, name, values) or {}
 
 
 def _graded(value: float, warning: float, problem: float) -> State:
@@ -125,8 +125,8 @@ def _transaction(row: Mapping[str, Any]) -> Point:
 def _idle_transaction(row: Mapping[str, Any]) -> Point:
     if not row:
         return Point("idle_in_transaction", State.OK, "Nobody holds a transaction open without using it.")
-    who = row["application_name"] or "somebody"
-    sentence = f"{who} (pid {row['pid']}) holds a transaction open and does nothing; end it with pg_terminate_backend."
+    name = row["application_name"] or "somebody"
+    sentence = f"{name} (pid {row['pid']}) holds a transaction open and does nothing; end it with pg_terminate_backend."
     return Point("idle_in_transaction", _graded(row["seconds"], 60, 600), sentence, row)
 
 
@@ -177,8 +177,8 @@ def _partitions(row: Mapping[str, Any]) -> Point:
 def _tables(rows: list[dict[str, Any]]) -> Point:
     dead = [row["name"] for row in rows if row["dead_rows"] > max(MANY_DEAD_ROWS, row["live_rows"] / 5)]
     data = {row["name"]: {name: row[name] for name in row if name != "name"} for row in rows}
-    spell_size = sum(row["bytes"] for row in rows) / 1024**2
+    megabytes = sum(row["bytes"] for row in rows) / 1024**2
     if dead:
         sentence = f"Many dead rows in {', '.join(dead)}: vacuum does not keep up, or a transaction holds it back."
         return Point("tables", State.WARNING, sentence, data)
-    return Point("tables", State.OK, f"The tables take {spell_size:,.0f} MB, and vacuum keeps up.", data)
+    return Point("tables", State.OK, f"The tables take {megabytes:,.0f} MB, and vacuum keeps up.", data)

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, abc, pq
@@ -12,6 +12,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.rows import DictRow
 
 Waited = TypeVar("Waited")
+Hear = Callable[[str, str], None]
 
 _CANCEL_SECONDS = 5.0
 _INTERVAL_SECONDS = 0.1
@@ -44,13 +45,29 @@ class HotConnection(AsyncConnection[DictRow]):
         self._numbers = itertools.count()
         self._answer: _Answer | None = None
         self._watched: int | None = None
+        self._channel = ""
+        self._hear: Hear | None = None
+
+    async def listen(self, channel: LiteralString, hear: Hear) -> None:
+        """Call `hear` with the channel and the payload of each notification, as soon as it comes.
+
+        It is also called, with no payload, when the connection is lost: whoever waits for notifications then looks.
+        """
+        await self.execute(f"LISTEN {channel}")
+        self._channel, self._hear = channel, hear
+        self.add_notify_handler(lambda notification: hear(notification.channel, notification.payload))
+        self._watch()
+        self._pass_on()
 
     async def wait(
         self, gen: abc.PQGen[Waited], interval: float = _INTERVAL_SECONDS, timeout: float | None = None
     ) -> Waited:
         """The driver's own way registers the same socket."""
         self._unwatch()
-        return await super().wait(gen, interval, timeout)
+        try:
+            return await super().wait(gen, interval, timeout)
+        finally:
+            self._watch_again()
 
     async def close(self) -> None:
         self._unwatch()
@@ -65,6 +82,7 @@ class HotConnection(AsyncConnection[DictRow]):
                 [result, *_] = await self._results()
             except psycopg.Error:
                 self._unwatch()
+                self._watch_again()
                 raise
         return _rows(prepared, result)
 
@@ -74,17 +92,18 @@ class HotConnection(AsyncConnection[DictRow]):
             prepared = [self._statements.get(text) or await self._prepare(text) for text, _ in statements]
             self.pgconn.enter_pipeline_mode()
             try:
-                for one, (_, values) in zip(prepared, statements, strict=True):
-                    self._send(one, values)
+                for statement, (_, values) in zip(prepared, statements, strict=True):
+                    self._send(statement, values)
                 self.pgconn.pipeline_sync()
                 results = await self._results()
             except psycopg.Error:
                 self._unwatch()
+                self._watch_again()
                 raise
             finally:
                 if self.pgconn.status == pq.ConnStatus.OK:
                     self.pgconn.exit_pipeline_mode()
-        return [_rows(one, result) for one, result in zip(prepared, results, strict=False)]
+        return [_rows(statement, result) for statement, result in zip(prepared, results, strict=False)]
 
     def forget_prepared(self) -> None:
         """Prepare every statement again when it is run next: the schema has changed."""
@@ -114,6 +133,8 @@ class HotConnection(AsyncConnection[DictRow]):
             raise
         finally:
             self._answer = None
+            if self._watched is None:  # A notification came between the answer and who awaited it.
+                self._watch_again()
 
     def _watch(self) -> None:
         if self._watched is None:
@@ -126,12 +147,38 @@ class HotConnection(AsyncConnection[DictRow]):
             asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = None
 
+    def _watch_again(self) -> None:
+        """Where notifications may come at any time."""
+        if self._hear is not None and self.pgconn.status == pq.ConnStatus.OK:
+            self._watch()
+            self._pass_on()
+
     def _read(self) -> None:
-        """What comes while nobody waits for it is left to who waits next."""
+        """What comes between two statements are notifications. An answer that nobody awaits at the moment is left on
+        the socket: whoever awaits it next is woken by it.
+        """
         if self._answer is not None and self._answer.is_awaited:
             self._answer.read()
+        elif self._answer is None and self._hear is not None:
+            self._take_in()
         else:
             self._unwatch()
+            return
+        self._pass_on()
+
+    def _take_in(self) -> None:
+        assert self._hear is not None
+        try:
+            self.pgconn.consume_input()
+        except psycopg.Error:
+            self._unwatch()
+            self._hear(self._channel, "")
+
+    def _pass_on(self) -> None:
+        if self._hear is None:
+            return
+        while (notification := self.pgconn.notifies()) is not None:
+            self._hear(notification.relname.decode(), notification.extra.decode())
 
     async def _cancel(self, answer: "_Answer") -> None:
         """End the statement, so that the connection can be used again; else close the connection."""

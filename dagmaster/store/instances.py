@@ -1,9 +1,9 @@
-"""Orchestrators and workers as rows that beat: who is alive, who is gone, and what becomes of what they held."""
+"""The heartbeat rows of orchestrators and workers: registration, liveness, and takeover of what lost ones held."""
 
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import orjson
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def host_key() -> str:
 
 
 async def register_orchestrator(conn: Connection, me: Instance) -> None:
-    await run(conn, "register_orchestrator", _identity(me))
+    await run(conn, "register_orchestrator", asdict(me))
 
 
 async def beat_orchestrator(
@@ -79,13 +79,13 @@ async def register_worker(
     handlers: Collection[str] | None = None,
 ) -> None:
     """It gets tasks of these queues for these handlers; None stands for all."""
-    known = sorted(handlers) if handlers is not None else None
-    values = {"queues": list(queues), "concurrency": concurrency, "handlers": known}
-    await run(conn, "register_worker", _identity(me) | values)
+    names = sorted(handlers) if handlers is not None else None
+    values = {"queues": list(queues), "concurrency": concurrency, "handlers": names}
+    await run(conn, "register_worker", asdict(me) | values)
 
 
 async def beat_worker(conn: Connection, worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> datetime | None:
-    """None when the worker was given up: its tasks are somebody else's now."""
+    """None when the worker was declared lost: its tasks belong to others now."""
     return await _now(conn, "beat_worker", _counted(worker_id, heartbeat))
 
 
@@ -93,27 +93,26 @@ async def stop_worker(conn: Connection, worker_id: WorkerId, heartbeat: Mapping[
     await run(conn, "stop_worker", _counted(worker_id, heartbeat))
 
 
-async def want_worker(conn: Connection, worker_id: WorkerId, wanted: str) -> bool:
+async def set_desired_state(conn: Connection, worker_id: WorkerId, wanted: str) -> bool:
     """Ask a worker to run, drain or stop; it sees so within a second. False when it is not there."""
-    cursor = await run(conn, "want_worker", {"worker_id": worker_id, "wanted": wanted})
-    return await cursor.fetchone() is not None
+    return bool(await fetch(conn, "set_desired_state", {"worker_id": worker_id, "wanted": wanted}))
 
 
-async def bury_dead(conn: Connection, key: str) -> list[str]:
-    """Instances of this machine whose process no longer exists need no threshold: they are gone."""
+async def mark_dead_lost(conn: Connection, key: str) -> list[str]:
+    """Mark instances of this machine whose process no longer exists, without waiting for the threshold."""
     rows = await fetch(conn, "living_instances", {"host_key": key})
     dead = [row["instance_id"] for row in rows if is_gone(row["pid"])]
     if dead:
-        await run(conn, "bury_instances", {"instance_ids": dead})
+        await run(conn, "mark_instances_lost", {"instance_ids": dead})
     return dead
 
 
 async def rescue_tasks(
     conn: Connection, *, lost_after_seconds: float, may_judge: Callable[[], bool] = lambda: True
 ) -> int:
-    """Give up workers that no longer beat, and take their tasks from them; the owners are told.
+    """Declare workers without heartbeat lost, take their tasks from them, and tell the owners.
 
-    `may_judge` is asked between the look and the verdict: the look itself may have taken too long.
+    `may_judge` is called between the read and the verdict: the read itself may have taken too long.
     """
     silent = await fetch(conn, "silent_workers", {"lost_after_seconds": lost_after_seconds})
     if may_judge() and silent:
@@ -128,14 +127,14 @@ async def forget_instances(conn: Connection, *, days: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether this process of this machine has ended for certain. Of what cannot be seen the lease decides: another
-    user's processes may be hidden in /proc, but whether there is such a number can always be asked.
+    """Whether this process of this machine has certainly ended. If that is unknown the lease decides: another user's
+    processes may be hidden in /proc, but whether a pid exists can always be asked.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # It is there, and somebody else's.
+    except OSError:  # It exists, and belongs to another user.
         pass
     return _is_zombie(pid)
 
@@ -149,10 +148,6 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
-def _identity(me: Instance) -> dict[str, Any]:
-    return {"instance_id": me.instance_id, "hostname": me.hostname, "pid": me.pid, "host_key": me.host_key}
-
-
 def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "instance_id": worker_id,
@@ -163,5 +158,5 @@ def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> dict[str, Any
 
 
 async def _now(conn: Connection, name: str, values: Mapping[str, Any]) -> datetime | None:
-    rows = await fetch(conn, name, values)
-    return rows[0]["now"] if rows else None
+    row = await fetch_one(conn, name, values)
+    return row["now"] if row else None

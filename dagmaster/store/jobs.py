@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -10,29 +10,29 @@ import orjson
 
 from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
 from dagmaster.ids import JobId
-from dagmaster.model.returned import returned_value
+from dagmaster.model.return_values import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.nodes import MAX_SHOWN_BYTES
 from dagmaster.store.patterns import literal
-from dagmaster.store.statements import fetch, fetch_as, run
+from dagmaster.store.statements import fetch, fetch_as, fetch_one
 
 Row = dict[str, Any]
 
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
 
 
-async def get_job(conn: Connection, job_id: JobId) -> dict[str, Any]:
-    row = await (await run(conn, "show_job", {"job_id": job_id})).fetchone()
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row
+async def get_job(conn: Connection, job_id: JobId) -> Row:
+    return _known(await fetch_one(conn, "show_job", {"job_id": job_id}), job_id)
 
 
-async def get_job_head(conn: Connection, job_id: JobId) -> dict[str, Any]:
+async def get_job_head(conn: Connection, job_id: JobId) -> Row:
     """Without its inputs and its result, which may be large."""
-    row = await (await run(conn, "show_job_head", {"job_id": job_id})).fetchone()
+    return _known(await fetch_one(conn, "show_job_head", {"job_id": job_id}), job_id)
+
+
+def _known(row: Row | None, job_id: JobId) -> Row:
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
     return row
@@ -40,7 +40,7 @@ async def get_job_head(conn: Connection, job_id: JobId) -> dict[str, Any]:
 
 async def get_whole_job(
     conn: Connection, job_id: JobId, *, with_children: bool = False, limit: int = 5000, offset: int = 0
-) -> dict[str, Any]:
+) -> Row:
     """The job with a page of its `nodes`, in one round trip: this is what clients poll.
 
     `input_params` and `result_data` are JSON. Outputs that are large, each or together, are left out.
@@ -55,18 +55,14 @@ async def get_whole_job(
         "inline_bytes": INLINE_BYTES,
         "max_bytes": MAX_SHOWN_BYTES,
     }
-    cursor = await run(conn, "show_whole_job", values)
-    row = await cursor.fetchone()
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row
+    return _known(await fetch_one(conn, "show_whole_job", values), job_id)
 
 
 async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:
     """What the workflow function of a completed job has returned; None if there is no such value."""
     if job["status"] != JobStatus.COMPLETED:
         return None
-    row = await (await run(conn, "returned_by", {"workflow_hash": job["workflow_hash"]})).fetchone()
+    row = await fetch_one(conn, "returned_by", {"workflow_hash": job["workflow_hash"]})
     returns = row["returns"] if row else None
     if isinstance(returns, bytes):  # Some connections leave JSON as it is.
         returns = orjson.loads(returns)
@@ -144,17 +140,10 @@ async def list_jobs(
     """The newest first."""
     where = where or JobFilter()
     values = {
+        **asdict(where),
         "statuses": list(where.statuses) or None,
         "is_live": where.is_live,
-        "workflow_id": where.workflow_id,
-        "submitted_by": where.submitted_by,
-        "correlation_id": where.correlation_id,
-        "schedule_id": where.schedule_id,
         "job_ids": await find_job_ids(conn, where.id_prefix, limit=limit + offset) if where.id_prefix else None,
-        "since": where.since,
-        "until": where.until,
-        "ended_since": where.ended_since,
-        "text": where.text,
         "pattern": literal(where.text) if where.text else None,
         "limit": limit,
         "offset": offset,
@@ -171,13 +160,8 @@ async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[Job
     return [row["job_id"] for row in await fetch(conn, "find_job_ids", {"lows": lows, "highs": highs, "limit": limit})]
 
 
-async def job_status(conn: Connection, job_ids: Sequence[JobId]) -> list[dict[str, Any]]:
+async def job_status(conn: Connection, job_ids: Sequence[JobId]) -> list[Row]:
     return await fetch(conn, "job_status", {"job_ids": list(job_ids)})
-
-
-async def count_live_jobs(conn: Connection) -> int:
-    [row] = await fetch(conn, "count_live_jobs")
-    return int(row["jobs"])
 
 
 async def child_jobs(conn: Connection, job_id: JobId, *, limit: int) -> list[Row]:

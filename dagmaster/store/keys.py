@@ -1,10 +1,10 @@
-"""API keys: made, shown once, known only by their hash, revoked."""
+"""API keys: created, shown once, stored as a hash, revoked."""
 
 import hmac
 import re
 from base64 import b32encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from hashlib import sha256
 from secrets import token_bytes, token_urlsafe
@@ -16,7 +16,7 @@ from dagmaster.errors import Conflict, Invalid, UnknownKey
 from dagmaster.model.access import PLATFORM_ROLES, Role
 from dagmaster.store.connect import Connection
 from dagmaster.store.platforms import get_platform
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 MAX_NAME_LENGTH: Final = 128
 ID_LENGTH: Final = 12
@@ -108,7 +108,7 @@ async def find_key(conn: Connection, text: str) -> Key | None:
     if fingerprint is None:
         return None
     key_id, key_hash = fingerprint
-    row = await (await run(conn, "find_key", {"key_id": key_id})).fetchone()
+    row = await fetch_one(conn, "find_key", {"key_id": key_id})
     if row is None or not hmac.compare_digest(row["key_hash"], key_hash):
         return None
     return await _used(conn, row)
@@ -122,7 +122,7 @@ def fingerprint_of(text: str) -> tuple[str, str] | None:
 
 async def find_key_by_id(conn: Connection, key_id: str) -> Key | None:
     """For who has shown the key before; None when it is revoked or expired since."""
-    row = await (await run(conn, "find_key", {"key_id": key_id})).fetchone()
+    row = await fetch_one(conn, "find_key", {"key_id": key_id})
     return await _used(conn, row) if row else None
 
 
@@ -134,21 +134,21 @@ async def _used(conn: Connection, row: Mapping[str, Any]) -> Key:
 
 async def list_keys(conn: Connection) -> list[Key]:
     """All of them, oldest first, those too that were revoked."""
-    return [_key(row) for row in await (await run(conn, "list_keys")).fetchall()]
+    return [_key(row) for row in await fetch(conn, "list_keys")]
 
 
 async def revoke_key(conn: Connection, key_or_name: str, *, actor: str, source_app: str = "cli") -> Key:
     values = {"key_or_name": key_or_name, "actor": actor, "source_app": source_app}
-    row = await (await run(conn, "revoke_key", values)).fetchone()
+    row = await fetch_one(conn, "revoke_key", values)
     if row is None:
         raise UnknownKey(f"no key in use has the id or name {key_or_name!r}; `dagmaster keys list` shows them")
     return _key(row)
 
 
 async def any_keys(conn: Connection) -> bool:
-    """Whether there is a key that was not revoked. One that has expired counts: the door must not open by itself."""
-    row = await (await run(conn, "any_keys")).fetchone()
-    return bool(row and row["is_there"])
+    """Whether there is a key that was not revoked. An expired one counts: access must not open by itself."""
+    [row] = await fetch(conn, "any_keys")
+    return bool(row["is_there"])
 
 
 def _hash(text: str) -> str:
@@ -157,14 +157,5 @@ def _hash(text: str) -> str:
 
 
 def _key(row: Mapping[str, Any]) -> Key:
-    return Key(
-        key_id=row["key_id"],
-        name=row["name"],
-        role=Role(row["role"]),
-        platform_id=row["platform_id"],
-        created_at=row["created_at"],
-        created_by=row["created_by"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
-        last_used_at=row["last_used_at"],
-    )
+    columns = {field.name: row[field.name] for field in fields(Key)}
+    return Key(**columns | {"role": Role(row["role"])})

@@ -8,7 +8,7 @@ import orjson
 
 from dagmaster.errors import Conflict, Invalid, UnknownLayer
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, fetch_as
+from dagmaster.store.statements import fetch, fetch_as, fetch_one_as
 
 MAX_TABLE_NAME: Final = 256
 
@@ -49,10 +49,10 @@ async def list_catalog(
 
 async def get_catalog_entry(conn: Connection, table_name: str, *, platform_id: str | None = None) -> CatalogRow:
     values = {"table_name": table_name, "platform_id": platform_id, "limit": 1, "offset": 0}
-    rows = await fetch_as(conn, CatalogRow, "list_catalog", values)
-    if not rows:
+    row = await fetch_one_as(conn, CatalogRow, "list_catalog", values)
+    if row is None:
         raise UnknownLayer(f"no published layer has the table {table_name[:80]!r}")
-    return rows[0]
+    return row
 
 
 async def put_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> bool:

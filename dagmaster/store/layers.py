@@ -9,13 +9,20 @@ import orjson
 from dagmaster.errors import UnknownLayer
 from dagmaster.store.connect import Connection
 from dagmaster.store.layer_catalog import ShownLayer
-from dagmaster.store.statements import fetch, fetch_as, run
+from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
 BATCH: Final = 500
 STALE_AT_ONCE: Final = 20
 # How long the external database has to confirm a layer, and how long a layer that failed is left alone.
 PATIENCE_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 300.0
+ANY_LAYER: Final = {
+    "asset_id": None,
+    "platform_id": None,
+    "is_published": None,
+    "include_deleted": False,
+    "offset": 0,
+}
 
 
 class LayerRow(ShownLayer):
@@ -39,17 +46,14 @@ async def list_layers(
     offset: int = 0,
 ) -> list[LayerRow]:
     """In the order in which maps list them."""
-    where = {"platform_id": platform_id, "is_published": is_published, "limit": limit, "offset": offset}
-    return await fetch_as(conn, LayerRow, "list_layers", {"asset_id": None, "include_deleted": False, **where})
+    values = {**ANY_LAYER, "platform_id": platform_id, "is_published": is_published, "limit": limit, "offset": offset}
+    return await fetch_as(conn, LayerRow, "list_layers", values)
 
 
 async def find_layer(conn: Connection, asset_id: str) -> LayerRow | None:
     """Also of an asset that is deleted."""
-    where = {"asset_id": asset_id, "include_deleted": True, "limit": 1}
-    rows = await fetch_as(
-        conn, LayerRow, "list_layers", {"platform_id": None, "is_published": None, "offset": 0, **where}
-    )
-    return rows[0] if rows else None
+    values = {**ANY_LAYER, "asset_id": asset_id, "include_deleted": True, "limit": 1}
+    return await fetch_one_as(conn, LayerRow, "list_layers", values)
 
 
 async def get_layer(conn: Connection, asset_id: str) -> LayerRow:

@@ -93,8 +93,9 @@ def encode(job_id: JobId, message: Mailed) -> MailRow:
             return {"job_id": job_id, "kind": "pause", "data": {"actor": actor, "reason": reason}}
         case Resume(actor):
             return {"job_id": job_id, "kind": "resume", "data": {"actor": actor}}
-        case ManualRetry(node_id, actor):
-            return {"job_id": job_id, "kind": "retry", "node_id": node_id, "data": {"actor": actor}}
+        case ManualRetry(node_id, actor, only):
+            selection = {} if only is None else {"only": sorted(only)}
+            return {"job_id": job_id, "kind": "retry", "node_id": node_id, "data": {"actor": actor, **selection}}
         case _:
             assert_never(message)
 
@@ -133,14 +134,14 @@ def _row_of_task(job_id: JobId, message: Report | TaskCheckpoint) -> MailRow:
 
 
 def _data_of_failure(message: TaskFailed) -> dict[str, Any]:
-    told = {
+    data = {
         "permanent": message.permanent or None,
         "retry_after_seconds": message.retry_after_seconds,
         "error_types": message.error_types or None,
         "details": message.details or None,
         "timed_out": message.timed_out or None,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in data.items() if value is not None}
 
 
 def _json(value: Value | None) -> orjson.Fragment | None:
@@ -179,7 +180,9 @@ def decode(row: Row) -> Message | None:
         case "resume":
             return Resume(_text(data.get("actor")))
         case "retry":
-            return ManualRetry(row["node_id"], _text(data.get("actor")))
+            only = data.get("only")
+            selected = frozenset(map(str, only)) if isinstance(only, list) else None
+            return ManualRetry(row["node_id"], _text(data.get("actor")), selected)
         case "signal":
             return SignalSent(str(data.get("name")), data.get("data"), row["created_at"], _text(data.get("actor")))
         case "added" if row["node_id"] is None:
@@ -231,14 +234,14 @@ def _added(row: Row, data: dict[str, Any]) -> Message | None:
     """An attempt that adds what cannot be read has failed for good; the API reads it before it lets it in."""
     node, task, worker, at = row["node_id"], row["task_id"], row["worker_id"], row["created_at"]
     try:
-        given = read_slice(row["output"] or b"null")
+        added = read_slice(row["output"] or b"null")
     except Invalid as error:
         if node is None:
             return None
         message = f"what it added is refused: {error}"
         return TaskFailed(node, task, worker, at, message, permanent=True, error_types=REFUSED)
     return TasksAdded(
-        node, task, worker, at, given.nodes, given.groups, given.dependencies, actor=_text(data.get("actor"))
+        node, task, worker, at, added.nodes, added.groups, added.dependencies, actor=_text(data.get("actor"))
     )
 
 
@@ -254,11 +257,11 @@ def _text(value: object) -> str | None:
 
 
 def _details(data: dict[str, Any]) -> dict[str, Any] | None:
-    given = data.get("details")
-    if not isinstance(given, dict):
+    details = data.get("details")
+    if not isinstance(details, dict):
         return None
-    return {key: given[key] for key, kinds in DETAILS.items() if type(given.get(key)) in kinds}
+    return {key: details[key] for key, kinds in DETAILS.items() if type(details.get(key)) in kinds}
 
 
 def _names(value: object) -> tuple[str, ...]:
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()

@@ -18,7 +18,8 @@ MAX_BYTES = 16 * 1024 * 1024
 class Mail(NamedTuple):
     """`job` is the row of a job that is new to its owner. `stored_bytes` is the size of a value that was not read.
 
-    `message` is None for a kind that this version does not know; it is closed all the same.
+    `message` is None for a kind that this version does not know; it is closed all the same. `payload` is that of the
+    notification that brought it.
     """
 
     mail_id: int
@@ -26,6 +27,7 @@ class Mail(NamedTuple):
     message: Message | None
     job: Mapping[str, Any] | None = None
     stored_bytes: int = 0
+    payload: str | None = None
 
 
 class Arrived(list[Mail]):
@@ -75,15 +77,13 @@ async def jobs_with_mail(conn: Connection, job_ids: Collection[JobId], apart_fro
 
 async def _fill_in(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
     added = {row["mail_id"]: row for row in rows if row["kind"] == SLICE}
-    cursor = await run(conn, "read_slices", {"mail_ids": list(added)})
-    for found in await cursor.fetchall():
-        added[found["mail_id"]]["output"] = found["output"]
+    for row in await fetch(conn, "read_slices", {"mail_ids": list(added)}):
+        added[row["mail_id"]]["output"] = row["output"]
 
 
 async def close_late_mail(conn: Connection, limit: int = 1000) -> int:
-    cursor = await run(conn, "close_late_mail", {"limit": limit})
-    row = await cursor.fetchone()
-    return row["closed"] if row else 0
+    [row] = await fetch(conn, "close_late_mail", {"limit": limit})
+    return int(row["closed"])
 
 
 async def add_mail(conn: Connection, rows: Sequence[MailRow]) -> None:

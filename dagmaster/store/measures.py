@@ -9,7 +9,7 @@ from dagmaster.store.health import connection_use
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues
 from dagmaster.store.schedules import schedule_counts
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one
 from dagmaster.store.workers import list_workers
 
 MAX_DAYS = 90
@@ -25,16 +25,16 @@ Rows = list[dict[str, Any]]
 async def workflow_measures(conn: Connection, workflow_id: str | None = None, days: int = 7) -> Rows:
     """`success_rate` is of the jobs that completed or failed, None when there is none; durations of those completed."""
     _check("days", days, MAX_DAYS)
-    cursor = await run(conn, "workflow_measures", {"workflow_id": workflow_id, "days": days})
+    rows = await fetch(conn, "workflow_measures", {"workflow_id": workflow_id, "days": days})
     until = datetime.now(UTC)
     period = {"days": days, "from": until - timedelta(days=days), "to": until}
-    return [row | {"period": period} for row in await cursor.fetchall()]
+    return [row | {"period": period} for row in rows]
 
 
 async def node_measures(conn: Connection, workflow_id: str, days: int = 7) -> Rows:
     """A fan-out stands for its children. `executions` counts nodes, however often each was tried."""
     _check("days", days, MAX_DAYS)
-    return await (await run(conn, "node_measures", {"workflow_id": workflow_id, "days": days})).fetchall()
+    return await fetch(conn, "node_measures", {"workflow_id": workflow_id, "days": days})
 
 
 async def failure_measures(conn: Connection, workflow_id: str | None = None, days: int = 7, limit: int = 20) -> Rows:
@@ -42,11 +42,11 @@ async def failure_measures(conn: Connection, workflow_id: str | None = None, day
     _check("days", days, MAX_DAYS)
     _check("limit", limit, MAX_CAUSES)
     values = {"workflow_id": workflow_id, "days": days, "limit": limit}
-    return await (await run(conn, "failure_measures", values)).fetchall()
+    return await fetch(conn, "failure_measures", values)
 
 
 async def count_failures(conn: Connection, workflow_id: str | None = None, days: int = 7) -> int:
-    [row] = await (await run(conn, "count_failures", {"workflow_id": workflow_id, "days": days})).fetchall()
+    [row] = await fetch(conn, "count_failures", {"workflow_id": workflow_id, "days": days})
     return int(row["total"])
 
 
@@ -54,7 +54,7 @@ async def throughput(conn: Connection, hours: int = 24, bucket_minutes: int = 60
     """One row for each bucket, oldest first; the last one is not over yet."""
     _check("hours", hours, MAX_HOURS)
     _check("bucket_minutes", bucket_minutes, MAX_BUCKET_MINUTES)
-    return await (await run(conn, "throughput", {"hours": hours, "bucket_minutes": bucket_minutes})).fetchall()
+    return await fetch(conn, "throughput", {"hours": hours, "bucket_minutes": bucket_minutes})
 
 
 async def fleet_measures(conn: Connection) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def fleet_measures(conn: Connection) -> dict[str, Any]:
         "orchestrators": await list_orchestrators(conn, omitted_stats=LONG_STATS),
         "workers": await list_workers(conn, status="active"),
         "queues": await list_queues(conn),
-        "callbacks": await (await run(conn, "callback_counts")).fetchone(),
+        "callbacks": await fetch_one(conn, "callback_counts"),
         "connections": await connection_use(conn),
         "schedules": await schedule_counts(conn),
     }

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.ids import JobId, NodeId
-from dagmaster.model.added import OUTSIDE
+from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.outcome import Children, children_of, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch
 
 Row = dict[str, Any]
 
@@ -39,13 +39,13 @@ class NodeCounts:
 
     async def of(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[JobId, NodesOfJob]:
         """By job; `jobs` are rows with `job_id` and `completed_at`."""
-        found = {job["job_id"]: self._ended.get((job["job_id"], job["completed_at"])) for job in jobs}
-        unknown = [job_id for job_id, nodes in found.items() if nodes is None]
+        known = {job["job_id"]: self._ended.get((job["job_id"], job["completed_at"])) for job in jobs}
+        unknown = [job_id for job_id, nodes in known.items() if nodes is None]
         counted = await nodes_of_jobs(conn, unknown) if unknown else {}
         for job in jobs:
             if job["job_id"] in counted and job["completed_at"] is not None:
                 self._remember((job["job_id"], job["completed_at"]), counted[job["job_id"]])
-        return {job_id: counted[job_id] if nodes is None else nodes for job_id, nodes in found.items()}
+        return {job_id: counted[job_id] if nodes is None else nodes for job_id, nodes in known.items()}
 
     async def tolerated(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[JobId, int]:
         """How many nodes have failed in jobs that completed all the same; `jobs` also with `status`."""
@@ -72,9 +72,9 @@ async def nodes_of_jobs(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobI
             parents.setdefault((row["job_id"], row["parent_node_id"]), []).append(row)
     children: dict[JobId, dict[str, Children]] = {job_id: {} for job_id in job_ids}
     for (job_id, node_id), rows in parents.items():
-        found = children[job_id][node_id] = children_of_rows(rows)
+        of_node = children[job_id][node_id] = children_of_rows(rows)
         _add(counts[job_id], rows[0]["parent_status"], -1)
-        _add(counts[job_id], outcome_of(rows[0]["parent_status"], found).bucket, 1)
+        _add(counts[job_id], outcome_of(rows[0]["parent_status"], of_node).bucket, 1)
     return {job_id: NodesOfJob(counts[job_id], children[job_id]) for job_id in job_ids}
 
 
@@ -90,8 +90,8 @@ def _add(counts: dict[str, int], status: str, number: int) -> None:
 
 
 async def has_more_nodes(conn: Connection, job_id: JobId, than: int) -> bool:
-    row = await (await run(conn, "has_more_nodes", {"job_id": job_id, "than": than})).fetchone()
-    return row is not None and bool(row["has_more"])
+    [row] = await fetch(conn, "has_more_nodes", {"job_id": job_id, "than": than})
+    return bool(row["has_more"])
 
 
 async def count_folded(conn: Connection, job_id: JobId) -> list[Row]:
@@ -105,10 +105,10 @@ async def count_children(conn: Connection, job_id: JobId, node_id: NodeId) -> li
 
 async def count_outside(conn: Connection, job_id: JobId) -> dict[str, dict[str, int]]:
     """Counts by status of what the nodes that were added from outside have added themselves."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for row in await fetch(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
-        found.setdefault(row["node_id"], {})[row["status"]] = row["nodes"]
-    return found
+        counts.setdefault(row["node_id"], {})[row["status"]] = row["nodes"]
+    return counts
 
 
 async def fan_out_times(conn: Connection, job_id: JobId, node_ids: Sequence[str]) -> dict[str, Row]:
@@ -120,7 +120,7 @@ async def fan_out_times(conn: Connection, job_id: JobId, node_ids: Sequence[str]
 async def fan_out_density(
     conn: Connection, job_id: JobId, node_id: NodeId, since: datetime, until: datetime, *, parts: int
 ) -> list[Row]:
-    """Part 1 is the first, 0 lies before the time and `parts + 1` behind it."""
+    """Part 1 is the first, 0 lies before the time and `parts + 1` after it."""
     values = {
         "job_id": job_id,
         "node_id": node_id,

@@ -1,7 +1,7 @@
 """Read nodes: one, those of a job, and those of all jobs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -12,9 +12,9 @@ from dagmaster.model.states import NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.patterns import literal
-from dagmaster.store.statements import fetch_as
+from dagmaster.store.statements import fetch_as, fetch_one_as
 
-Found = TypeVar("Found")
+Node = TypeVar("Node")
 
 # Of the outputs in one answer, together.
 MAX_SHOWN_BYTES = 1024 * 1024
@@ -168,7 +168,7 @@ class NodeSearch:
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """`parent` is a node of which all that has come of it is wanted; without one, the job's own nodes are.
+    """With `parent`, the nodes that come from this one; without, the job's own nodes.
 
     Nodes that have not begun come as in `order`. `outcomes` are of the nodes whose children make them other than their
     own status.
@@ -186,15 +186,13 @@ class NodeFilter:
         return self.parent is None and self.status == Outcome.FAILED
 
 
-async def search_nodes(conn: Connection, wanted: NodeSearch, *, limit: int, offset: int = 0) -> list[ListedNode]:
+async def search_nodes(conn: Connection, where: NodeSearch, *, limit: int, offset: int = 0) -> list[ListedNode]:
     """Of the newest jobs that fit, those of the newest first."""
     values = {
-        "statuses": list(wanted.statuses) or None,
-        "is_open": wanted.is_open,
-        "workflow_id": wanted.workflow_id,
-        "since": wanted.since,
-        "text": wanted.text,
-        "pattern": literal(wanted.text) if wanted.text else None,
+        **asdict(where),
+        "statuses": list(where.statuses) or None,
+        "is_open": where.is_open,
+        "pattern": literal(where.text) if where.text else None,
         "jobs": NEWEST_JOBS,
         "limit": limit,
         "offset": offset,
@@ -252,17 +250,17 @@ async def list_job_nodes(
 
 
 async def find_nodes(
-    conn: Connection, job_id: JobId, wanted: NodeFilter, *, limit: int, offset: int = 0
+    conn: Connection, job_id: JobId, where: NodeFilter, *, limit: int, offset: int = 0
 ) -> list[PagedNode]:
     values = {
         "job_id": job_id,
-        "parent": wanted.parent,
-        "is_everywhere": wanted.is_everywhere,
-        "status": wanted.status,
-        "fitting": [name for name, outcome in wanted.outcomes.items() if outcome == wanted.status],
-        "other": list(wanted.outcomes),
-        "pattern": literal(wanted.text) if wanted.text else None,
-        "order": list(wanted.order),
+        "parent": where.parent,
+        "is_everywhere": where.is_everywhere,
+        "status": where.status,
+        "fitting": [name for name, outcome in where.outcomes.items() if outcome == where.status],
+        "other": list(where.outcomes),
+        "pattern": literal(where.text) if where.text else None,
+        "order": list(where.order),
         "limit": limit,
         "offset": offset,
     }
@@ -301,34 +299,32 @@ async def grid_nodes(
 
 async def get_node(conn: Connection, job_id: JobId, node_id: NodeId) -> WholeNode:
     """Raises UnknownNode."""
-    rows = await fetch_as(conn, WholeNode, "get_node", {"job_id": job_id, "node_id": node_id})
-    return _only(rows, job_id, node_id)
+    row = await fetch_one_as(conn, WholeNode, "get_node", {"job_id": job_id, "node_id": node_id})
+    return _known(row, job_id, node_id)
 
 
 async def find_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead | None:
-    rows = await fetch_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
-    return rows[0] if rows else None
+    return await fetch_one_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
 
 
 async def get_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead:
     """Raises UnknownNode."""
-    rows = await fetch_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
-    return _only(rows, job_id, node_id)
+    return _known(await find_node_head(conn, job_id, node_id), job_id, node_id)
 
 
 async def get_node_progress(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeProgress:
     """Raises UnknownNode."""
-    rows = await fetch_as(conn, NodeProgress, "get_node_progress", {"job_id": job_id, "node_id": node_id})
-    return _only(rows, job_id, node_id)
+    row = await fetch_one_as(conn, NodeProgress, "get_node_progress", {"job_id": job_id, "node_id": node_id})
+    return _known(row, job_id, node_id)
 
 
-def _only(rows: Sequence[Found], job_id: JobId, node_id: NodeId) -> Found:
-    if not rows:
+def _known(row: Node | None, job_id: JobId, node_id: NodeId) -> Node:
+    if row is None:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return rows[0]
+    return row
 
 
-def _status(given: str | None) -> str | None:
-    if given is not None and given.lower() not in STATUSES:
-        raise Invalid(f"{given!r} is not a status of nodes; there are {', '.join(STATUSES)}")
-    return given.lower() if given else None
+def _status(name: str | None) -> str | None:
+    if name is not None and name.lower() not in STATUSES:
+        raise Invalid(f"{name!r} is not a status of nodes; there are {', '.join(STATUSES)}")
+    return name.lower() if name else None

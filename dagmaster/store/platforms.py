@@ -8,7 +8,7 @@ from dagmaster.errors import Conflict, Invalid, UnknownPlatform
 from dagmaster.model.asset import PLATFORM_ID_PATTERN, Platform
 from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch
+from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
@@ -99,8 +99,7 @@ async def seed_platforms(conn: Connection, *, actor: str | None, source_app: str
 
 
 async def _find_row(conn: Connection, platform_id: str) -> Row | None:
-    rows = await fetch(conn, "list_platforms", {"platform_id": platform_id})
-    return rows[0] if rows else None
+    return await fetch_one(conn, "list_platforms", {"platform_id": platform_id})
 
 
 def _platform(row: Row) -> Platform:

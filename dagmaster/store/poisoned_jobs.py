@@ -1,22 +1,18 @@
 """Jobs that their owner cannot process."""
 
-from typing import Any
-
 import orjson
 
 from dagmaster.ids import JobId
 from dagmaster.store.connect import Connection, storable
-from dagmaster.store.statements import run
-
-Row = dict[str, Any]
+from dagmaster.store.statements import fetch, run
 
 
 async def fail_poisoned(conn: Connection, owner_id: str, job_id: JobId, error: str) -> bool:
     """End a job that cannot be processed; False when it is no longer this owner's."""
-    cursor = await run(conn, "fail_poisoned_job", {"job_id": job_id, "owner_id": owner_id, "error": storable(error)})
-    if await cursor.fetchone() is not None:
+    values = {"job_id": job_id, "owner_id": owner_id, "error": storable(error)}
+    if await fetch(conn, "fail_poisoned_job", values):
         return True
-    await run(conn, "let_go_ended_job", {"job_id": job_id, "owner_id": owner_id, "error": storable(error)})
+    await run(conn, "release_ended_job", values)
     return False
 
 

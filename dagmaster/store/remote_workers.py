@@ -10,12 +10,10 @@ from dagmaster.ids import TaskId, WorkerId
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.mail_codec import MailRow
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerHead, find_worker
 
 HOST_PREFIX = "http-"
-
-Row = dict[str, Any]
 
 
 async def register_remote(
@@ -59,7 +57,7 @@ async def get_remote(conn: Connection, worker_id: WorkerId, key_id: str | None) 
 
 
 def gone(worker_id: WorkerId) -> WorkerGone:
-    return WorkerGone(f"worker {worker_id} has left or was given up; register anew and go on under the new id")
+    return WorkerGone(f"worker {worker_id} has left or was given up; register again and continue under the new id")
 
 
 async def beat_remote(
@@ -68,7 +66,7 @@ async def beat_remote(
     """What is wanted of it. Raises WorkerGone."""
     encoded = orjson.dumps(stats).decode() if stats is not None else None
     values = {"worker_id": worker_id, "completed": completed, "failed": failed, "stats": encoded}
-    row = await (await run(conn, "beat_remote_worker", values)).fetchone()
+    row = await fetch_one(conn, "beat_remote_worker", values)
     if row is None:
         raise gone(worker_id)
     return str(row["wanted"])
@@ -77,14 +75,14 @@ async def beat_remote(
 async def take_reports(conn: Connection, key_id: str | None, reports: Sequence[MailRow]) -> set[str]:
     """Mail them to the owners; the tasks whose attempt was still to be reported."""
     values = {"key_id": key_id, "reports": encode_rows(reports)}
-    return {row["task_id"] for row in await (await run(conn, "take_reports", values)).fetchall()}
+    return {row["task_id"] for row in await fetch(conn, "take_reports", values)}
 
 
 async def leave_remote(conn: Connection, worker_id: WorkerId) -> int:
     """How many tasks it gave back, which costs them no attempt."""
-    return len(await (await run(conn, "leave_remote_worker", {"worker_id": worker_id})).fetchall())
+    return len(await fetch(conn, "leave_remote_worker", {"worker_id": worker_id}))
 
 
 async def own_tasks(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskId], *, seconds: float) -> set[str]:
     values = {"worker_id": worker_id, "task_ids": list(task_ids), "seconds": seconds}
-    return {row["task_id"] for row in await (await run(conn, "own_tasks", values)).fetchall()}
+    return {row["task_id"] for row in await fetch(conn, "own_tasks", values)}

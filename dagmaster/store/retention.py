@@ -1,4 +1,4 @@
-"""Remove finished jobs when they are old enough, a few at a time, while everything goes on."""
+"""Remove finished jobs when they are old enough, in small batches next to the running work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
-import orjson
 import psycopg
 
 from dagmaster.errors import Conflict
 from dagmaster.ids import JobId
+from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 JOBS_AT_ONCE: Final = 100
 ROWS_AT_ONCE: Final = 5000
@@ -69,13 +69,13 @@ Forget = Callable[[Sequence[JobId]], Awaitable[None]]
 
 
 async def read_limits(conn: Connection, days: float | None, workflow_id: str | None = None) -> Limits:
-    rows = await (await run(conn, "own_retentions")).fetchall()
+    rows = await fetch(conn, "own_retentions")
     return Limits(days, {row["workflow_hash"]: row["days"] for row in rows}, workflow_id)
 
 
 async def preview(conn: Connection, limits: Limits) -> list[dict[str, Any]]:
     """What `remove_old` would remove, by workflow."""
-    return await (await run(conn, "preview_removal", limits.values)).fetchall()
+    return await fetch(conn, "preview_removal", limits.values)
 
 
 async def remove_old(
@@ -93,11 +93,11 @@ async def remove_old(
     removed = Removed()
     async with _alone(conn):
         kept_since = await _first_kept_day(conn, limits)
-        async for one in _removals(conn, limits, wants_export=export is not None):
-            await _export(conn, one, export)
+        async for removal in _removals(conn, limits, wants_export=export is not None):
+            await _export(conn, removal, export)
             if forget is not None:
-                await forget(one.job_ids)
-            await _finish(conn, one, kept_since, removed)
+                await forget(removal.job_ids)
+            await _finish(conn, removal, kept_since, removed)
             if on_progress is not None:
                 on_progress(removed)
             await asyncio.sleep(PAUSE_SECONDS)
@@ -108,14 +108,13 @@ async def remove_old(
 
 
 async def note_removal(conn: Connection, removed: Removed, *, actor: str, source_app: str) -> None:
-    data = {"command": "jobs.prune", "actor": actor, **asdict(removed)}
-    await run(conn, "note_removal", {"data": orjson.dumps(data).decode(), "source_app": source_app})
+    await note_command(conn, {"command": "jobs.prune", "actor": actor, **asdict(removed)}, source_app=source_app)
 
 
 @asynccontextmanager
 async def _alone(conn: Connection) -> AsyncIterator[None]:
-    row = await (await run(conn, "lock_retention")).fetchone()
-    if not row or not row["is_mine"]:
+    [row] = await fetch(conn, "lock_retention")
+    if not row["is_mine"]:
         raise Conflict("old jobs are being removed by another process at this moment; try again later")
     await run(conn, "settle_for_removal")
     try:
@@ -132,11 +131,11 @@ async def _alone(conn: Connection) -> AsyncIterator[None]:
 
 async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> AsyncIterator[Removal]:
     """First what was begun and interrupted, then one batch after the other until nothing is old enough."""
-    for left in await (await run(conn, "marked_for_removal")).fetchall():
-        one = Removal(**left)
-        # What somebody wanted to export waits for somebody who can.
-        if wants_export or one.is_exported or not one.wants_export:
-            yield one
+    for row in await fetch(conn, "marked_for_removal"):
+        removal = Removal(**row)
+        # Jobs marked for export wait for a process that exports.
+        if wants_export or removal.is_exported or not removal.wants_export:
+            yield removal
     place = {"after_at": BEGINNING, "after_id": 0}
     while limits.least_days is not None:
         values = {
@@ -147,38 +146,37 @@ async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> 
             "least_days": limits.least_days,
             "wants_export": wants_export,
         }
-        row = await (await run(conn, "mark_for_removal", values)).fetchone()
-        if row is None:
+        marked = await fetch_one(conn, "mark_for_removal", values)
+        if marked is None:
             return
-        one = Removal(**row)
-        place = {"after_at": one.last_created_at, "after_id": one.job_ids[-1]}
-        yield one
+        removal = Removal(**marked)
+        place = {"after_at": removal.last_created_at, "after_id": removal.job_ids[-1]}
+        yield removal
 
 
-async def _export(conn: Connection, one: Removal, export: Export | None) -> None:
-    if export is not None and not one.is_exported:
-        await export(conn, one)
-        await run(conn, "note_export", {"job_ids": list(one.job_ids)})
+async def _export(conn: Connection, removal: Removal, export: Export | None) -> None:
+    if export is not None and not removal.is_exported:
+        await export(conn, removal)
+        await run(conn, "note_export", {"job_ids": list(removal.job_ids)})
 
 
-async def _finish(conn: Connection, one: Removal, kept_since: datetime, removed: Removed) -> None:
-    values = {"job_ids": list(one.job_ids), "kept_since": kept_since, "limit": ROWS_AT_ONCE}
-    if one.size is None or one.size > ROWS_AT_ONCE:
-        await _remove_slices(conn, one, values, removed)
+async def _finish(conn: Connection, removal: Removal, kept_since: datetime, removed: Removed) -> None:
+    values = {"job_ids": list(removal.job_ids), "kept_since": kept_since, "limit": ROWS_AT_ONCE}
+    if removal.size is None or removal.size > ROWS_AT_ONCE:
+        await _remove_slices(conn, values, removed)
     try:
-        row = await (await run(conn, "remove_jobs", values)).fetchone()
+        [row] = await fetch(conn, "remove_jobs", values)
     except psycopg.errors.LockNotAvailable:
         return  # They are marked; the next pass removes them.
-    assert row is not None
     removed.jobs += row["jobs"]
     removed.nodes += row["nodes"]
     removed.results += row["results"]
     removed.events += row["events"]
 
 
-async def _remove_slices(conn: Connection, one: Removal, values: dict[str, Any], removed: Removed) -> None:
+async def _remove_slices(conn: Connection, values: dict[str, Any], removed: Removed) -> None:
     """The rows of large jobs, each slice a transaction of its own. The nodes go last: they show how large it was."""
-    rows = await (await run(conn, "still_marked", values)).fetchall()
+    rows = await fetch(conn, "still_marked", values)
     values = {**values, "job_ids": [row["job_id"] for row in rows]}
     for name in ("remove_some_checkpoints", "remove_some_groups", "remove_some_dependencies"):
         await _repeat(conn, name, values)
@@ -200,7 +198,7 @@ async def _repeat(conn: Connection, name: str, values: Mapping[str, Any]) -> int
 
 
 async def _event_days(conn: Connection) -> list[dict[str, Any]]:
-    return await (await run(conn, "event_days")).fetchall()
+    return await fetch(conn, "event_days")
 
 
 async def _first_kept_day(conn: Connection, limits: Limits) -> datetime:
@@ -215,8 +213,8 @@ async def _first_kept_day(conn: Connection, limits: Limits) -> datetime:
 
 async def _is_kept(conn: Connection, limits: Limits, day: Mapping[str, Any], *, gone_only: bool) -> bool:
     values = {**limits.values, "low": day["low"], "high": day["high"], "gone_only": gone_only}
-    row = await (await run(conn, "day_is_kept", values)).fetchone()
-    return row is None or bool(row["is_kept"])
+    [row] = await fetch(conn, "day_is_kept", values)
+    return bool(row["is_kept"])
 
 
 async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> int:
@@ -237,7 +235,7 @@ async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> 
 
 
 async def _remove_definitions(conn: Connection) -> int:
-    rows = await (await run(conn, "unused_definitions", {"limit": DEFINITIONS_AT_ONCE})).fetchall()
+    rows = await fetch(conn, "unused_definitions", {"limit": DEFINITIONS_AT_ONCE})
     if not rows:
         return 0
     try:

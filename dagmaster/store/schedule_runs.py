@@ -1,4 +1,4 @@
-"""Jobs that schedules start: when they are due, when somebody asks for one, and for times gone by."""
+"""Jobs that schedules start: when they are due, when triggered, and as a backfill."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dagmaster.model.schedule_runs import Due, find_due, inputs_at, show_time
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.schedules import get_schedule, rule_of
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.submission import NewJob, Submitted, submit_many
 
 SUBMITTER = "schedule"
@@ -41,16 +41,17 @@ class Backfilled:
 
 async def claim_due(conn: Connection, seen: Sequence[str]) -> dict[str, Any] | None:
     """A schedule that is due and none of `seen`, locked in the caller's transaction."""
-    return await (await run(conn, "claim_due_schedule", {"seen": list(seen)})).fetchone()
+    return await fetch_one(conn, "claim_due_schedule", {"seen": list(seen)})
 
 
 async def seconds_to_next(conn: Connection) -> float | None:
     """Until the next schedule is due; None when there is none."""
-    row = await (await run(conn, "seconds_to_next_schedule")).fetchone()
-    return row["seconds"] if row else None
+    [row] = await fetch(conn, "seconds_to_next_schedule")
+    seconds: float | None = row["seconds"]
+    return seconds
 
 
-async def fire(conn: Connection, row: Mapping[str, Any], *, threshold_seconds: float) -> Due:
+async def start_due(conn: Connection, row: Mapping[str, Any], *, threshold_seconds: float) -> Due:
     """Start what is due of a claimed schedule and move it on, in the caller's transaction: both or nothing."""
     graph = _graph_of(row["workflow_hash"], row["definition"])
     schedule = graph.workflow.schedule
@@ -67,8 +68,8 @@ async def fire(conn: Connection, row: Mapping[str, Any], *, threshold_seconds: f
     return due
 
 
-async def pass_over(conn: Connection, row: Mapping[str, Any], error: str) -> None:
-    """It cannot be started: say so and go on with the next time, or with none when even that is not to be found."""
+async def skip_due(conn: Connection, row: Mapping[str, Any], error: str) -> None:
+    """Note that the job cannot be started, and move on to the next time, or to none if it cannot be computed."""
     try:
         next_at = next_time(rule_of(row), row["now"])
     except Conflict:
@@ -111,16 +112,16 @@ async def backfill(
     row = await get_schedule(conn, schedule_id)
     graph = await _load_graph(conn, row)
     times = _times_of(graph, start, end, row["now"])
-    wanted = await _without_job(conn, schedule_id, times)
-    chosen = wanted[:most]
+    missing = await _without_job(conn, schedule_id, times)
+    chosen = missing[:most]
     new: list[JobId] = []
     if chosen and not dry_run:
         new = await _submit_all(conn, graph, chosen, row["now"], actor, threshold_seconds, source_app)
     return Backfilled(
         times=len(times),
-        existing=len(times) - len(wanted),
+        existing=len(times) - len(missing),
         submitted=len(new),
-        left=len(wanted) - (0 if dry_run else len(chosen)),
+        left=len(missing) - (0 if dry_run else len(chosen)),
         first=times[0] if times else None,
         last=times[-1] if times else None,
         job_ids=tuple(new),
@@ -132,9 +133,7 @@ def _times_of(graph: Graph, start: datetime, end: datetime, now: datetime) -> li
     assert schedule is not None
     first, last = (at if at.tzinfo else at.replace(tzinfo=ZoneInfo(schedule.timezone)) for at in (start, end))
     if not EARLIEST <= first < last:
-        raise Invalid(
-            f"the range from {start} to {end} is none: it must begin after 1970, and end behind its beginning"
-        )
+        raise Invalid(f"the range from {start} to {end} is none: it must begin after 1970, and end after its beginning")
     times = times_between(schedule, first, min(last, now), MAX_TIMES + 1)
     if len(times) > MAX_TIMES:
         raise Invalid(f"the range has more than {MAX_TIMES:,} times of the schedule; choose a shorter one")
@@ -143,8 +142,8 @@ def _times_of(graph: Graph, start: datetime, end: datetime, now: datetime) -> li
 
 async def _without_job(conn: Connection, schedule_id: str, times: Sequence[datetime]) -> list[datetime]:
     keys = {_key(schedule_id, at): at for at in times}
-    cursor = await run(conn, "find_scheduled", {"submitted_by": SUBMITTER, "keys": list(keys)})
-    taken = {row["idempotency_key"] for row in await cursor.fetchall()}
+    rows = await fetch(conn, "find_scheduled", {"submitted_by": SUBMITTER, "keys": list(keys)})
+    taken = {row["idempotency_key"] for row in rows}
     return [at for key, at in keys.items() if key not in taken]
 
 
@@ -162,13 +161,12 @@ async def _submit_all(
         submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app=source_app)
         fired = zip(times, submitted, strict=True)
         await _note_fired(conn, graph, fired, now, source_app, actor=actor, is_backfill=True)
-    return [one.job_id for one in submitted if one.is_new]
+    return [job.job_id for job in submitted if job.is_new]
 
 
 async def _load_graph(conn: Connection, row: Mapping[str, Any]) -> Graph:
-    cursor = await run(conn, "schedule_definition", {"workflow_hash": row["workflow_hash"]})
-    found = await cursor.fetchone()
-    return _graph_of(row["workflow_hash"], found["definition"] if found else None)
+    pinned = await fetch_one(conn, "schedule_definition", {"workflow_hash": row["workflow_hash"]})
+    return _graph_of(row["workflow_hash"], pinned["definition"] if pinned else None)
 
 
 def _graph_of(workflow_hash: str, definition: str | None) -> Graph:
@@ -210,7 +208,7 @@ async def _note_fired(
     schedule_id = graph.workflow.workflow_id
     events = [
         {
-            "job_id": one.job_id,
+            "job_id": job.job_id,
             "data": {
                 "schedule_id": schedule_id,
                 "scheduled_for": show_time(at),
@@ -218,8 +216,8 @@ async def _note_fired(
                 **more,
             },
         }
-        for at, one in fired
-        if one.is_new
+        for at, job in fired
+        if job.is_new
     ]
     if events:
         await run(conn, "note_fired", {"events": encode_rows(events), "source_app": source_app})

@@ -1,19 +1,19 @@
 """Schedules: kept as the workflows have them, listed, paused and resumed."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-import orjson
 from pydantic import ValidationError
 
 from dagmaster.errors import Conflict, UnknownSchedule
 from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import Schedule, next_time, times_after
-from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.audit import note_command
+from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.submission import workflow_row
 
 MISSED_DAYS: Final = 7
@@ -40,12 +40,11 @@ class Synced:
 
 async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
     """By their ids; `next_times` are the next at which each starts a job."""
-    rows = await fetch(conn, "list_schedules", {"schedule_id": None})
-    return [_viewed(row) for row in rows]
+    return [_viewed(row) for row in await fetch(conn, "list_schedules", {"schedule_id": None})]
 
 
 async def get_schedule(conn: Connection, schedule_id: str) -> dict[str, Any]:
-    row = await (await run(conn, "list_schedules", {"schedule_id": schedule_id})).fetchone()
+    row = await fetch_one(conn, "list_schedules", {"schedule_id": schedule_id})
     if row is None:
         raise UnknownSchedule(
             f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
@@ -74,16 +73,15 @@ def rule_of(row: Mapping[str, Any]) -> Schedule:
             cron=row["cron"], every_seconds=None if seconds is None else round(seconds), timezone=row["timezone"]
         )
     except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise Conflict(
-            f"the schedule {row['schedule_id']!r} cannot be read: {why}; mend its workflow and run "
+            f"the schedule {row['schedule_id']!r} cannot be read: {reason}; fix its workflow and run "
             "`dagmaster schedules sync`"
         ) from error
 
 
 async def schedule_counts(conn: Connection) -> dict[str, Any]:
-    row = await (await run(conn, "schedule_counts", {"late_seconds": LATE_SECONDS})).fetchone()
-    assert row is not None
+    [row] = await fetch(conn, "schedule_counts", {"late_seconds": LATE_SECONDS})
     return row
 
 
@@ -94,8 +92,7 @@ async def missed_schedules(conn: Connection) -> dict[str, dict[str, Any]]:
 
 
 async def database_now(conn: Connection) -> datetime:
-    row = await (await run(conn, "database_now")).fetchone()
-    assert row is not None
+    [row] = await fetch(conn, "database_now")
     now: datetime = row["now"]
     return now
 
@@ -118,23 +115,21 @@ async def sync_schedules(
     Of others nothing is known: they may belong to another server with another folder. Only `prune` removes them.
     """
     now = await database_now(conn)
-    kept = [*(graph.workflow.workflow_id for graph in graphs), *unready]
     values = {
         "schedules": encode_rows([_row(graph, now) for graph in graphs]) or "[]",
-        "workflows": encode_rows([workflow_row(one) for graph in graphs for one in (*graph.called, graph)]) or "[]",
+        "workflows": encode_rows([workflow_row(each) for graph in graphs for each in (*graph.called, graph)]) or "[]",
     }
     async with conn.transaction():
         stored = await fetch(conn, "sync_schedules", values)
-        gone = {"ended": list(ended), "kept": kept, "prune": prune}
-        removed = await (await run(conn, "remove_schedules", gone)).fetchall()
+        kept_ids = [*(graph.workflow.workflow_id for graph in graphs), *unready]
+        removed = await fetch(conn, "remove_schedules", {"ended": list(ended), "kept": kept_ids, "prune": prune})
         synced = Synced(
             tuple(row["schedule_id"] for row in stored if row["is_new"]),
             tuple(row["schedule_id"] for row in stored if not row["is_new"]),
             tuple(row["schedule_id"] for row in removed),
         )
         if not synced.is_nothing:
-            said = {"added": synced.added, "changed": synced.changed, "removed": synced.removed}
-            await _note(conn, "schedules.sync", actor, source_app, **said)
+            await _note(conn, "schedules.sync", actor, source_app, **asdict(synced))
     return synced
 
 
@@ -178,5 +173,4 @@ async def resume_schedule(
 
 
 async def _note(conn: Connection, command: str, actor: str | None, source_app: str, **data: Any) -> None:
-    said = orjson.dumps({"command": command, "actor": actor, **data}).decode()
-    await run(conn, "note_schedules", {"data": storable(said), "source_app": source_app})
+    await note_command(conn, {"command": command, "actor": actor, **data}, source_app=source_app)

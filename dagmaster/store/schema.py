@@ -5,7 +5,7 @@ from typing import Any
 
 from dagmaster.errors import SchemaMissing
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 Row = dict[str, Any]
 
@@ -19,11 +19,9 @@ HEAD = max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-
 
 async def current_revision(conn: Connection) -> str | None:
     """None when the schema was never made."""
-    row = await (await run(conn, "schema_revision")).fetchone()
-    if row is None or not row["is_there"]:
-        return None
-    found = await (await run(conn, "schema_version")).fetchone()
-    return found["version_num"] if found else None
+    [row] = await fetch(conn, "schema_revision")
+    version = await fetch_one(conn, "schema_version") if row["is_there"] else None
+    return version["version_num"] if version else None
 
 
 async def check_schema(conn: Connection) -> None:

@@ -31,7 +31,7 @@ class Sealer:
 
     def open(self, references: Collection[str]) -> dict[str, str]:
         """Raises BrokenSeal."""
-        return {one: self._open(one) for one in references}
+        return {reference: self._open(reference) for reference in references}
 
     def _open(self, reference: str) -> str:
         text = reference[len("dms1[") : -1]

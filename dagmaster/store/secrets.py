@@ -1,11 +1,11 @@
-"""Secrets of the fleet: each purpose has its own, so that who is told one knows nothing of the others."""
+"""Secrets of the fleet: one for each purpose, so that a leaked one reveals no other."""
 
 import hmac
 from hashlib import sha256
 from secrets import token_urlsafe
 
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch_one, run
 
 SECRET_BYTES = 32
 CALLBACK_SIGNING = "callback_signing"
@@ -18,12 +18,12 @@ async def get_secret(conn: Connection, name: str, *, chosen: bytes | None = None
     """The same for every process of the fleet: derived from the one that was `chosen`, or made by whoever is first."""
     if chosen is not None:
         return derive(chosen, name)
-    found = await _find(conn, name)
-    if found is None:
+    secret = await _find(conn, name)
+    if secret is None:
         await run(conn, "make_secret", {"name": name, "value": token_urlsafe(SECRET_BYTES)})
-        found = await _find(conn, name)
-    assert found is not None, "a secret was removed while it was being read"
-    return found
+        secret = await _find(conn, name)
+    assert secret is not None, "a secret was removed while it was being read"
+    return secret
 
 
 def derive(chosen: bytes, name: str) -> bytes:
@@ -31,5 +31,5 @@ def derive(chosen: bytes, name: str) -> bytes:
 
 
 async def _find(conn: Connection, name: str) -> bytes | None:
-    row = await (await run(conn, "read_secret", {"name": name})).fetchone()
+    row = await fetch_one(conn, "read_secret", {"name": name})
     return row["value"].encode() if row else None

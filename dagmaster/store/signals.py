@@ -1,25 +1,19 @@
-"""What the waiting nodes of a job are told: signals, and decisions on what they ask for."""
+"""Signals and approval decisions, for the nodes of a job that wait for them."""
 
 import asyncio
 import re
 from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
-
 from dagmaster.engine.messages import ApprovalDecision, SignalSent
-from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
+from dagmaster.errors import Conflict, Forbidden, Invalid, UnknownNode
 from dagmaster.ids import JobId, NodeId
-from dagmaster.model.states import JOB_TERMINAL, NodeStatus
+from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import SIGNAL_PATTERN
 from dagmaster.store.connect import Connection
-from dagmaster.store.job_control import POLL_SECONDS
-from dagmaster.store.jobs import get_job
-from dagmaster.store.mail_codec import encode
-from dagmaster.store.mailbox import add_mail
+from dagmaster.store.job_control import POLL_SECONDS, live_job, send
 from dagmaster.store.nodes import get_node_head
-from dagmaster.store.notifications import MAIL
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
@@ -31,8 +25,8 @@ MAX_COMMENT_LENGTH = 2000
 
 async def is_unheard(conn: Connection, job_id: JobId) -> bool:
     """Whether a signal is still on its way to the job's owner."""
-    row = await (await run(conn, "is_unheard", {"job_id": job_id})).fetchone()
-    return row is not None and bool(row["is_unheard"])
+    [row] = await fetch(conn, "is_unheard", {"job_id": job_id})
+    return bool(row["is_unheard"])
 
 
 async def until_decided(
@@ -42,11 +36,11 @@ async def until_decided(
 
     Raises Conflict when it was not this decision that counted.
     """
-    wanted = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
+    decided = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         row = await get_node_head(conn, job_id, node_id)
-        if row["status"] == wanted or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
+        if row["status"] == decided or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
             return NodeStatus(row["status"])
         if row["status"] != NodeStatus.RUNNING:
             raise Conflict(f"node {node_id!r} is {row['status']}: something else has ended its waiting before")
@@ -59,7 +53,7 @@ def _is_over(deadline: float) -> bool:
 
 async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
     """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
-    row = await (await run(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})).fetchone()
+    row = await fetch_one(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})
     if row is None or row["input_params"] is None:
         raise Invalid(f"the inputs with which node {node_id!r} of job {job_id} calls are not there any more")
     inputs: bytes = row["input_params"]
@@ -74,8 +68,8 @@ async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, 
     if not re.fullmatch(SIGNAL_PATTERN, name):
         rule = "a letter, then letters, digits, '_', '-' or '.', at most 64 in all"
         raise Invalid(f"{name[:80]!r} is no name of a signal: it must be {rule}")
-    job = await _live_job(conn, job_id, "takes no signals")
-    await _tell(conn, job_id, SignalSent(name, data, datetime.now(UTC), actor))
+    job = await live_job(conn, job_id, "takes no signals")
+    await send(conn, job_id, SignalSent(name, data, datetime.now(UTC), actor))
     return job
 
 
@@ -85,8 +79,8 @@ async def request_decision(
     """The job as it was. Raises Forbidden for somebody who is not among the approvers."""
     if comment is not None and len(comment) > MAX_COMMENT_LENGTH:
         raise Invalid(f"the comment may have {MAX_COMMENT_LENGTH} characters, not {len(comment)}")
-    job = await _live_job(conn, job_id, "needs no decision any more")
-    node = await (await run(conn, "approval_of_node", {"job_id": job_id, "node_id": node_id})).fetchone()
+    job = await live_job(conn, job_id, "needs no decision any more")
+    node = await fetch_one(conn, "approval_of_node", {"job_id": job_id, "node_id": node_id})
     if node is None:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
     if node["type"] != "approval":
@@ -102,20 +96,5 @@ async def request_decision(
                 "the database itself with --by"
             )
         raise Forbidden(f"node {node_id!r} is decided by {names}, not by {actor}")
-    await _tell(conn, job_id, ApprovalDecision(node_id, node["task_id"], approved, datetime.now(UTC), actor, comment))
+    await send(conn, job_id, ApprovalDecision(node_id, node["task_id"], approved, datetime.now(UTC), actor, comment))
     return job
-
-
-async def _live_job(conn: Connection, job_id: JobId, otherwise: str) -> Row:
-    job = await get_job(conn, job_id)
-    if job["status"] in JOB_TERMINAL:
-        raise JobEnded(f"job {job_id} is {job['status']} and {otherwise}")
-    return job
-
-
-async def _tell(conn: Connection, job_id: JobId, message: SignalSent | ApprovalDecision) -> None:
-    try:
-        await add_mail(conn, [encode(job_id, message)])
-    except (TypeError, psycopg.DataError) as error:
-        raise Invalid("what is told cannot be stored as JSON; a NUL character (\\u0000) cannot") from error
-    await conn.execute(f"NOTIFY {MAIL}")

@@ -8,7 +8,7 @@ import orjson
 
 from dagmaster.errors import Conflict, Invalid
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 MAX_COLLECTION_ID: Final = 256
 
@@ -28,8 +28,8 @@ class Collection:
 
 async def lock_collection(conn: Connection, collection_id: str) -> Collection | None:
     """Until the end of the caller's transaction."""
-    rows = await fetch(conn, "lock_collection", {"collection_id": collection_id})
-    return Collection(**rows[0]) if rows else None
+    row = await fetch_one(conn, "lock_collection", {"collection_id": collection_id})
+    return Collection(**row) if row else None
 
 
 async def lock_collections_of_layer(conn: Connection, asset_id: str) -> list[Collection]:

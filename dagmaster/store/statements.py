@@ -10,7 +10,7 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow
 
-from dagmaster.store.connect import PlanOutgrown, is_outgrown
+from dagmaster.store.connect import StalePlan, is_stale_plan
 from dagmaster.store.hot_connection import HotConnection
 
 Answer = TypeVar("Answer")
@@ -35,13 +35,13 @@ class Statement(NamedTuple):
 
 def _load(folder: Path) -> dict[str, str]:
     """The code of each statement. SQL that several of them share is a fragment, named and used as `{name}`."""
-    found: dict[str, str] = {}
+    codes: dict[str, str] = {}
     for path in sorted(folder.glob("*.sql")):
         _, *parts = _NAME.split(path.read_text(encoding="utf-8"))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
-            assert name not in found, f"two statements are named {name}"
-            found[name] = _COMMENT.sub("", body).strip().removesuffix(";")
-    return {name: _filled(body, found) for name, body in found.items() if not _FRAGMENT.fullmatch(name)}
+            assert name not in codes, f"two statements are named {name}"
+            codes[name] = _COMMENT.sub("", body).strip().removesuffix(";")
+    return {name: _filled(body, codes) for name, body in codes.items() if not _FRAGMENT.fullmatch(name)}
 
 
 def _filled(code: str, fragments: Mapping[str, str]) -> str:
@@ -84,29 +84,43 @@ async def fetch_as(
     return cast(list[TypedRow], await fetch(conn, name, values))
 
 
+async def fetch_one(
+    conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None
+) -> DictRow | None:
+    """The first row of the statement of this name, if there is one."""
+    rows = await fetch(conn, name, values)
+    return rows[0] if rows else None
+
+
+async def fetch_one_as(
+    conn: AsyncConnection[DictRow], row_type: type[TypedRow], name: str, values: Mapping[str, Any] | None = None
+) -> TypedRow | None:
+    return cast(TypedRow | None, await fetch_one(conn, name, values))
+
+
 async def fetch_statement(
     conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
 ) -> list[DictRow]:
     """All rows; on a hot connection in the quickest way."""
     if not isinstance(conn, HotConnection):
         return await (await run_statement(conn, statement, values)).fetchall()
-    given = statement.values(values)
-    return await _with_valid_plans(conn, lambda: conn.fetch_prepared(statement.text, given))
+    parameters = statement.values(values)
+    return await _with_valid_plans(conn, lambda: conn.fetch_prepared(statement.text, parameters))
 
 
 async def fetch_atomically(
     conn: HotConnection, statements: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> list[list[DictRow]]:
     """The rows of each of these statements, in one transaction and one round trip."""
-    given = [(SQL[name].text, SQL[name].values(values)) for name, values in statements]
-    return await _with_valid_plans(conn, lambda: conn.fetch_atomically(given))
+    prepared = [(SQL[name].text, SQL[name].values(values)) for name, values in statements]
+    return await _with_valid_plans(conn, lambda: conn.fetch_atomically(prepared))
 
 
 async def run_statement(
     conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
 ) -> AsyncCursor[DictRow]:
-    given = statement.values(values) if values else None
-    return await _with_valid_plans(conn, lambda: conn.execute(statement.text, given))
+    parameters = statement.values(values) if values else None
+    return await _with_valid_plans(conn, lambda: conn.execute(statement.text, parameters))
 
 
 async def _with_valid_plans(conn: AsyncConnection[DictRow], attempt: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -114,13 +128,12 @@ async def _with_valid_plans(conn: AsyncConnection[DictRow], attempt: Callable[[]
     try:
         return await attempt()
     except psycopg.errors.FeatureNotSupported as error:
-        if not is_outgrown(error):
+        if not is_stale_plan(error):
             raise
         if isinstance(conn, HotConnection):
             conn.forget_prepared()
-        if (
-            conn.info.transaction_status is not TransactionStatus.IDLE
-        ):  # Whoever repeats the transaction prepares again.
-            raise PlanOutgrown(str(error)) from error
+        # In a transaction, whoever repeats it prepares again.
+        if conn.info.transaction_status is not TransactionStatus.IDLE:
+            raise StalePlan(str(error)) from error
     await conn.execute("DEALLOCATE ALL")
     return await attempt()

@@ -1,11 +1,7 @@
 """Warn of tasks that no worker takes."""
 
-from typing import Any
-
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
-
-Row = dict[str, Any]
+from dagmaster.store.statements import fetch
 
 WARN_AT_ONCE = 500
 
@@ -14,9 +10,9 @@ async def warn_of_stuck_tasks(conn: Connection, *, after_seconds: float) -> list
     """The tasks that were warned of just now, each once in its life."""
     # First the lock, then the look: in one statement the look would be older than the lock.
     async with conn.transaction():
-        turn = await (await run(conn, "watch_turn")).fetchone()
-        if turn is None or not turn["is_mine"]:
+        [turn] = await fetch(conn, "watch_turn")
+        if not turn["is_mine"]:
             return []
         values = {"stuck_after_seconds": after_seconds, "limit": WARN_AT_ONCE}
-        rows = await (await run(conn, "warn_of_stuck_tasks", values)).fetchall()
+        rows = await fetch(conn, "warn_of_stuck_tasks", values)
     return [row["task_id"] for row in rows]

@@ -1,6 +1,6 @@
 """Store new jobs with their nodes in one statement, owned at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -13,11 +13,12 @@ from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import JobId, TaskId
 from dagmaster.model.graph import Graph
 from dagmaster.model.redact import redact
+from dagmaster.model.table_references import tables_in
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.sealer import has_secrets, open_sealer
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 Row = dict[str, Any]
 
@@ -95,7 +96,8 @@ async def submit_many(
     graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
     jobs = [await _sealed(conn, job) for job in jobs]
     try:
-        rows = [_job_row(job) for job in jobs]
+        inputs = [orjson.dumps(job.inputs, option=orjson.OPT_NON_STR_KEYS) for job in jobs]
+        rows = [_job_row(job, written) for job, written in zip(jobs, inputs, strict=True)]
         values = {
             "jobs": encode_rows(rows),
             "nodes": encode_rows([row for graph in graphs.values() for row in _node_rows(graph)]),
@@ -103,8 +105,15 @@ async def submit_many(
             "owner_id": owner_id,
             "source_app": source_app,
             "notifies": notifies,
+            "is_single": len(jobs) == 1,
         }
-        stored = await _store(conn, values, graphs)
+        uses = {row["job_id"]: tables_in(written) for row, written in zip(rows, inputs, strict=True)}
+        if any(uses.values()):
+            async with conn.transaction():
+                stored = await _store(conn, values, graphs)
+                await _note_uses(conn, [row["job_id"] for row in stored], uses)
+        else:
+            stored = await _store(conn, values, graphs)
     except TypeError as error:
         raise Invalid(f"the inputs cannot be written as JSON: {error}") from error
     except psycopg.errors.UntranslatableCharacter as error:
@@ -121,7 +130,7 @@ async def submit_many(
 async def _store(conn: Connection, values: Mapping[str, Any], graphs: Mapping[str, Graph]) -> list[Row]:
     """The stored jobs. Definitions are sent only to a database that may not have them: they may be long."""
     if graphs.keys() <= _pinned.keys():
-        stored = await fetch(conn, "submit_jobs", {**values, "workflows": None})
+        stored = await fetch(conn, "submit_pinned_jobs", values)
         if stored:
             return stored
     workflows = encode_rows([workflow_row(graph) for graph in _with_called(graphs).values()])
@@ -134,6 +143,12 @@ async def _store(conn: Connection, values: Mapping[str, Any], graphs: Mapping[st
     return stored
 
 
+async def _note_uses(conn: Connection, job_ids: Sequence[int], uses: Mapping[int, Collection[int]]) -> None:
+    """The tables of the jobs' inputs are kept until the jobs end."""
+    named = [{"job_id": job_id, "object_id": object_id} for job_id in job_ids for object_id in uses[job_id]]
+    await run(conn, "use_tables_of_inputs", {"uses": encode_rows(named) or "[]"})
+
+
 async def _sealed(conn: Connection, job: NewJob) -> NewJob:
     workflow = job.graph.workflow
     if not has_secrets(workflow):
@@ -144,30 +159,29 @@ async def _sealed(conn: Connection, job: NewJob) -> NewJob:
 
 def _with_called(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     """What they will call is pinned with them."""
-    called = {one.workflow.content_hash: one for graph in graphs.values() for one in graph.called}
+    called = {child.workflow.content_hash: child for graph in graphs.values() for child in graph.called}
     return {**called, **graphs}
 
 
 async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
     """The job that was submitted under this key before."""
     key = {"submitted_by": row["submitted_by"], "idempotency_key": row["idempotency_key"]}
-    found = await (await run(conn, "find_by_idempotency_key", key)).fetchone()
-    if found is None:
+    first = await fetch_one(conn, "find_by_idempotency_key", key)
+    if first is None:
         raise UnknownJob(f"the job with idempotency key {row['idempotency_key']!r} was removed; submit again")
-    if found["request_hash"] != row["request_hash"]:
+    if first["request_hash"] != row["request_hash"]:
         raise IdempotencyConflict(
-            f"idempotency key {row['idempotency_key']!r} belongs to job {found['job_id']}, which was submitted with "
+            f"idempotency key {row['idempotency_key']!r} belongs to job {first['job_id']}, which was submitted with "
             "other content; use a new key"
         )
-    return Submitted(found["job_id"], False)
+    return Submitted(first["job_id"], False)
 
 
-def _job_row(job: NewJob) -> dict[str, Any]:
+def _job_row(job: NewJob, inputs: bytes) -> dict[str, Any]:
     for name in ("submitted_by", "correlation_id", "idempotency_key"):
         if len(getattr(job, name) or "") > MAX_NAME_LENGTH:
             raise Invalid(f"{name} may have {MAX_NAME_LENGTH} characters, not {len(getattr(job, name))}")
     workflow = job.graph.workflow
-    inputs = orjson.dumps(job.inputs, option=orjson.OPT_NON_STR_KEYS)
     # What a schedule starts is known by its time: it is the same job though the schedule's inputs have changed since.
     asked_for = job.inputs if job.schedule_id is None else job.scheduled_for
     content = orjson.dumps([workflow.workflow_id, asked_for], option=orjson.OPT_SORT_KEYS)

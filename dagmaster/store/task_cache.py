@@ -7,7 +7,7 @@ import psycopg
 from dagmaster.errors import Invalid
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.store.connect import Connection, storable
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one, run
 
 Row = dict[str, Any]
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str) -> Row | None:
     """Output, job and time of what counts for this task, which the worker must hold."""
     values = {"worker_id": worker_id, "task_id": task_id, "version": version}
-    return await (await run(conn, "recall_result", values)).fetchone()
+    return await fetch_one(conn, "recall_result", values)
 
 
 # Writes.
@@ -45,6 +45,5 @@ async def clear_results(conn: Connection, handler: str | None, *, actor: str | N
     """How many there were, of this handler or of all."""
     name = storable(handler) if handler is not None else None
     values = {"handler": name, "actor": actor, "source_app": source_app}
-    row = await (await run(conn, "clear_results", values)).fetchone()
-    assert row is not None
+    [row] = await fetch(conn, "clear_results", values)
     return int(row["removed"])

@@ -113,15 +113,15 @@ async def save_checkpoint(
     when the task is claimed and not by this worker any more.
     """
     job_id, node_id = parts_of(task_id)
-    given = {**CHECKPOINT, **fields}
-    state = orjson.dumps(given["state_data"]) if given["state_data"] is not None else None
-    details = {name: given[name] for name in ("phase_index", "phase_total", "is_final")}
+    columns = {**CHECKPOINT, **fields}
+    state = orjson.dumps(columns["state_data"]) if columns["state_data"] is not None else None
+    details = {name: columns[name] for name in ("phase_index", "phase_total", "is_final")}
     message = TaskCheckpoint(
-        node_id, task_id, given["worker_id"], datetime.now(UTC), given["phase_name"], state, details
+        node_id, task_id, columns["worker_id"], datetime.now(UTC), columns["phase_name"], state, details
     )
-    artifacts, checkpoint_id = given["artifacts_completed"], new_id()
+    artifacts, checkpoint_id = columns["artifacts_completed"], new_id()
     values = {
-        **given,
+        **columns,
         **mail_values(encode(job_id, message)),
         "checkpoint_id": checkpoint_id,
         "is_claimed": is_claimed,
@@ -133,7 +133,7 @@ async def save_checkpoint(
 
 async def add_nodes(conn: Connection, worker_id: WorkerId, task_id: TaskId, slices: Sequence[bytes]) -> None:
     """Nodes that a task adds to its own job, for its owner to take in. Raises as `save_progress` does."""
-    rows = encode_rows([{"place": place, "slice": orjson.Fragment(one)} for place, one in enumerate(slices)])
+    rows = encode_rows([{"place": place, "slice": orjson.Fragment(content)} for place, content in enumerate(slices)])
     if rows is not None:
         try:
             await _apply(conn, "add_nodes", {**_key(task_id), "worker_id": worker_id, "slices": rows})

@@ -8,13 +8,24 @@ from psycopg.rows import DictRow
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.store.connect import Connection, encode_rows, encode_texts
 from dagmaster.store.hot_connection import HotConnection
-from dagmaster.store.mail_codec import MailRow
+from dagmaster.store.mail_codec import MailRow, mail_values
 from dagmaster.store.statements import fetch, fetch_atomically, run
 
 
 async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
-    """Tasks of the queues and handlers that the worker registered with."""
+    """Tasks of the queues and handlers that the worker registered with; `tell_starts` is left to the caller."""
     return await fetch(conn, *_claim(worker_id, limit))
+
+
+async def claim_and_announce(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
+    """Claim tasks and tell their owners at once that they have started."""
+    return await fetch(conn, "claim_and_announce_tasks", {"worker_id": worker_id, "limit": limit})
+
+
+async def tell_starts(conn: Connection, worker_id: WorkerId, task_ids: Collection[TaskId]) -> bool:
+    """Tell the owners of those tasks that the worker still holds; False when it holds none of them."""
+    values = {"worker_id": worker_id, "task_ids": encode_texts(list(task_ids))}
+    return bool(await fetch(conn, "tell_starts", values))
 
 
 async def report(conn: Connection, worker_id: WorkerId, reports: Sequence[MailRow], *, notifies: bool = False) -> None:
@@ -37,6 +48,8 @@ def _claim(worker_id: WorkerId, limit: int) -> tuple[str, dict[str, Any]]:
 
 
 def _report(worker_id: WorkerId, reports: Sequence[MailRow], *, notifies: bool) -> tuple[str, dict[str, Any]]:
+    if notifies and len(reports) == 1:
+        return "report_task", {**mail_values(reports[0]), "worker_id": worker_id}
     return "report_tasks", {
         "worker_id": worker_id,
         "task_ids": encode_texts([task_id for row in reports if (task_id := row["task_id"])]),

@@ -6,7 +6,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
 
 
-async def swollen_tables(conn: Connection, *, dead_rows: int) -> list[str]:
+async def bloated_tables(conn: Connection, *, dead_rows: int) -> list[str]:
     """The hot tables with more dead rows than this."""
     return [row["relname"] for row in await fetch(conn, "dead_rows", {"threshold": dead_rows})]
 

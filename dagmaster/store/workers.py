@@ -6,7 +6,7 @@ from typing import Any, Final, TypedDict
 
 from dagmaster.ids import WorkerId
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch_as
+from dagmaster.store.statements import fetch_as, fetch_one_as
 
 LOST_SHOWN_SECONDS: Final = 3600.0
 
@@ -74,5 +74,4 @@ async def _list(conn: Connection, values: dict[str, Any]) -> list[WorkerRow]:
 
 
 async def find_worker(conn: Connection, worker_id: WorkerId) -> WorkerHead | None:
-    rows = await fetch_as(conn, WorkerHead, "find_worker", {"worker_id": worker_id})
-    return rows[0] if rows else None
+    return await fetch_one_as(conn, WorkerHead, "find_worker", {"worker_id": worker_id})

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
@@ -13,8 +13,8 @@ MOST_VERSIONS: Final = 50
 
 
 async def load_definitions(conn: Connection, hashes: Sequence[str]) -> dict[str, bytes]:
-    cursor = await run(conn, "load_definitions", {"hashes": list(hashes)})
-    return {row["workflow_hash"]: row["definition"] for row in await cursor.fetchall()}
+    rows = await fetch(conn, "load_definitions", {"hashes": list(hashes)})
+    return {row["workflow_hash"]: row["definition"] for row in rows}
 
 
 async def workflow_names(conn: Connection, hashes: Collection[str]) -> dict[str, str]:
@@ -25,8 +25,8 @@ async def workflow_names(conn: Connection, hashes: Collection[str]) -> dict[str,
 
 async def find_newest_definition(conn: Connection, workflow_id: str) -> str | None:
     """As JSON; None when no job and no schedule ever had one."""
-    rows = await fetch(conn, "newest_definition", {"workflow_id": workflow_id})
-    return rows[0]["definition"] if rows else None
+    row = await fetch_one(conn, "newest_definition", {"workflow_id": workflow_id})
+    return row["definition"] if row else None
 
 
 async def newest_versions(conn: Connection, workflow_ids: Collection[str]) -> dict[str, Row]:
@@ -47,10 +47,10 @@ async def nodes_of_definitions(conn: Connection, hashes: Iterable[str]) -> set[s
 async def runs_by_workflow(conn: Connection, *, workflows: int, runs: int) -> dict[str, list[Row]]:
     """The newest runs of each of the workflows that ran last, both the newest first."""
     values = {"workflow_id": None, "workflows": workflows, "runs": runs}
-    found: dict[str, list[Row]] = {}
+    by_workflow: dict[str, list[Row]] = {}
     for row in await fetch(conn, "workflow_runs", values):
-        found.setdefault(row["workflow_id"], []).append(row)
-    return found
+        by_workflow.setdefault(row["workflow_id"], []).append(row)
+    return by_workflow
 
 
 async def runs_of_workflow(conn: Connection, workflow_id: str, *, runs: int) -> list[Row]:

@@ -43,7 +43,7 @@ class ObjectLogs:
             return stores.from_url(self._url, **options)
         except (self._errors, ValueError, OSError) as error:
             raise Misconfigured(
-                f"DAGMASTER_LOG_URL should look like s3://bucket/folder, az://account/container/folder, "
+                f"DAGMASTER_LOG_URL should look like s3://bucket/folder, az://container/folder, "
                 f"gs://bucket/folder or file:///folder: {_first_line(error)}"
             ) from error
 

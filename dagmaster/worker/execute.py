@@ -298,11 +298,11 @@ async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
     return None
 
 
-def _decoded(value: bytes, what: str) -> Any:
+def _decoded(value: bytes, label: str) -> Any:
     try:
         return orjson.loads(value)
     except ValueError as error:
-        raise DagmasterError(f"malformed task: its {what} cannot be read: {error}") from error
+        raise DagmasterError(f"malformed task: its {label} cannot be read: {error}") from error
 
 
 def _normalised(attempt: _Attempt, result: HandlerResult, output: bytes | None) -> TaskReport:

@@ -62,13 +62,13 @@ class ProgressBuffer:
         return partial(self._keep, task_id)
 
     def _keep(self, task_id: TaskId, checkpoint: Checkpoint) -> Future[None]:
-        what = f"the data of the checkpoint {checkpoint.phase}"
-        data = encode_output(checkpoint.data, self._max_bytes, what)
+        label = f"the data of the checkpoint {checkpoint.phase}"
+        data = encode_output(checkpoint.data, self._max_bytes, label)
         artifacts = None
         if checkpoint.artifacts:
             left = max(self._max_bytes - len(data), 0)
-            what = f"the list of artifacts of the checkpoint {checkpoint.phase}, with its data,"
-            artifacts = encode_output([dict(artifact) for artifact in checkpoint.artifacts], left, what)
+            label = f"the list of artifacts of the checkpoint {checkpoint.phase}, with its data,"
+            artifacts = encode_output([dict(artifact) for artifact in checkpoint.artifacts], left, label)
         return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
 
     def add_sink(self, task_id: TaskId) -> Callable[[Sequence[bytes]], Future[None]]:

@@ -62,7 +62,7 @@ class ProgressSender:
             self._revoke([unsaved.task_id])
             self._progress_buffer.settle(unsaved, over)
         except Exception as error:  # The handler receives it; the checkpoints of other tasks must be saved.
-            log.exception("%s of task %s was rejected", _what(unsaved), unsaved.task_id)
+            log.exception("%s of task %s was rejected", _label(unsaved), unsaved.task_id)
             self._progress_buffer.settle(unsaved, error)
         else:
             if self._saved is not None:
@@ -77,5 +77,5 @@ async def _store(link: Link, unsaved: Unsaved) -> None:
         await link.save(unsaved.task_id, unsaved.content)
 
 
-def _what(unsaved: Unsaved) -> str:
+def _label(unsaved: Unsaved) -> str:
     return "what was added" if isinstance(unsaved.content, tuple) else f"the checkpoint {unsaved.content.phase}"

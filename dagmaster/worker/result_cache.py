@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from dagmaster.engine.results import find_named
+from dagmaster.engine.results import find_result_source
 from dagmaster.ids import TaskId
 from dagmaster.model.cache_policy import Caching
 from dagmaster.queues.contract import Link, Recalled
@@ -38,7 +38,7 @@ class ResultCache:
     async def remember(self, task_id: TaskId, caching: Caching, output: bytes) -> None:
         """Store a result, unless it stands for the result of another node."""
         link = self._link()
-        if link is None or find_named(output) is not None:
+        if link is None or find_result_source(output) is not None:
             return
         try:
             async with asyncio.timeout(WAIT_SECONDS):

@@ -147,6 +147,6 @@ def _read(path: Path) -> TaskReport | None:
         return None
 
 
-def _decode(kept: dict[str, Any]) -> TaskReport:
-    output = kept["output"].encode() if kept["output"] is not None else None
-    return TaskReport(**{**kept, "output": output, "error_types": tuple(kept["error_types"])})
+def _decode(record: dict[str, Any]) -> TaskReport:
+    output = record["output"].encode() if record["output"] is not None else None
+    return TaskReport(**{**record, "output": output, "error_types": tuple(record["error_types"])})

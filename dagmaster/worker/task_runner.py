@@ -176,5 +176,5 @@ class TaskRunner:
 
 
 def _failed(message: TaskMessage, error: str, error_types: tuple[str, ...] = ()) -> TaskReport:
-    shown = redact_text(clean_text(error))
-    return TaskReport(message.task_id, message.job_id, message.node_id, "failed", error=shown, error_types=error_types)
+    text = redact_text(clean_text(error))
+    return TaskReport(message.task_id, message.job_id, message.node_id, "failed", error=text, error_types=error_types)

@@ -180,6 +180,7 @@ class Worker:
         """Work on one connection until it is lost, or until `stop` is set and all tasks have ended."""
         async with self._transport.open(self.worker_id or None) as link:
             await self._ensure_registered(link)
+            await link.listen(self.look)
             await self._recall(link)
             self.task_runner.link, self.is_connected = link, True
             try:
@@ -200,6 +201,7 @@ class Worker:
         progress_sender = self.task_runner.progress_sender
         yield self._beat(link)
         yield self._watch(link)
+        yield link.tell_starts()
         yield progress_sender.tell_progress(link, self.options.progress_interval_seconds)
         yield progress_sender.save_what_comes(link)
         if self._transport.waits:

@@ -35,11 +35,11 @@ WITH asset AS (
     UPDATE dagapp.asset_versions v
     SET (version_label, platform_refs, approval_state, approval_by, approval_at, approval_reason, processing_status,
         processing_started_at, processing_completed_at, processing_error, current_job_id, revision, export_job_id,
-        export_error, submitted_by, deleted_at, deleted_by, updated_at, version) = (
+        export_error, external_blob_path, exported_at, submitted_by, deleted_at, deleted_by, updated_at, version) = (
         SELECT r.version_label, r.platform_refs, r.approval_state, r.approval_by, r.approval_at, r.approval_reason,
             r.processing_status, r.processing_started_at, r.processing_completed_at, r.processing_error,
-            r.current_job_id, r.revision, r.export_job_id, r.export_error, r.submitted_by, r.deleted_at, r.deleted_by,
-            clock_timestamp(), v.version + 1
+            r.current_job_id, r.revision, r.export_job_id, r.export_error, r.external_blob_path, r.exported_at,
+            r.submitted_by, r.deleted_at, r.deleted_by, clock_timestamp(), v.version + 1
         FROM jsonb_populate_record(v, :changed::jsonb) AS r
     )
     WHERE v.asset_id = :asset_id AND v.version_ordinal = :version_ordinal AND v.version = :known_version
@@ -62,20 +62,7 @@ SELECT (SELECT count(*) FROM saved) AS versions,
     (SELECT pg_notify('dagmaster_mail', '') WHERE cardinality(:cancelled_job_ids::bigint[]) > 0)
 FROM asset;
 
--- show_asset --
-SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.cleared_at, a.cleared_by,
-    a.made_public_at, a.made_public_by, a.exposure_mode, a.latest_approved_version_ordinal, a.deleted_at, a.created_at,
-    a.updated_at, a.version,
-    (SELECT v.version_ordinal FROM dagapp.asset_versions v
-     WHERE v.asset_id = a.asset_id AND v.approval_state IN ('pending_review', 'rejected') AND v.deleted_at IS NULL
-    ) AS unresolved_ordinal,
-    (SELECT count(*) FROM dagapp.asset_versions v
-     WHERE v.asset_id = a.asset_id AND v.deleted_at IS NULL)::int AS version_count
-FROM dagapp.geospatial_assets a WHERE a.asset_id = :asset_id;
-
--- list_assets --
--- The newest first. Conditions on versions are about one and the same version. A text is an id, or the value of any
--- reference that a platform names.
+-- {shown_assets} --
 SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.cleared_at, a.cleared_by,
     a.made_public_at, a.made_public_by, a.exposure_mode, a.latest_approved_version_ordinal, a.deleted_at, a.created_at,
     a.updated_at, a.version,
@@ -85,6 +72,14 @@ SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_stat
     (SELECT count(*) FROM dagapp.asset_versions v
      WHERE v.asset_id = a.asset_id AND v.deleted_at IS NULL)::int AS version_count
 FROM dagapp.geospatial_assets a
+
+-- show_asset --
+{shown_assets} WHERE a.asset_id = :asset_id;
+
+-- list_assets --
+-- The newest first. Conditions on versions are about one and the same version. A text is an id, or the value of any
+-- reference that a platform names.
+{shown_assets}
 WHERE (:include_deleted::boolean OR a.deleted_at IS NULL)
     AND (:platform_id::text IS NULL OR a.platform_id = :platform_id)
     AND (:data_type::text IS NULL OR a.data_type = :data_type)

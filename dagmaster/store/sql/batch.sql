@@ -45,6 +45,14 @@ SELECT CASE WHEN count(*) <> :job_count THEN dagapp.expect('jobs', :job_count, c
 -- check_node_rows --
 SELECT CASE WHEN count(*) <> :node_count THEN dagapp.expect('nodes', :node_count, count(*)) END FROM node_rows;
 
+-- check_delivered_mail --
+SELECT CASE WHEN count(*) <> :delivered_count THEN dagapp.expect('mail', :delivered_count, count(*)) END
+FROM delivered_mail;
+
+-- check_delivered_jobs --
+SELECT CASE WHEN count(*) <> :delivered_job_count THEN dagapp.expect('new jobs', :delivered_job_count, count(*)) END
+FROM delivered_jobs;
+
 -- call_workers --
 SELECT pg_notify('dagmaster_tasks', '');
 
@@ -105,18 +113,18 @@ RETURNING 1;
 -- Fan-outs' children, and what running tasks have added.
 INSERT INTO dagapp.dag_node_states (
     job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, fan_out_item_key,
-    input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition,
-    result_of, ended_by
+    fan_out_item_box, input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at,
+    started_at, completed_at, queue, definition, result_of, ended_by
 )
 SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, fan_out_item_key,
-    input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue,
-    definition, result_of, ended_by
+    fan_out_item_box, input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at,
+    started_at, completed_at, queue, definition, result_of, ended_by
 FROM json_to_recordset(:new_nodes::json) AS r(
     job_id bigint, node_id text, status dagapp.node_status, task_id text, retry_count int, max_retries int,
-    parent_node_id text, fan_out_index int, fan_out_item_key text, input_params jsonb, output jsonb, output_bytes bigint,
-    error_message text, not_before timestamptz, created_at timestamptz, dispatched_at timestamptz,
-    started_at timestamptz, completed_at timestamptz, queue text, definition jsonb, result_of text,
-    ended_by dagapp.ended_by
+    parent_node_id text, fan_out_index int, fan_out_item_key text, fan_out_item_box double precision[],
+    input_params jsonb, output jsonb, output_bytes bigint, error_message text, not_before timestamptz,
+    created_at timestamptz, dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, queue text,
+    definition jsonb, result_of text, ended_by dagapp.ended_by
 );
 
 -- {node_changes} --
@@ -281,7 +289,35 @@ FROM json_to_recordset(:events::json) AS r(
     checkpoint_name text
 );
 
+-- use_rows --
+-- The tables that new nodes and tasks refer to. One that is to be dropped is used by none.
+INSERT INTO dagapp.data_object_uses (object_id, job_id, node_id)
+SELECT r.object_id, r.job_id, r.node_id
+FROM json_to_recordset(:uses::json) AS r(object_id bigint, job_id bigint, node_id text)
+WHERE (SELECT o.state FROM dagapp.data_objects o WHERE o.object_id = r.object_id) <> 'expired'
+ON CONFLICT DO NOTHING;
+
+-- passed_rows --
+-- Nodes that have completed with references in their output: other nodes of their jobs may get them.
+UPDATE dagapp.data_object_uses u SET is_passed_on = true
+FROM json_to_recordset(:passed::json) AS r(job_id bigint, node_id text)
+WHERE u.job_id = r.job_id AND u.node_id = r.node_id AND NOT u.is_passed_on;
+
 -- mail_rows --
 -- What was taken in is removed.
 DELETE FROM dagapp.dag_mailbox
 WHERE mail_id = ANY(:mail::bigint[]);
+
+-- delivered_mail --
+-- What notifications brought is removed, if it is still there, and is what they said.
+DELETE FROM dagapp.dag_mailbox m
+WHERE m.mail_id = ANY(:delivered_ids::bigint[]) AND {mail_payload} = ANY(:delivered::text[])
+RETURNING 1;
+
+-- delivered_jobs --
+-- Likewise the mail of new jobs.
+DELETE FROM dagapp.dag_mailbox m
+WHERE m.mail_id = ANY(:delivered_job_ids::bigint[]) AND (
+    SELECT {new_job_payload} FROM dagapp.dag_jobs j WHERE j.job_id = m.job_id
+) = ANY(:delivered_jobs::text[])
+RETURNING 1;

@@ -1,19 +1,79 @@
--- {no_open_job_uses_it} --
--- Of `object`.
+-- {no_task_needs_it} --
+-- Of `object`: the nodes that use it have ended, and the jobs in which it was passed on.
 NOT EXISTS (
     SELECT
     FROM dagapp.data_object_uses AS use
-    JOIN dagapp.dag_jobs AS user_job ON user_job.job_id = use.job_id
-    WHERE use.object_id = object.object_id AND user_job.status <> ALL(:terminal::dagapp.job_status[])
+    WHERE use.object_id = object.object_id
+        AND (
+            EXISTS (
+                SELECT FROM dagapp.dag_node_states AS node
+                WHERE node.job_id = use.job_id AND node.node_id = use.node_id
+                    AND node.status <> ALL(:terminal_nodes::dagapp.node_status[])
+            )
+            OR (use.is_passed_on AND EXISTS (
+                SELECT FROM dagapp.dag_jobs AS job
+                WHERE job.job_id = use.job_id AND job.status <> ALL(:terminal::dagapp.job_status[])
+            ))
+        )
 )
+
+-- {may_have_another} --
+-- Whether the job has less than :max_tables.
+:max_tables::int IS NULL
+    OR :job_id::bigint IS NULL
+    OR (SELECT count(*) FROM dagapp.data_objects WHERE job_id = :job_id) < :max_tables
 
 -- announce_data_object --
 -- The entry of a table that does not exist yet, unless its job has :max_tables of them.
-INSERT INTO dagapp.data_objects (object_id, name, scope, job_id, task_id, location, plan, sql, inputs)
-SELECT :object_id, :name, :scope::dagapp.data_scope, :job_id, :task_id, :location, :plan::jsonb, :sql, :inputs::bigint[]
-WHERE :max_tables::int IS NULL
-    OR :job_id::bigint IS NULL
-    OR (SELECT count(*) FROM dagapp.data_objects WHERE job_id = :job_id) < :max_tables;
+INSERT INTO dagapp.data_objects (object_id, name, scope, job_id, task_id, program_id, location, plan, sql, inputs)
+SELECT :object_id, :name, :scope::dagapp.data_scope, :job_id, :task_id, :program_id, :location, :plan::jsonb, :sql, :inputs::bigint[]
+WHERE {may_have_another};
+
+-- {replace_others} --
+-- Others of the name of `completed` in the same scope expire.
+UPDATE dagapp.data_objects AS other
+SET state = 'expired'
+FROM completed
+WHERE other.name = completed.name
+    AND other.scope = completed.scope
+    AND (other.scope = 'global' OR other.job_id IS NOT DISTINCT FROM completed.job_id)
+    AND other.location = completed.location
+    AND other.object_id <> completed.object_id
+    AND other.state = 'ready'
+
+-- add_inline_data_object --
+-- The entry of a small table with its rows, unless its job has :max_tables of them.
+WITH completed AS (
+    INSERT INTO dagapp.data_objects (
+        object_id, name, scope, state, job_id, task_id, program_id, location, inputs, row_count, size_bytes, columns,
+        inline_rows, has_table
+    )
+    SELECT :object_id, :name, :scope::dagapp.data_scope, 'ready', :job_id, :task_id, :program_id, :location,
+        :inputs::bigint[], :row_count, :size_bytes, :columns::jsonb, :inline_rows::bytea, false
+    WHERE {may_have_another}
+    RETURNING object_id, name, scope, job_id, location
+),
+replaced AS ({replace_others})
+SELECT object_id FROM completed;
+
+-- find_inline_data_objects --
+-- Those that have no table yet.
+SELECT object_id, inline_rows, columns
+FROM dagapp.data_objects
+WHERE object_id = ANY(:object_ids::bigint[]) AND inline_rows IS NOT NULL AND state <> 'creating';
+
+-- expect_table --
+-- A table is going to be made of its rows; whoever drops it looks for a table from now on.
+UPDATE dagapp.data_objects SET has_table = true
+WHERE object_id = :object_id AND NOT has_table;
+
+-- lock_entry --
+-- It cannot expire to the end of the transaction.
+SELECT state FROM dagapp.data_objects WHERE object_id = :object_id FOR NO KEY UPDATE;
+
+-- clear_inline_rows --
+-- They are in the table.
+UPDATE dagapp.data_objects SET inline_rows = NULL WHERE object_id = :object_id;
 
 -- use_data_objects --
 -- Those of these tables that a job may read: global ones, and those of the jobs that it was called by or has called.
@@ -46,8 +106,8 @@ allowed AS (
         )
 ),
 used AS (
-    INSERT INTO dagapp.data_object_uses (object_id, job_id)
-    SELECT object_id, :job_id FROM allowed
+    INSERT INTO dagapp.data_object_uses (object_id, job_id, node_id)
+    SELECT object_id, :job_id, :node_id FROM allowed
     ON CONFLICT DO NOTHING
 )
 SELECT object_id FROM allowed;
@@ -60,15 +120,7 @@ WITH completed AS (
     WHERE object_id = :object_id AND state <> 'expired'
     RETURNING object_id, name, scope, job_id, location
 )
-UPDATE dagapp.data_objects AS other
-SET state = 'expired'
-FROM completed
-WHERE other.name = completed.name
-    AND other.scope = completed.scope
-    AND (other.scope = 'global' OR other.job_id IS NOT DISTINCT FROM completed.job_id)
-    AND other.location = completed.location
-    AND other.object_id <> completed.object_id
-    AND other.state = 'ready';
+{replace_others};
 
 -- find_data_object --
 -- The newest ready table of this name: global, or of this job.
@@ -93,22 +145,29 @@ SET scope = 'job'
 WHERE object_id = ANY(:object_ids::bigint[]) AND scope IN ('temp', 'job') AND state = 'ready';
 
 -- expire_data_objects --
--- These are to be dropped.
+-- These are to be dropped, if they have a table.
 UPDATE dagapp.data_objects
 SET state = 'expired'
-WHERE object_id = ANY(:object_ids::bigint[]) AND state <> 'expired';
+WHERE object_id = ANY(:object_ids::bigint[])
+RETURNING object_id, has_table;
 
 -- expire_ended_data_objects --
--- Temporary tables whose task no longer runs, and tables of jobs that ended long enough ago or were removed, if no
--- other job that uses them is open.
+-- Temporary and unfinished tables whose task no longer runs or whose program has lost its lease, and tables of jobs that
+-- ended long enough ago or were removed, if no task that uses them is open.
 UPDATE dagapp.data_objects AS object
 SET state = 'expired'
 WHERE object.state <> 'expired'
-    AND object.job_id IS NOT NULL
-    AND CASE object.scope
-        WHEN 'temp' THEN NOT EXISTS (SELECT FROM dagapp.dag_tasks_running AS task WHERE task.task_id = object.task_id)
+    AND CASE
+        WHEN object.scope = 'global' AND object.state = 'ready' THEN false
+        WHEN object.job_id IS NULL THEN NOT EXISTS (
+            SELECT FROM dagapp.data_programs AS program
+            WHERE program.program_id = object.program_id
+                AND program.heartbeat_at > now() - make_interval(secs => :lease_seconds::float8)
+        )
+        WHEN object.scope = 'temp' OR object.state = 'creating'
+            THEN NOT EXISTS (SELECT FROM dagapp.dag_tasks_running AS task WHERE task.task_id = object.task_id)
             AND object.created_at < now() - make_interval(secs => :grace_seconds::float8)
-        WHEN 'job' THEN NOT EXISTS (
+        ELSE NOT EXISTS (
             WITH RECURSIVE ancestry AS (
                 SELECT job.job_id, job.parent_job_id, job.status, job.completed_at
                 FROM dagapp.dag_jobs AS job
@@ -125,9 +184,24 @@ WHERE object.state <> 'expired'
                 AND completed_at < now() - make_interval(secs => :retention_seconds::float8)
             )
         )
-        ELSE false
     END
-    AND {no_open_job_uses_it};
+    AND {no_task_needs_it};
+
+-- beat_data_program --
+-- Renew the lease of a program that has tables open.
+INSERT INTO dagapp.data_programs AS program (program_id)
+VALUES (:program_id)
+ON CONFLICT (program_id) DO UPDATE SET heartbeat_at = now();
+
+-- end_data_program --
+-- The program has dropped its temporary tables.
+DELETE FROM dagapp.data_programs WHERE program_id = :program_id;
+
+-- forget_data_programs --
+-- Programs that lost their lease, once nothing is left of them.
+DELETE FROM dagapp.data_programs AS program
+WHERE program.heartbeat_at < now() - make_interval(secs => :lease_seconds::float8)
+    AND NOT EXISTS (SELECT FROM dagapp.data_objects AS object WHERE object.program_id = program.program_id);
 
 -- expired_data_objects --
 -- Tables of an engine that are to be dropped, the oldest first. One whose name was taken over may still be in use.
@@ -135,9 +209,18 @@ SELECT object.object_id
 FROM dagapp.data_objects AS object
 WHERE object.state = 'expired'
     AND object.location = :location
-    AND (object.name IS NULL OR {no_open_job_uses_it})
+    AND (object.name IS NULL OR {no_task_needs_it})
 ORDER BY object.object_id
 LIMIT :limit;
+
+-- forget_inline_data_objects --
+-- Nothing is left of those that never had a table.
+WITH forgotten AS (
+    DELETE FROM dagapp.data_objects AS object
+    WHERE object.state = 'expired' AND NOT object.has_table AND {no_task_needs_it}
+    RETURNING object_id
+)
+DELETE FROM dagapp.data_object_uses AS use USING forgotten WHERE use.object_id = forgotten.object_id;
 
 -- forget_data_objects --
 -- Their tables are dropped.
@@ -149,13 +232,16 @@ WITH forgotten AS (
 DELETE FROM dagapp.data_object_uses AS use USING forgotten WHERE use.object_id = forgotten.object_id;
 
 -- list_data_objects --
--- The newest first; of one scope or job, if these are not null.
+-- The newest first; of one scope or job, or with this id or text in the name, if these are not null.
 SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, inputs,
     created_at
 FROM dagapp.data_objects
-WHERE (:scope::dagapp.data_scope IS NULL OR scope = :scope) AND (:job_id::bigint IS NULL OR job_id = :job_id)
+WHERE (:scope::dagapp.data_scope IS NULL OR scope = :scope)
+    AND (:job_id::bigint IS NULL OR job_id = :job_id)
+    AND (:text::text IS NULL OR object_id = :object_id::bigint OR position(lower(:text) IN lower(name)) > 0)
 ORDER BY object_id DESC
-LIMIT :limit;
+LIMIT :limit
+OFFSET :offset;
 
 -- find_queryable_data_objects --
 -- Ready tables of an engine by their ids, by their global names, or by job and name.
@@ -172,10 +258,10 @@ WHERE location = :location
 ORDER BY object_id;
 
 -- list_queryable_data_objects --
--- Ready tables of an engine, named and new ones first.
+-- Ready tables of an engine, or of all, named and new ones first.
 SELECT object_id, name, scope, job_id
 FROM dagapp.data_objects
-WHERE location = :location AND state = 'ready' AND scope IN ('job', 'global')
+WHERE (:location::text IS NULL OR location = :location) AND state = 'ready' AND scope IN ('job', 'global')
 ORDER BY name IS NULL, object_id DESC
 LIMIT :limit;
 

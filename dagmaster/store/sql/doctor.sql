@@ -1,29 +1,55 @@
 -- What must always hold, each as a statement that finds where it does not. `key` says which row it is, so that a second
 -- look finds the same one again; what is merely on its way is younger than :settle_seconds.
 
--- find_tasks_of_ended_jobs --
-SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.place, j.status AS job_status
-FROM (
+-- {settled_at} --
+clock_timestamp() - make_interval(secs => :settle_seconds)
+
+-- {history_begins} --
+clock_timestamp() - make_interval(secs => :days::float * 86400)
+
+-- {all_tasks} --
+(
     SELECT task_id, job_id, node_id, 'waiting' AS place, dispatched_at AS since FROM dagapp.dag_tasks_waiting
     UNION ALL
     SELECT task_id, job_id, node_id, 'running', claimed_at FROM dagapp.dag_tasks_running
-) t
+)
+
+-- {node_type} --
+-- Of a node `n` of the workflow `w`.
+coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 'task' END,
+        w.definition #>> ARRAY['nodes', n.node_id, 'type'])
+
+-- {has_report} --
+-- Whether a report of the task of the node `n` is on its way to the owner.
+EXISTS (
+        SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started'
+    )
+
+-- {note_repaired_tasks} --
+INSERT INTO dagapp.dag_job_events (
+    job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
+)
+SELECT job_id, node_id, task_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor'
+
+-- {note_repaired_jobs} --
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+SELECT job_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor'
+
+-- find_tasks_of_ended_jobs --
+SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.place, j.status AS job_status
+FROM {all_tasks} t
 LEFT JOIN dagapp.dag_jobs j ON j.job_id = t.job_id
 WHERE (j.job_id IS NULL OR j.status IN ('completed', 'failed', 'cancelled'))
-    AND greatest(t.since, j.updated_at) <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND greatest(t.since, j.updated_at) <= {settled_at}
 ORDER BY t.task_id LIMIT :limit;
 
 -- find_superseded_tasks --
 SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.place, n.status AS node_status, n.task_id AS current_task_id
-FROM (
-    SELECT task_id, job_id, node_id, 'waiting' AS place, dispatched_at AS since FROM dagapp.dag_tasks_waiting
-    UNION ALL
-    SELECT task_id, job_id, node_id, 'running', claimed_at FROM dagapp.dag_tasks_running
-) t
+FROM {all_tasks} t
 JOIN dagapp.dag_jobs j ON j.job_id = t.job_id AND j.status IN ('pending', 'running')
 LEFT JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
 WHERE (n.status IS NULL OR n.status NOT IN ('dispatched', 'running') OR n.task_id IS DISTINCT FROM t.task_id)
-    AND greatest(t.since, n.updated_at) <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND greatest(t.since, n.updated_at) <= {settled_at}
 ORDER BY t.task_id LIMIT :limit;
 
 -- find_lost_tasks --
@@ -32,14 +58,11 @@ FROM dagapp.dag_jobs j
 JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
 WHERE j.status IN ('pending', 'running') AND n.status = 'dispatched'
-    AND coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 'task' END,
-        w.definition #>> ARRAY['nodes', n.node_id, 'type']) = 'task'
-    AND n.updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND {node_type} = 'task'
+    AND n.updated_at <= {settled_at}
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_waiting t WHERE t.task_id = n.task_id)
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
-    AND NOT EXISTS (
-        SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started'
-    )
+    AND NOT {has_report}
 ORDER BY n.task_id LIMIT :limit;
 
 -- find_lost_runs --
@@ -48,29 +71,26 @@ FROM dagapp.dag_jobs j
 JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
 WHERE j.status IN ('pending', 'running') AND n.status = 'running' AND n.result_of IS NULL
-    AND coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 'task' END,
-        w.definition #>> ARRAY['nodes', n.node_id, 'type']) = 'task'
-    AND n.updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND {node_type} = 'task'
+    AND n.updated_at <= {settled_at}
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
-    AND NOT EXISTS (
-        SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started'
-    )
+    AND NOT {has_report}
 ORDER BY n.task_id LIMIT :limit;
 
 -- find_open_nodes_of_ended_jobs --
 SELECT n.job_id || '_' || n.node_id AS key, n.job_id, n.node_id, n.status AS node_status, j.status AS job_status
 FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
 WHERE j.status IN ('completed', 'failed', 'cancelled')
-    AND j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND j.created_at > {history_begins}
     AND n.status IN ('pending', 'ready', 'dispatched', 'running')
-    AND j.updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND j.updated_at <= {settled_at}
 ORDER BY 1 LIMIT :limit;
 
 -- find_owned_ended_jobs --
 SELECT j.job_id::text AS key, j.job_id, j.status AS job_status, j.owner_id, j.completed_at
 FROM dagapp.dag_jobs j
 WHERE j.owner_id IS NOT NULL AND j.status IN ('completed', 'failed', 'cancelled')
-    AND j.updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND j.updated_at <= {settled_at}
     AND NOT EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id)
 ORDER BY j.job_id LIMIT :limit;
 
@@ -82,7 +102,7 @@ WHERE j.status IN ('pending', 'running') AND j.owner_id IS NULL
     AND EXISTS (
         SELECT FROM dagapp.dag_orchestrators o
         WHERE o.status = 'running' AND o.heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
-            AND o.started_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+            AND o.started_at <= {settled_at}
     )
 ORDER BY j.job_id LIMIT :limit;
 
@@ -115,7 +135,7 @@ SELECT n.job_id || '_' || n.node_id AS key, n.job_id, n.node_id, n.error_message
 FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
 LEFT JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 WHERE j.status = 'completed' AND n.status = 'failed'
-    AND j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND j.created_at > {history_begins}
     -- Unless it may fail; a child may if its fan-out may.
     AND coalesce(n.definition, w.definition #> ARRAY['nodes', coalesce(n.parent_node_id, n.node_id)])
         -> 'allow_failure' IS DISTINCT FROM 'true'::jsonb
@@ -124,7 +144,7 @@ ORDER BY 1 LIMIT :limit;
 -- find_jobs_without_definition --
 SELECT j.job_id::text AS key, j.job_id, j.workflow_id, j.workflow_hash, j.status AS job_status
 FROM dagapp.dag_jobs j
-WHERE (j.status IN ('pending', 'running') OR j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400))
+WHERE (j.status IN ('pending', 'running') OR j.created_at > {history_begins})
     AND NOT EXISTS (SELECT FROM dagapp.dag_workflows w WHERE w.workflow_hash = j.workflow_hash)
 ORDER BY j.job_id LIMIT :limit;
 
@@ -139,7 +159,7 @@ CROSS JOIN LATERAL (
     WHERE c.job_id = n.job_id AND c.parent_node_id = n.node_id
 ) made
 WHERE jsonb_path_exists(w.definition, '$.nodes.* ? (@.type == "fan_out")')
-    AND j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND j.created_at > {history_begins}
     AND n.parent_node_id IS NULL AND n.status = 'completed'
     AND w.definition #>> ARRAY['nodes', n.node_id, 'type'] = 'fan_out'
     AND made.children IS DISTINCT FROM (n.output ->> 'fan_out_count')::int
@@ -148,15 +168,15 @@ ORDER BY 1 LIMIT :limit;
 -- find_too_many_attempts --
 SELECT n.job_id || '_' || n.node_id AS key, n.job_id, n.node_id, n.retry_count, n.max_retries
 FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
-WHERE j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400) AND n.retry_count > n.max_retries
+WHERE j.created_at > {history_begins} AND n.retry_count > n.max_retries
 ORDER BY 1 LIMIT :limit;
 
 -- find_double_results --
 -- An attempt that was completed twice: the timeline shows what the rows cannot.
 SELECT e.task_id AS key, e.job_id, e.node_id, e.task_id, count(*)::int AS accepted
 FROM dagapp.dag_jobs j JOIN dagapp.dag_job_events e ON e.job_id = j.job_id
-WHERE j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
-    AND e.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+WHERE j.created_at > {history_begins}
+    AND e.created_at > {history_begins}
     AND e.event_type = 'node_completed' AND e.task_id IS NOT NULL
 GROUP BY e.job_id, e.node_id, e.task_id HAVING count(*) > 1
 ORDER BY 1 LIMIT :limit;
@@ -165,7 +185,7 @@ ORDER BY 1 LIMIT :limit;
 SELECT j.job_id::text AS key, j.job_id, j.workflow_id, j.status AS job_status, j.completed_at
 FROM dagapp.dag_jobs j
 WHERE j.status IN ('completed', 'failed', 'cancelled')
-    AND j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND j.created_at > {history_begins}
     AND NOT EXISTS (
         SELECT FROM dagapp.dag_job_events e WHERE e.job_id = j.job_id AND e.event_type::text = 'job_' || j.status
     )
@@ -175,7 +195,7 @@ ORDER BY j.job_id LIMIT :limit;
 SELECT j.job_id::text AS key, j.job_id, j.workflow_id, j.status AS job_status
 FROM dagapp.dag_jobs j
 WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.completed_at IS NULL
-    AND j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND j.created_at > {history_begins}
 ORDER BY j.job_id LIMIT :limit;
 
 -- find_unprocessed_results --
@@ -196,14 +216,14 @@ ORDER BY m.mail_id LIMIT :limit;
 SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.queue
 FROM dagapp.dag_tasks_waiting t JOIN dagapp.dag_jobs j ON j.job_id = t.job_id
 WHERE t.held AND j.paused_at IS NULL AND j.status IN ('pending', 'running')
-    AND greatest(t.dispatched_at, j.updated_at) <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND greatest(t.dispatched_at, j.updated_at) <= {settled_at}
 ORDER BY t.task_id LIMIT :limit;
 
 -- find_unheld_tasks --
 SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.queue
 FROM dagapp.dag_tasks_waiting t JOIN dagapp.dag_jobs j ON j.job_id = t.job_id
 WHERE NOT t.held AND j.paused_at IS NOT NULL AND j.status IN ('pending', 'running')
-    AND greatest(t.dispatched_at, j.updated_at) <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND greatest(t.dispatched_at, j.updated_at) <= {settled_at}
 ORDER BY t.task_id LIMIT :limit;
 
 -- find_overdue_callbacks --
@@ -215,7 +235,7 @@ ORDER BY c.next_attempt_at LIMIT :limit;
 -- find_schedules_without_next_time --
 SELECT schedule_id AS key, schedule_id, workflow_id FROM dagapp.dag_schedules
 WHERE paused_at IS NULL AND next_at IS NULL
-    AND updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+    AND updated_at <= {settled_at}
 ORDER BY schedule_id LIMIT :limit;
 
 -- find_late_schedules --
@@ -228,7 +248,7 @@ SELECT DISTINCT ON (s.schedule_id) s.schedule_id AS key, s.schedule_id, s.workfl
     e.created_at AS failed_at
 FROM dagapp.dag_job_events e JOIN dagapp.dag_schedules s ON s.schedule_id = e.event_data ->> 'schedule_id'
 WHERE e.job_id = 0 AND e.event_type = 'schedule_missed' AND e.event_status = 'failure'
-    AND e.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND e.created_at > {history_begins}
     AND (s.last_at IS NULL OR s.last_at < (e.event_data ->> 'first')::timestamptz)
 ORDER BY s.schedule_id, e.created_at DESC LIMIT :limit;
 
@@ -277,11 +297,7 @@ WITH dead AS MATERIALIZED (
     DELETE FROM dagapp.dag_tasks_running WHERE task_id = ANY(ARRAY(SELECT task_id FROM dead))
     RETURNING job_id, node_id, task_id
 )
-INSERT INTO dagapp.dag_job_events (
-    job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
-)
-SELECT job_id, node_id, task_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor'
-FROM (SELECT * FROM waiting UNION ALL SELECT * FROM running) gone
+{note_repaired_tasks} FROM (SELECT * FROM waiting UNION ALL SELECT * FROM running) gone
 RETURNING job_id;
 
 -- repair_lost_tasks --
@@ -297,16 +313,10 @@ WITH lost AS (
         AND (n.status = 'running' OR NOT EXISTS (
             SELECT FROM dagapp.dag_tasks_waiting t WHERE t.task_id = n.task_id
         ))
-        AND NOT EXISTS (
-            SELECT FROM dagapp.dag_mailbox m
-            WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started'
-        )
+        AND NOT {has_report}
     RETURNING job_id, node_id, task_id
 )
-INSERT INTO dagapp.dag_job_events (
-    job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
-)
-SELECT job_id, node_id, task_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor' FROM lost
+{note_repaired_tasks} FROM lost
 RETURNING job_id;
 
 -- repair_owned_ended_jobs --
@@ -317,8 +327,7 @@ WITH freed AS (
         AND NOT EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id)
     RETURNING j.job_id
 )
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
-SELECT job_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor' FROM freed
+{note_repaired_jobs} FROM freed
 RETURNING job_id;
 
 -- repair_live_jobs --
@@ -351,8 +360,7 @@ WITH alive AS MATERIALIZED (
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'adopted' FROM given
 )
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
-SELECT job_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor' FROM given
+{note_repaired_jobs} FROM given
 RETURNING job_id;
 
 -- repair_unprocessed_results --
@@ -363,10 +371,7 @@ WITH again AS (
         AND NOT EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = r.job_id AND m.task_id = r.task_id)
     RETURNING r.job_id, r.node_id, r.task_id
 )
-INSERT INTO dagapp.dag_job_events (
-    job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
-)
-SELECT job_id, node_id, task_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor' FROM again
+{note_repaired_tasks} FROM again
 RETURNING job_id;
 
 -- repair_held_tasks --
@@ -377,10 +382,7 @@ WITH set_right AS (
         AND t.held <> (j.paused_at IS NOT NULL)
     RETURNING t.job_id, t.node_id, t.task_id
 )
-INSERT INTO dagapp.dag_job_events (
-    job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
-)
-SELECT job_id, node_id, task_id, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor' FROM set_right
+{note_repaired_tasks} FROM set_right
 RETURNING job_id;
 
 -- repair_partitions --

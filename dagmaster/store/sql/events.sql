@@ -1,8 +1,11 @@
--- list_events --
--- A job's timeline, oldest first.
+-- {events} --
 SELECT event_id, created_at, event_type, event_status, node_id, task_id, event_data, error_message, duration_ms,
     source_app
 FROM dagapp.dag_job_events
+
+-- list_events --
+-- A job's timeline, oldest first.
+{events}
 WHERE job_id = :job_id AND event_id > :after
     AND (:node_id::text IS NULL OR node_id = :node_id)
     AND (:event_types::text[] IS NULL OR event_type::text = ANY(:event_types))
@@ -11,20 +14,16 @@ LIMIT :limit;
 
 -- page_events_up --
 -- A page of a job's timeline, the oldest first.
-SELECT event_id, created_at, event_type, event_status, node_id, task_id, event_data, error_message, duration_ms,
-    source_app
-FROM dagapp.dag_job_events
-WHERE job_id = :job_id AND created_at >= :since AND event_id > :after
+{events}
+WHERE job_id = :job_id AND created_at >= :since AND event_id > :cursor
     AND (:node_id::text IS NULL OR node_id = :node_id)
     AND (:event_type::text IS NULL OR event_type::text = :event_type)
 ORDER BY event_id LIMIT :limit;
 
 -- page_events_down --
 -- A page of a job's timeline, the newest first.
-SELECT event_id, created_at, event_type, event_status, node_id, task_id, event_data, error_message, duration_ms,
-    source_app
-FROM dagapp.dag_job_events
-WHERE job_id = :job_id AND created_at >= :since AND event_id < :before
+{events}
+WHERE job_id = :job_id AND created_at >= :since AND event_id < :cursor
     AND (:node_id::text IS NULL OR node_id = :node_id)
     AND (:event_type::text IS NULL OR event_type::text = :event_type)
 ORDER BY event_id DESC LIMIT :limit;
@@ -64,9 +63,7 @@ FROM (
 
 -- view_audit --
 -- What was done to the system, the newest first.
-SELECT event_id, created_at, event_type, event_status, node_id, task_id, event_data, error_message, duration_ms,
-    source_app
-FROM dagapp.dag_job_events
+{events}
 WHERE job_id = 0 AND (:event_types::text[] IS NULL OR event_type::text = ANY(:event_types))
 ORDER BY event_id DESC LIMIT :limit OFFSET :offset;
 

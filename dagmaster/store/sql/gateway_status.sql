@@ -1,45 +1,51 @@
--- gateway_jobs --
--- The newest that fit. Orphans are live jobs whose owner is silent, or that nobody has owned for as long.
-SELECT job_id, workflow_id, workflow_version, status, priority, error_message, failed_node, ended_by, submitted_by,
+-- {silent_seconds} --
+-- Since the owner of a job was heard of, or since the job was created if it has none.
+coalesce(
+        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
+    )
+
+-- {gateway_job} --
+job_id, workflow_id, workflow_version, status, priority, error_message, failed_node, ended_by, submitted_by,
     correlation_id, idempotency_key, asset_id, version_ordinal, parent_job_id, schedule_id, paused_at, created_at,
     started_at, completed_at,
-    status IN ('pending', 'running') AND :orphan_seconds::float < coalesce(
-        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
-    ) AS is_orphaned
+    status IN ('pending', 'running') AND :orphan_seconds::float < {silent_seconds} AS is_orphaned
+
+-- {gateway_node} --
+SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, queue, error_message, ended_by,
+    not_before, created_at, dispatched_at, started_at, completed_at
+FROM gateway.nodes
+
+-- {gateway_event} --
+SELECT job_id, event_id, created_at, node_id, event_type, event_status, checkpoint_name, event_data, error_message,
+    duration_ms, source_app
+FROM gateway.events
+
+-- gateway_jobs --
+-- The newest that fit. Orphans are live jobs whose owner is silent, or that nobody has owned for as long.
+SELECT {gateway_job}
 FROM gateway.jobs
 WHERE (:status::text IS NULL OR status::text = :status)
     AND (NOT :only_live::boolean OR status IN ('pending', 'running')) -- Of these there is an index.
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
     AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
     AND (:idempotency_key::text IS NULL OR idempotency_key = :idempotency_key)
-    AND (NOT :only_orphans::boolean OR :orphan_seconds::float < coalesce(
-        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
-    ))
+    AND (NOT :only_orphans::boolean OR :orphan_seconds::float < {silent_seconds})
 ORDER BY created_at DESC, job_id DESC LIMIT :limit OFFSET :offset;
 
 -- gateway_job --
-SELECT job_id, workflow_id, workflow_version, status, priority, error_message, failed_node, ended_by, submitted_by,
-    correlation_id, idempotency_key, asset_id, version_ordinal, parent_job_id, schedule_id, paused_at, created_at,
-    started_at, completed_at, deadline_at, updated_at,
-    CASE WHEN pg_column_size(result_data) <= :max_result_bytes THEN result_data END AS result_data,
-    status IN ('pending', 'running') AND :orphan_seconds::float < coalesce(
-        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
-    ) AS is_orphaned
+SELECT {gateway_job}, deadline_at, updated_at,
+    CASE WHEN pg_column_size(result_data) <= :max_result_bytes THEN result_data END AS result_data
 FROM gateway.jobs WHERE job_id = :job_id;
 
 -- gateway_nodes --
 -- Of these jobs, in the order of their start.
-SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, queue, error_message, ended_by,
-    not_before, created_at, dispatched_at, started_at, completed_at
-FROM gateway.nodes
+{gateway_node}
 WHERE job_id = ANY(:job_ids::bigint[])
 ORDER BY job_id DESC, coalesce(started_at, dispatched_at) NULLS LAST, created_at, node_id LIMIT :limit OFFSET :offset;
 
 -- gateway_nodes_by_status --
 -- The ones that changed last, of jobs that are unfinished or ended lately: the nodes of all jobs may be many millions.
-SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, queue, error_message, ended_by,
-    not_before, created_at, dispatched_at, started_at, completed_at
-FROM gateway.nodes
+{gateway_node}
 WHERE status::text = :status AND job_id IN (
     SELECT job_id FROM gateway.jobs WHERE status IN ('pending', 'running')
     UNION ALL
@@ -49,14 +55,10 @@ ORDER BY updated_at DESC, job_id DESC, node_id LIMIT :limit OFFSET :offset;
 
 -- gateway_events --
 -- Of one job, in order.
-SELECT job_id, event_id, created_at, node_id, event_type, event_status, checkpoint_name, event_data, error_message,
-    duration_ms, source_app
-FROM gateway.events WHERE job_id = :job_id ORDER BY event_id LIMIT :limit OFFSET :offset;
+{gateway_event} WHERE job_id = :job_id ORDER BY event_id LIMIT :limit OFFSET :offset;
 
 -- gateway_recent_events --
-SELECT job_id, event_id, created_at, node_id, event_type, event_status, checkpoint_name, event_data, error_message,
-    duration_ms, source_app
-FROM gateway.events
+{gateway_event}
 WHERE created_at > now() - make_interval(hours => :hours) AND job_id <> 0
 ORDER BY created_at DESC, event_id DESC LIMIT :limit OFFSET :offset;
 

@@ -80,7 +80,7 @@ WHERE status IN ('running', 'stalled') AND host_key = :host_key
 UNION ALL
 SELECT 'worker', worker_id, pid FROM dagapp.dag_workers WHERE status = 'active' AND host_key = :host_key;
 
--- bury_instances --
+-- mark_instances_lost --
 -- These processes are gone for certain: no need to wait until their heartbeat is old.
 WITH orchestrators AS (
     UPDATE dagapp.dag_orchestrators SET status = 'lost' WHERE orchestrator_id = ANY(:instance_ids)
@@ -104,7 +104,7 @@ UPDATE dagapp.dag_workers
 SET status = 'stopped', tasks_completed = :tasks_completed, tasks_failed = :tasks_failed, stats = :stats::jsonb
 WHERE worker_id = :instance_id AND status = 'active';
 
--- want_worker --
+-- set_desired_state --
 -- What an operator wants of it: run, drain or stop.
 UPDATE dagapp.dag_workers SET wanted = :wanted WHERE worker_id = :worker_id AND status = 'active' RETURNING worker_id;
 

@@ -17,7 +17,7 @@ WITH alive AS MATERIALIZED (
 )
 SELECT job_id, pg_notify('dagmaster_mail', '') FROM job;
 
--- call_off_orphans --
+-- cancel_orphans --
 -- Jobs whose caller is over and could not tell them: they are cancelled. Not those that somebody has tried again since.
 INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
 SELECT c.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the node that called it is over"}'

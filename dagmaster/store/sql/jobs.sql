@@ -66,10 +66,6 @@ ORDER BY j.job_id DESC LIMIT :limit;
 SELECT job_id, workflow_id, status, error_message, result_data, idle_seconds, created_at, started_at, completed_at
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
--- count_live_jobs --
--- What is still to be done.
-SELECT count(*) AS jobs FROM dagapp.dag_jobs WHERE status IN ('pending', 'running');
-
 -- page_children --
 -- The jobs that the nodes of a job have called, the newest first.
 SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at, started_at,

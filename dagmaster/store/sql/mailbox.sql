@@ -8,6 +8,26 @@ r(
         duration_ms bigint, data jsonb
     )
 
+-- {mail_payload} --
+-- A mail `m` as a notification carries it, so that its owner need not read it. Whoever may connect may send the same: the
+-- owner's batch compares it with the row.
+json_build_array(
+    m.mail_id, (extract(epoch FROM m.created_at) * 1000000)::bigint, m.job_id, m.kind, m.node_id, m.task_id,
+    m.worker_id, m.output::text, m.error, m.duration_ms, m.data::text
+)::text
+
+-- {new_job_payload} --
+-- Likewise the mail `m` of a new job `j`.
+json_build_array(
+    m.mail_id, (extract(epoch FROM j.created_at) * 1000000)::bigint, j.job_id, j.owner_id, j.owner_epoch,
+    j.workflow_hash, j.status, j.version, j.priority, j.correlation_id, j.trace_parent, j.input_params::text,
+    j.input_bytes, j.asset_id IS NOT NULL
+)::text
+
+-- {max_payload_bytes} --
+-- PostgreSQL takes no notification of 8,000 bytes.
+7900
+
 -- {first_mail} --
 -- The oldest mail for the jobs of this owner, with what it counts in bytes. Large values are not read but count: whoever
 -- reads the mail writes them. A new job comes with its mail.

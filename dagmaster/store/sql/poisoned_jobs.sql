@@ -1,4 +1,4 @@
--- let_go_ended_job --
+-- release_ended_job --
 -- It was to be reopened, and cannot be: it stays as it is.
 WITH job AS (
     UPDATE dagapp.dag_jobs SET owner_id = NULL

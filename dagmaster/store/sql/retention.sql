@@ -114,8 +114,8 @@ FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids) ORDER BY created_at, job_id;
 
 -- export_nodes --
 SELECT job_id, node_id, status, task_id, retry_count, max_retries, times_lost, parent_node_id, fan_out_index,
-    fan_out_item_key, queue, definition, result_of, input_params, output, output_bytes, error_message, ended_by,
-    checkpoint_phase, checkpoint_data, checkpoint_saved_at, not_before, created_at, dispatched_at, started_at,
+    fan_out_item_key, fan_out_item_box, queue, definition, result_of, input_params, output, output_bytes,
+    error_message, ended_by, checkpoint_phase, checkpoint_data, checkpoint_saved_at, not_before, created_at, dispatched_at, started_at,
     completed_at, updated_at, version
 FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id;
 
@@ -203,6 +203,8 @@ WITH gone AS MATERIALIZED (
     DELETE FROM dagapp.dag_dependencies WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
 ), checkpoints AS (
     DELETE FROM dagapp.dag_checkpoints WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
+), uses AS (
+    DELETE FROM dagapp.data_object_uses WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
 ), results AS (
     DELETE FROM dagapp.dag_task_results WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) RETURNING 1
 ), nodes AS (
@@ -224,7 +226,7 @@ SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM nodes) AS node
 -- The days of the timeline that are over, oldest first, and the command that would drop each.
 SELECT day AS low, day + interval '1 day' AS high, format('DROP TABLE dagapp.%I', relname) AS command
 FROM (
-    SELECT c.relname, to_timestamp(right(c.relname, 8) || ' UTC', 'YYYYMMDD TZ') AS day
+    SELECT c.relname, to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC' AS day
     FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     WHERE i.inhparent = 'dagapp.dag_job_events'::regclass AND c.relname ~ '^dag_job_events_\d{8}$'
 ) days
@@ -290,11 +292,6 @@ WHERE w.workflow_hash = ANY(:hashes) AND NOT EXISTS (SELECT FROM called c WHERE 
     SELECT FROM dagapp.dag_jobs j
     WHERE j.workflow_id = w.workflow_id AND j.created_at > now() - interval '1 hour' AND j.workflow_hash = w.workflow_hash
 ) AND NOT EXISTS (SELECT FROM dagapp.dag_schedules s WHERE s.workflow_hash = w.workflow_hash);
-
--- note_removal --
--- Who removed how much, in the system's own timeline.
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
-VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);
 
 -- remove_expired_results --
 DELETE FROM dagapp.dag_task_cache

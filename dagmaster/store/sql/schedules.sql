@@ -82,8 +82,3 @@ WHERE schedule_id = :schedule_id;
 UPDATE dagapp.dag_schedules
 SET paused_at = NULL, paused_by = NULL, next_at = :next_at, updated_at = clock_timestamp()
 WHERE schedule_id = :schedule_id AND paused_at IS NOT NULL;
-
--- note_schedules --
--- Somebody changed schedules, in the system's own timeline.
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
-VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);

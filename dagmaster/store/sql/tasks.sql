@@ -18,11 +18,10 @@ LEFT JOIN LATERAL (
     ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1
 ) c ON t.retry_count > 0
 
--- claim_tasks --
--- Take up to :limit waiting tasks of the worker's queues: highest priority first, then the oldest started job, then in order
--- of creation. Only for handlers that the worker has, and nothing for one that was given up. Mail tells the owners
--- that they have started.
-WITH me AS MATERIALIZED (
+-- {take_tasks} --
+-- Up to :limit waiting tasks of the worker's queues: highest priority first, then the oldest started job, then in order of
+-- creation. Only for handlers that the worker has, and nothing for one that was given up.
+me AS MATERIALIZED (
     SELECT queues, handlers FROM dagapp.dag_workers
     WHERE worker_id = :worker_id AND status = 'active' AND wanted = 'run'
 ), picked AS MATERIALIZED (
@@ -42,18 +41,37 @@ WITH me AS MATERIALIZED (
 ), held AS (
     INSERT INTO dagapp.dag_tasks_running ({task_columns}, worker_id, claimed_at)
     SELECT {task_columns}, :worker_id, clock_timestamp() FROM taken
-), mail AS (
-    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
-    SELECT job_id, 'started', node_id, task_id, :worker_id FROM taken
 )
+
+-- {taken_tasks} --
 SELECT {claimed_columns}
 FROM taken t
 {params_and_checkpoint}
-ORDER BY t.priority DESC, t.job_started_at, t.seq;
+ORDER BY t.priority DESC, t.job_started_at, t.seq
+
+-- claim_tasks --
+-- Take waiting tasks. Their owners are not told: most tasks end soon, and their report says that they had started.
+WITH {take_tasks}
+{taken_tasks};
+
+-- claim_and_announce_tasks --
+-- Take waiting tasks. Mail tells the owners that they have started.
+WITH {take_tasks}, mail AS (
+    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
+    SELECT job_id, 'started', node_id, task_id, :worker_id FROM taken
+)
+{taken_tasks};
+
+-- tell_starts --
+-- Mail tells the owners that those of these tasks have started that the worker still holds.
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
+SELECT job_id, 'started', node_id, task_id, worker_id FROM dagapp.dag_tasks_running
+WHERE task_id = ANY(:task_ids::text[]) AND worker_id || '' = :worker_id
+RETURNING mail_id;
 
 -- report_tasks --
--- The worker is done with these; their owners are told, aloud or not. The rows are read once: kept for a second look, a
--- large output would be written to a temporary file.
+-- The worker is done with these; their owners are told, with or without a notification. The rows are read once: kept for a
+-- second look, a large output would be written to a temporary file.
 WITH ended AS (
     DELETE FROM dagapp.dag_tasks_running WHERE task_id = ANY(:task_ids::text[]) AND worker_id || '' = :worker_id
 ), mail AS (
@@ -61,6 +79,27 @@ WITH ended AS (
     SELECT {mail_columns} FROM json_to_recordset(:reports::json) AS {mail_record}
 )
 SELECT pg_notify('dagmaster_mail', '') WHERE :notifies::boolean;
+
+-- report_task --
+-- The same for one task. The notification brings the mail along, unless other mail for the job may lie there unread: it
+-- must not overtake that. More than a little unread mail is not looked through: it will be read anyway.
+WITH ended AS (
+    DELETE FROM dagapp.dag_tasks_running WHERE task_id = :task_id AND worker_id || '' = :worker_id
+), unread AS MATERIALIZED (
+    SELECT job_id FROM dagapp.dag_mailbox ORDER BY mail_id LIMIT 10
+), mail AS (
+    INSERT INTO dagapp.dag_mailbox ({mail_columns})
+    VALUES (
+        :job_id, :kind, :node_id, :task_id, :worker_id, :output::json, :error, :duration_ms, :data::jsonb
+    )
+    RETURNING *
+)
+SELECT pg_notify('dagmaster_mail', CASE WHEN octet_length(p.payload) <= {max_payload_bytes} THEN p.payload ELSE '' END)
+FROM mail m CROSS JOIN LATERAL (
+    SELECT CASE WHEN count(*) < 10 AND count(*) FILTER (WHERE u.job_id = m.job_id) = 0 THEN {mail_payload} ELSE '' END
+        AS payload
+    FROM unread u
+) p;
 
 -- held_tasks --
 -- What this worker holds, as the database knows it.

@@ -6,7 +6,9 @@ SELECT w.worker_id, w.hostname, w.pid, w.host_key, w.status, w.wanted, w.queues,
     extract(epoch FROM clock_timestamp() - w.last_heartbeat)::float AS heartbeat_age_seconds,
     CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array' -- The stats of a worker over HTTP may be anything.
         THEN ARRAY(SELECT jsonb_array_elements_text(w.stats -> 'stuck')) ELSE '{}' END AS stuck_tasks,
-    (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks
+    -- No more than its slots: a claim may be stored before the report of the task that left the slot.
+    least(w.concurrency, (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id))
+        AS running_tasks
 FROM dagapp.dag_workers w
 WHERE (:status::text IS NULL OR w.status = :status)
     AND (:queues::text[] IS NULL OR w.queues && :queues)

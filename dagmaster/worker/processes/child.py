@@ -143,8 +143,8 @@ class Child:
 
     def _keep(self, checkpoint: Checkpoint) -> Future[None]:
         artifacts = [dict(artifact) for artifact in checkpoint.artifacts]
-        what = f"the checkpoint {checkpoint.phase}"
-        content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes, what)
+        label = f"the checkpoint {checkpoint.phase}"
+        content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes, label)
         return self._ask({"kind": "checkpoint", "phase": checkpoint.phase}, content)
 
     def _add(self, slices: Sequence[bytes]) -> Future[None]:

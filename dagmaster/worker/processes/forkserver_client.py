@@ -41,17 +41,17 @@ class ForkServerClient:
     @classmethod
     async def open(cls, specs: Sequence[str], handlers: Sequence[Reference], max_output_bytes: int) -> Self:
         """Start a fork server. Returns at once, while the handlers are loaded."""
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         try:
-            process = _spawn(theirs)
+            process = _spawn(child_end)
         except OSError as error:
-            ours.close()
+            parent_end.close()
             raise Unavailable(f"cannot start the fork server: {error}") from error
         finally:
-            theirs.close()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+            child_end.close()
+        reader, writer = await asyncio.open_unix_connection(sock=parent_end)
         writer.write(pack(_config(specs, handlers, max_output_bytes)))
-        return cls(process, ours, (reader, writer))
+        return cls(process, parent_end, (reader, writer))
 
     async def fork(self) -> Peer:
         """Fork a child. Raises Unavailable with the reason when there is no fork server."""
@@ -60,29 +60,29 @@ class ForkServerClient:
             if self.is_lost:
                 raise Unavailable(GONE)
             self._forked = self._loop.create_future()
-            ours, output = self._ask_for_child()
+            parent_end, output = self._ask_for_child()
             try:
                 pid, death = await self._forked
-                streams = await asyncio.open_unix_connection(sock=ours)
+                streams = await asyncio.open_unix_connection(sock=parent_end)
             except BaseException:
-                ours.close()
+                parent_end.close()
                 os.close(output)
                 raise
         return Peer(pid, streams, output, death, self.kill)
 
     def _ask_for_child(self) -> tuple[socket.socket, int]:
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         output, inner = output_pipe()
         try:
-            socket.send_fds(self._sock, [REQUEST.pack(FORK, 0)], [theirs.fileno(), inner])
+            socket.send_fds(self._sock, [REQUEST.pack(FORK, 0)], [child_end.fileno(), inner])
         except OSError as error:
-            ours.close()
+            parent_end.close()
             os.close(output)
             raise Unavailable(GONE) from error
         finally:
-            theirs.close()
+            child_end.close()
             os.close(inner)
-        return ours, output
+        return parent_end, output
 
     def kill(self, pid: int) -> None:
         """Let the fork server kill the child: it knows whether the pid is still the child's."""
@@ -144,12 +144,12 @@ class ForkServerClient:
         self._deaths.clear()
 
 
-def _spawn(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+def _spawn(child_end: socket.socket) -> "subprocess.Popen[bytes]":
     # -P and the path: a module in the current folder must not shadow one of Python or dagmaster.
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(_path())}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
+        [sys.executable, "-P", "-m", MODULE, str(child_end.fileno())],
+        pass_fds=[child_end.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # The worker has already printed what modules print when they are loaded.
         start_new_session=True,  # Ctrl-C is for the worker alone.

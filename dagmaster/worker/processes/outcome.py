@@ -58,7 +58,7 @@ def outcome_of(death: Death, spent_before: float, oom_kills: tuple[int | None, i
     usage = Usage(death.peak_memory_bytes, cpu)
     killed = death.status is not None and _signal(death.status) == signal.SIGKILL
     if not killed:
-        return failed(_told(death.status), usage=usage)
+        return failed(_describe_exit(death.status), usage=usage)
     peak = f" (peak {_size(death.peak_memory_bytes)})" if death.peak_memory_bytes else ""
     before, after = oom_kills
     if before is None or after is None:
@@ -75,7 +75,7 @@ def failed(message: str, error_types: tuple[str, ...] = DIED, usage: Usage | Non
     return Outcome(HandlerResult(False, error_message=message, error_types=error_types), usage=usage)
 
 
-def _told(status: int | None) -> str:
+def _describe_exit(status: int | None) -> str:
     if status is None:
         return "the fork server ended, and the handler process with it"
     if (number := _signal(status)) is not None:

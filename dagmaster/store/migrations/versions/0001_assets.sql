@@ -7,7 +7,8 @@ CREATE TYPE dagapp.asset_event_type AS ENUM (
     'asset_created', 'version_submitted', 'version_approved', 'version_rejected', 'version_resubmitted',
     'version_reprocessed', 'version_deleted', 'asset_deleted', 'exposure_changed', 'asset_cleared',
     'asset_made_public', 'processing_started', 'processing_completed', 'processing_failed', 'export_queued',
-    'export_completed', 'export_failed', 'metadata_published', 'metadata_unpublished'
+    'export_completed', 'export_failed', 'metadata_published', 'metadata_unpublished',
+    'review_requested', 'export_removed'
 );
 
 CREATE TABLE dagapp.platforms (

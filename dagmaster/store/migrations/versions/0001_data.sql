@@ -10,6 +10,7 @@ CREATE TABLE dagapp.data_objects (
     state dagapp.data_object_state NOT NULL DEFAULT 'creating',
     job_id bigint,
     task_id varchar(128),
+    program_id bigint,
     location text NOT NULL,
     row_count bigint,
     size_bytes bigint,
@@ -17,16 +18,31 @@ CREATE TABLE dagapp.data_objects (
     plan jsonb,
     sql text,
     inputs bigint[] NOT NULL DEFAULT '{}',
+    inline_rows bytea,
+    has_table boolean NOT NULL DEFAULT true,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (object_id)
 );
+-- They are compressed before they are sent.
+ALTER TABLE dagapp.data_objects ALTER COLUMN inline_rows SET STORAGE EXTERNAL;
 CREATE INDEX ix_data_objects_name ON dagapp.data_objects (name) WHERE name IS NOT NULL;
 CREATE INDEX ix_data_objects_job ON dagapp.data_objects (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX ix_data_objects_expired ON dagapp.data_objects (object_id) WHERE state = 'expired';
 
--- The jobs that use a table which is not theirs alone: it is not dropped before they have ended.
+-- The nodes that use a table: it is not dropped before they have ended, and where they have passed it on, not before
+-- their job has ended. What a job was submitted with is used by the node '', which is not one.
 CREATE TABLE dagapp.data_object_uses (
     object_id bigint NOT NULL,
     job_id bigint NOT NULL,
-    PRIMARY KEY (object_id, job_id)
+    node_id varchar(128) NOT NULL,
+    is_passed_on boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (object_id, job_id, node_id)
+);
+CREATE INDEX ix_data_object_uses_node ON dagapp.data_object_uses (job_id, node_id);
+
+-- Programs that have tables open outside of tasks. They renew their lease; what they leave unfinished goes with them.
+CREATE TABLE dagapp.data_programs (
+    program_id bigint NOT NULL,
+    heartbeat_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (program_id)
 );

@@ -19,6 +19,7 @@ TABLES = (
     "stac_collections",
     "geospatial_assets",
     "platforms",
+    "data_programs",
     "data_object_uses",
     "data_objects",
     "dag_api_requests",

@@ -210,6 +210,7 @@ CREATE TABLE dagapp.dag_node_states (
     parent_node_id varchar(64),
     fan_out_index integer,
     fan_out_item_key varchar(128),
+    fan_out_item_box double precision[],
     queue varchar(128),
     definition jsonb,
     result_of varchar(64),

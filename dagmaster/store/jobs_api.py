@@ -1,11 +1,11 @@
-"""Tasks and workers as the Python API names them: by snowflake ids that were made before anything was stored."""
+"""Tasks and workers of the Python jobs API, by the snowflake ids that it assigns before anything is stored."""
 
 from typing import Any
 
 from dagmaster.errors import UnknownTask, WorkerGone
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, fetch_one
 
 # Jobs that the Python API made. Their idempotency key is the id of their entry task.
 SUBMITTED_BY = "dagmaster.python"
@@ -15,7 +15,7 @@ ENTRY = "entry"
 async def get_task_state(conn: Connection, task_id: int, job_id: JobId | None = None) -> dict[str, Any]:
     """Raises UnknownTask. It is found much faster when the job is known."""
     values = {"task_id": str(task_id), "job_id": job_id, "entry": ENTRY, "submitted_by": SUBMITTED_BY}
-    row = await (await run(conn, "find_task_state", values)).fetchone()
+    row = await fetch_one(conn, "find_task_state", values)
     if row is None:
         raise UnknownTask(f"there is no task {task_id}" + (f" in job {job_id}" if job_id is not None else ""))
     return row
@@ -30,5 +30,5 @@ async def retire_worker(conn: Connection, worker_id: WorkerId) -> None:
 
 
 async def _alive(conn: Connection, statement: str, worker_id: WorkerId) -> None:
-    if await (await run(conn, statement, {"worker_id": worker_id})).fetchone() is None:
-        raise WorkerGone(f"worker {worker_id[:40]!r} is not registered, has left, or was given up; register anew")
+    if not await fetch(conn, statement, {"worker_id": worker_id}):
+        raise WorkerGone(f"worker {worker_id[:40]!r} is not registered, has left, or was given up; register again")

@@ -1,0 +1,48 @@
+"""The tables that JSON refers to."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+
+MARK: Final = b'"object_type"'
+MAX_ID: Final = 2**63 - 1
+MAX_DIGITS: Final = 18
+
+
+def tables_in(json: bytes) -> frozenset[int]:
+    """The ids of the tables that references in it name. Most JSON has none, which is seen without reading it."""
+    return frozenset(_of_references(orjson.loads(json))) if has_references(json) else frozenset()
+
+
+def has_references(json: bytes) -> bool:
+    """Whether it may hold references."""
+    return MARK in json
+
+
+def _of_references(value: Any) -> Iterator[int]:
+    for part in _parts(value):
+        match part:
+            case {"object_type": "object" | "view"}:
+                yield from _ids(part)
+
+
+def _ids(reference: dict[str, Any]) -> Iterator[int]:
+    """That of the table itself, and those that its plan scans."""
+    for part in _parts(reference):
+        match part:
+            case {"table_id": int() as table_id} if 0 < table_id <= MAX_ID and table_id is not True:
+                yield table_id
+            case {"table_id": str() as text} if text.isdecimal() and len(text) <= MAX_DIGITS:
+                yield int(text)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        if isinstance(part, dict):
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part

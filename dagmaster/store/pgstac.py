@@ -1,0 +1,54 @@
+"""pgSTAC in the same database, where an operator has installed it: written through its own functions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch
+
+# Not among the statements: those fit every database with our schema.
+_UPSERT_COLLECTION = "SELECT pgstac.upsert_collection($1::jsonb)"
+_UPSERT_ITEMS = "SELECT pgstac.upsert_items($1::jsonb)"
+_LIST_ITEMS = "SELECT id, collection FROM pgstac.items WHERE collection = ANY ($1::text[])"
+_DELETE_ITEM = "SELECT pgstac.delete_item($1::text, $2::text)"
+
+
+async def has_pgstac(conn: Connection) -> bool:
+    [row] = await fetch(conn, "find_pgstac")
+    return bool(row["has_pgstac"])
+
+
+async def use_pgstac(conn: Connection) -> None:
+    """Until the end of the transaction: its functions call each other without their schema."""
+    await conn.execute("SET LOCAL search_path TO pgstac, public")
+
+
+async def own_collections(conn: Connection) -> list[str]:
+    return [row["collection_id"] for row in await fetch(conn, "list_own_collections")]
+
+
+async def put_collections(conn: Connection, collections: Iterable[Mapping[str, Any]]) -> None:
+    for collection in collections:
+        await conn.execute(_UPSERT_COLLECTION, [_json(collection)])
+
+
+async def put_items(conn: Connection, items: Sequence[Mapping[str, Any]]) -> None:
+    """Items of collections that pgSTAC has."""
+    await conn.execute(_UPSERT_ITEMS, [_json(items)])
+
+
+async def remove_other_items(
+    conn: Connection, collections: Sequence[str], items: set[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """All items of these collections but those, by collection and id: what was removed."""
+    rows = await (await conn.execute(_LIST_ITEMS, [list(collections)])).fetchall()
+    others = sorted({(row["collection"], row["id"]) for row in rows} - items)
+    for collection, item_id in others:
+        await conn.execute(_DELETE_ITEM, [item_id, collection])
+    return others
+
+
+def _json(document: Any) -> str:
+    return orjson.dumps(document).decode()

@@ -1,0 +1,6 @@
+-- find_pgstac --
+SELECT to_regclass('pgstac.items') IS NOT NULL AS has_pgstac;
+
+-- list_own_collections --
+-- The collections that this catalogue has or had items in; others of pgSTAC are left alone.
+SELECT collection_id FROM dagapp.stac_collections ORDER BY collection_id;

@@ -1,0 +1,87 @@
+"""The catalogue entries of one version, as those who maintain the catalogue see them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+import orjson
+
+from dagmaster.store.assets import StaleVersion
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, fetch_as
+
+
+class StacVersionRow(TypedDict):
+    """A version with a file and a collection. `version` is for optimistic locking."""
+
+    asset_id: str
+    version_ordinal: int
+    data_type: str
+    platform_id: str
+    platform_refs: dict[str, Any]
+    blob_path: str
+    content_hash: str | None
+    stac_item_id: str | None
+    stac_collection_id: str
+    processing_completed_at: datetime | None
+    version: int
+    request_id: str | None
+
+
+class StoredItemRow(TypedDict):
+    collection_id: str
+    item_id: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StacVersionFilter:
+    """Conditions that all hold."""
+
+    asset_id: str | None = None
+    version_ordinal: int | None = None
+    collection_id: str | None = None
+
+
+async def list_stac_versions(
+    conn: Connection, where: StacVersionFilter, *, after: tuple[str, int] | None = None, limit: int
+) -> list[StacVersionRow]:
+    """Those that are processed and not deleted, by asset and ordinal."""
+    after_asset, after_ordinal = after or (None, None)
+    values = {
+        "asset_id": where.asset_id,
+        "version_ordinal": where.version_ordinal,
+        "collection_id": where.collection_id,
+        "after_asset": after_asset,
+        "after_ordinal": after_ordinal,
+        "limit": limit,
+    }
+    return await fetch_as(conn, StacVersionRow, "list_stac_versions", values)
+
+
+async def list_items_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[StoredItemRow]:
+    values = {"asset_id": asset_id, "version_ordinal": ordinal}
+    return await fetch_as(conn, StoredItemRow, "list_items_of_version", values)
+
+
+async def replace_items_of_version(
+    conn: Connection, version: StacVersionRow, collection: dict[str, Any], items: Sequence[dict[str, Any]]
+) -> int:
+    """The number of items that the version has then: an id that another version has stays with that one.
+
+    A collection that exists stays as it is. Raises StaleVersion if a job has moved the version in the meantime.
+    """
+    key = {"asset_id": version["asset_id"], "version_ordinal": version["version_ordinal"]}
+    documents = orjson.dumps({"stac_collection": collection, "stac_items": list(items)}).decode()
+    values = {**key, "known_version": version["version"], "documents": documents}
+    async with conn.transaction():
+        if not await fetch(conn, "replace_items_of_version", values):
+            raise StaleVersion
+        return len(await fetch(conn, "list_items_of_version", key))
+
+
+async def remove_items_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[str]:
+    """The ids of the items that were removed."""
+    values = {"asset_id": asset_id, "version_ordinal": ordinal}
+    return [row["item_id"] for row in await fetch(conn, "remove_items_of_version", values)]
