@@ -3,7 +3,7 @@
 import random
 
 from dagmaster import Context, handler
-from dagmaster.model.added import AddedNode
+from dagmaster.model.added_nodes import AddedNode
 from dagmaster.model.dynamic_nodes import encode_slices
 
 

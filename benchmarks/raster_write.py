@@ -18,7 +18,7 @@ from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.writer import write_cog
 
 PROFILE = Profile(compression="ZSTD", level=3, predictor=3, resampling="bilinear", overview_resampling="average")
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 MB = 1024 * 1024
 
 
@@ -40,7 +40,7 @@ class PeakMemory:
 
     def _look(self) -> None:
         me = psutil.Process()
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.wait(POLL_SECONDS):
             self.bytes = max(self.bytes, sum(map(_memory, [me, *me.children(recursive=True)])))
 
 

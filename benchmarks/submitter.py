@@ -10,11 +10,13 @@ from typing import Any
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs, submission
-from dagmaster.store.connect import Connection, connect_hot
+from dagmaster.store.connect import connect_hot
+from dagmaster.store.hot_connection import HotConnection
 
 OWNER_IS_ALIVE_SECONDS = 120.0
 GIVE_UP_SECONDS = 300.0
 LIVE = ("pending", "running")
+LIVE_JOBS = b"SELECT count(*) AS jobs FROM dagapp.dag_jobs WHERE status IN ('pending', 'running')"
 # Looking costs what is measured, so the first look comes late; but well before the quickest job so far would be done,
 # so that a quicker one can be seen to be quicker.
 WAIT_SHARE = 0.5
@@ -26,7 +28,7 @@ def look_seconds(expected_seconds: float) -> float:
 
 @dataclass(slots=True)
 class Submitter:
-    conn: Connection
+    conn: HotConnection
 
     async def submit(self, graph: Graph, inputs: Mapping[str, Any], count: int = 1) -> list[JobId]:
         new = [submission.NewJob(graph, inputs)] * count
@@ -43,7 +45,7 @@ class Submitter:
         """When it was seen that all have ended; raises unless all are completed."""
         deadline = perf_counter() + GIVE_UP_SECONDS
         await asyncio.sleep(expected_seconds * WAIT_SHARE)
-        while await jobs.count_live_jobs(self.conn):
+        while await self._count_live_jobs():
             if perf_counter() > deadline:
                 raise TimeoutError(f"{len(job_ids)} jobs were not done in {GIVE_UP_SECONDS:g} s")
             sleep(look_seconds(expected_seconds))  # noqa: ASYNC251 - the event loop's timers are too coarse
@@ -52,6 +54,10 @@ class Submitter:
             if job["status"] != "completed":
                 raise RuntimeError(f"job {job['job_id']} is {job['status']}: {job['error_message']}")
         return seen
+
+    async def _count_live_jobs(self) -> int:
+        [row] = await self.conn.fetch_prepared(LIVE_JOBS, [])
+        return int(row["jobs"])
 
 
 @asynccontextmanager

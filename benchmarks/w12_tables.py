@@ -1,4 +1,4 @@
-"""W12: tables beside the SQL that somebody would write by hand, small values, and the memory of a client."""
+"""W12: tables beside the SQL that somebody would write by hand, small values, tasks, and the memory of a client."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks import w12_table_tasks
 from benchmarks.figures import Bar, Figure, Sample
 from benchmarks.place import Place
 from benchmarks.scale import QUICK, Scale
@@ -16,6 +17,7 @@ from dagmaster.data import DataContext, View, aggregates, col
 from dagmaster.data.engine import folder_url
 from dagmaster.data.objects import Object
 from dagmaster.data.sql import table_name
+from dagmaster.data.statements import ROW_ID_COLUMN
 
 PIPELINE_ROWS = 10_000_000
 CHUNKED_ROWS = 100_000_000
@@ -76,6 +78,7 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
         figures += await asyncio.to_thread(_memory, service)
         with place.database("w12") as dsn:
             figures += await asyncio.to_thread(_small_values, dsn, service, VALUE_SECONDS / (5 if share > 1 else 1))
+        figures += await w12_table_tasks.measure(place, scale, service)
     return figures
 
 
@@ -83,7 +86,7 @@ async def _numbers(context: DataContext, rows: int) -> Object:
     numbers = await context.create_object_from_value({"x": [0]})
     table = table_name(numbers.table_id)
     await context.run(lambda: context.engine.drop(table))
-    await context.run(lambda: context.engine.create(table, "row_id UInt64 CODEC(Delta, ZSTD), x Int64"))
+    await context.run(lambda: context.engine.create(table, f"{ROW_ID_COLUMN}, x Int64"))
     sql = f"SELECT number AS row_id, toInt64(number) AS x FROM numbers({rows})"
     await context.run(lambda: context.engine.fill(table, "row_id, x", sql, {}))
     return Object(numbers.table_id, context)

@@ -1,5 +1,6 @@
 """Tables in ClickHouse as Python values: Objects and Views, passed between tasks by reference."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,9 @@ if TYPE_CHECKING:
     from dagmaster.data.expressions import Expression, call, col, lit
     from dagmaster.data.objects import DataContext, Object, View
     from dagmaster.data.references import Chunks, ObjectRef, ViewRef
+
+# Before Arrow is loaded, which reads it once. Its own allocator takes 4 MB for the first value, in every worker.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 __all__ = [
     "Chunks",

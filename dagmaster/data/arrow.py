@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagmaster.data.columns import plain_array
 from dagmaster.data.sql import check_names
 from dagmaster.data.types import nullable
 from dagmaster.errors import Invalid
@@ -32,6 +33,22 @@ SIMPLE_TYPES = {
     "null": "String",
 }
 SECOND_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+SECOND_UNITS = {digits: unit for unit, digits in SECOND_DIGITS.items()}
+ANSWERED_TYPES = {
+    "Bool": pa.bool_(),
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "String": pa.string(),
+    "Date32": pa.date32(),
+}
 
 
 def table_from_value(value: Any) -> pa.Table:
@@ -63,6 +80,11 @@ def clickhouse_types(schema: pa.Schema) -> dict[str, str]:
     }
 
 
+def answered_schema(types: Mapping[str, str]) -> pa.Schema:
+    """The schema in which ClickHouse returns columns of these types."""
+    return pa.schema([_answered_field(name, kind) for name, kind in types.items()])
+
+
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
@@ -72,6 +94,25 @@ def columns_of(table: pa.Table) -> Any:
     """A list for the one column `value`, else a dict of lists."""
     columns: dict[str, list[Any]] = table.to_pydict()
     return columns[VALUE] if list(columns) == [VALUE] else columns
+
+
+def _answered_field(name: str, kind: str) -> pa.Field:
+    inner = kind.removeprefix("Nullable(").removesuffix(")") if kind.startswith("Nullable(") else kind
+    return pa.field(name, _answered_type(inner), nullable=inner != kind)
+
+
+def _answered_type(kind: str) -> pa.DataType:
+    name, _, arguments = kind.partition("(")
+    match name:
+        case "Array":
+            return pa.list_(_answered_field("item", arguments.removesuffix(")")))
+        case "DateTime64":
+            return pa.timestamp(SECOND_UNITS[int(arguments[0])], "UTC")
+        case "Decimal":
+            precision, scale = map(int, arguments.removesuffix(")").split(","))
+            return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+        case _:
+            return ANSWERED_TYPES[name]
 
 
 def _table(value: Any) -> pa.Table:
@@ -124,6 +165,8 @@ def _is_array(values: Any) -> bool:
 def _array(name: Any, values: Any) -> Any:
     if _is_array(values):
         return values
+    if isinstance(values, list | tuple) and (plain := plain_array(values)) is not None:
+        return plain
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
 """The port to whoever remembers which tables exist, for whom, and for how long."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,9 +30,29 @@ class StoredTable:
     columns: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class InlineTable:
+    """A small table that has no table yet: its rows are in the entry, as an Arrow stream."""
+
+    rows: bytes
+    columns: Mapping[str, str]
+
+
 class Catalog(Protocol):
     async def announce(self, table: NewTable) -> None:
         """Before the table is made: a table without an entry would never be dropped."""
+
+    async def add_inline(self, table: NewTable, stored: StoredTable, rows: bytes) -> None:
+        """An entry with its rows, which can be used at once."""
+
+    async def find_inline(self, table_ids: Sequence[int]) -> Mapping[int, InlineTable]:
+        """Those of these that have no table yet."""
+
+    def tabulating(self, table_id: int) -> AbstractAsyncContextManager[None]:
+        """While it lasts the rows of the entry are put into a table, and the entry cannot expire.
+
+        Raises UnknownTable if it has expired before.
+        """
 
     async def complete(self, table: StoredTable) -> None:
         """The table can be used. One that has its name in the same scope is dropped later."""
@@ -51,7 +71,8 @@ class Catalog(Protocol):
     async def expired(self) -> Sequence[int]:
         """Tables that are to be dropped."""
 
-    async def expire(self, table_ids: Sequence[int]) -> None: ...
+    async def expire(self, table_ids: Sequence[int]) -> Collection[int]:
+        """Those of them that may have a table."""
 
     async def forget(self, table_ids: Sequence[int]) -> None:
         """After they were dropped."""

@@ -18,10 +18,16 @@ ROWS_TOGETHER: Final = 65_536
 SETTINGS: Final = {"distributed_foreground_insert": "1", "distributed_product_mode": "global"}
 
 
+class ClusterHost(ServerEngine):
+    # Also of those by which it says that another host does not answer: ATTEMPT_TO_READ_AFTER_EOF, SOCKET_TIMEOUT,
+    # NETWORK_ERROR, ALL_CONNECTION_TRIES_FAILED.
+    lost_codes = ServerEngine.lost_codes | {32, 209, 210, 279}
+
+
 class ClusterEngine:
     """Queries go to the first host, which asks the others. There is no ON CLUSTER: that would need Keeper."""
 
-    def __init__(self, cluster: str, hosts: Sequence[ServerEngine]) -> None:
+    def __init__(self, cluster: str, hosts: Sequence[ClusterHost]) -> None:
         self._cluster, self._hosts = cluster, hosts
 
     def query(self, sql: str, parameters: Mapping[str, str]) -> pa.Table:
@@ -71,5 +77,5 @@ class ClusterEngine:
 
 def open_url(url: str, limits: Limits = NO_LIMITS) -> ClusterEngine:
     parts = urlsplit(url)
-    hosts = [ServerEngine(limits, SETTINGS, **address) for address in addresses_of(parts)]
+    hosts = [ClusterHost(limits, SETTINGS, **address) for address in addresses_of(parts)]
     return ClusterEngine(parse_qs(parts.query)["cluster"][0], hosts)

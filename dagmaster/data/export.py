@@ -1,17 +1,20 @@
 """Write the rows of a table to a file."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from pyarrow import csv, ipc, parquet
 
 from dagmaster.errors import Invalid
 
-Open = Callable[[str, pa.Schema], Any]
-WRITERS: dict[str, Open] = {"parquet": parquet.ParquetWriter, "csv": csv.CSVWriter, "arrow": ipc.new_file}
+# By name: a worker that exports nothing does without them.
+WRITERS = {
+    "parquet": ("pyarrow.parquet", "ParquetWriter"),
+    "csv": ("pyarrow.csv", "CSVWriter"),
+    "arrow": ("pyarrow.ipc", "new_file"),
+}
 
 
 async def write_file(batches: AsyncIterator[pa.RecordBatch], path: Path, format: str | None, empty: pa.Table) -> Path:
@@ -25,7 +28,8 @@ async def write_file(batches: AsyncIterator[pa.RecordBatch], path: Path, format:
         raise Invalid(f"column {lists[0]!r} holds lists, which CSV cannot; explode() it, or export as Parquet or Arrow")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with WRITERS[chosen](str(unfinished), empty.schema) as writer:
+        module, name = WRITERS[chosen]
+        with getattr(import_module(module), name)(str(unfinished), empty.schema) as writer:
             async for batch in batches:
                 writer.write_table(pa.Table.from_batches([batch]).cast(empty.schema))
         unfinished.replace(path)

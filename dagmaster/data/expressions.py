@@ -120,10 +120,16 @@ class Operators(ABC):
         return self._apply("divide", other, self)  # type: ignore[no-any-return]
 
     def __mod__(self, other: Operand) -> Self:
-        return self._apply("modulo", self, other)  # type: ignore[no-any-return]
+        return self._apply("modulo", self, _short_divisor(other))  # type: ignore[no-any-return]
 
     def __pow__(self, other: Operand) -> Self:
         return self._apply("power", self, other)  # type: ignore[no-any-return]
+
+    def __rmod__(self, other: Operand) -> Self:
+        return self._apply("modulo", other, self)  # type: ignore[no-any-return]
+
+    def __rpow__(self, other: Operand) -> Self:
+        return self._apply("power", other, self)  # type: ignore[no-any-return]
 
     def __neg__(self) -> Self:
         return self._apply("negate", self)  # type: ignore[no-any-return]
@@ -259,6 +265,13 @@ def listed(values: Any) -> Sequence[Any]:
 def _name_of(arguments: Sequence[Operand]) -> str | None:
     """`col("x") * 2` is still called x."""
     return next((argument.name for argument in arguments if isinstance(argument, Expression) and argument.name), None)
+
+
+def _short_divisor(value: Operand) -> Operand:
+    """Of the shortest type, as the remainder then is: rows are grouped and compared by it faster."""
+    if type(value) is not int or not 0 < value < 2**32:
+        return value
+    return lit(value, next(f"UInt{bits}" for bits in (8, 16, 32) if value < 2**bits))
 
 
 def _not_none(value: Operand) -> Operand:

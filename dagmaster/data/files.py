@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyarrow import csv, ipc, parquet
+from pyarrow import ipc
 
 from dagmaster.errors import Invalid
 
@@ -46,9 +47,11 @@ def opened_file(path: Path, format: str) -> Iterator[TableFile]:
 def _opened(path: Path, format: str) -> Iterator[TableFile]:
     match format:
         case "parquet":
+            parquet: Any = import_module("pyarrow.parquet")
             with parquet.ParquetFile(path) as file:
                 yield TableFile(file.schema_arrow, file.iter_batches(BATCH_ROWS))
         case "csv":
+            csv: Any = import_module("pyarrow.csv")
             with csv.open_csv(path, read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES)) as reader:
                 yield TableFile(reader.schema, iter(reader))
         case _:

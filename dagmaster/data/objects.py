@@ -32,9 +32,10 @@ from dagmaster.data.plans import (
     Sort,
     Union,
     WithColumns,
+    chunk_bounds,
+    is_range,
 )
 from dagmaster.data.references import Chunks, Referable, Reference, TaggedReference, ViewRef, plan_of
-from dagmaster.data.sql import compile_count
 from dagmaster.data.table_store import TableStore
 from dagmaster.errors import Conflict, Invalid, TooLarge
 
@@ -135,6 +136,9 @@ class View(Operators, Referable):
     def schema(self) -> dict[str, str]:
         """The columns and their types, as ClickHouse sees them."""
         context = self.context
+        if isinstance(self._plan, Scan):
+            return context.table_types(self._plan.table_id)
+        context.wait_for(context.admit(self._plan))
         return context.types_of(context.compiled(self._plan))
 
     def sql(self) -> str:
@@ -156,18 +160,15 @@ class View(Operators, Referable):
 
     async def collect(self) -> pa.Table:
         """All rows as an Arrow table."""
-        context = self.context
-
-        def ask() -> pa.Table:
-            query = context.compiled(self._plan)
-            return context.engine.query(query.sql, query.parameters)
-
-        await context.admit(self._plan)
-        return await context.run(ask)
+        return await self.context.read(self._plan)
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """All rows in Arrow batches, as they are computed."""
         context = self.context
+        if (rows := await context.inline_rows(self._plan)) is not None:
+            for batch in rows.to_batches():
+                yield batch
+            return
         await context.admit(self._plan)
         query = await context.run(lambda: context.compiled(self._plan))
         stream = context.engine.batches(query.sql, query.parameters)
@@ -195,15 +196,7 @@ class View(Operators, Referable):
 
     async def count(self) -> int:
         """The number of rows."""
-        context = self.context
-
-        def ask() -> int:
-            query = compile_count(self._plan, context.columns_of)
-            rows: int = context.engine.query(query.sql, query.parameters)["rows"][0].as_py()
-            return rows
-
-        await context.admit(self._plan)
-        return await context.run(ask)
+        return await self.context.count(self._plan)
 
     async def materialize(self, *, name: str | None = None, scope: Scope | str | None = None) -> "Object":
         """Run it once and store the rows as an Object."""
@@ -213,13 +206,18 @@ class View(Operators, Referable):
         """Write all rows to a file; without a format its name says which. It appears when it is complete."""
         return await write_file(self.batches(), Path(path), format, await self.limit(0).collect())
 
-    async def chunks(self, rows: int = CHUNK_ROWS) -> "Chunks":
-        """Views of so many rows each, in order. What is not a range of an Object's rows is stored before."""
-        if rows < 1:
-            raise Invalid(f"a chunk has 1 row or more, not {rows}")
-        ranged = self if _is_range(self._plan) else await self.materialize()
-        count = await ranged.count()
-        return Chunks(ranged.limit(min(rows, count - start), start) for start in range(0, count, rows))
+    async def chunks(self, rows: int | None = None, *, count: int | None = None) -> "Chunks":
+        """Views of so many rows each, or so many Views of about the same size, in order.
+
+        A View that is not a range of an Object's rows is stored before.
+        """
+        if rows is not None and count is not None:
+            raise Invalid("chunks() takes the rows of a chunk or the count of chunks, not both")
+        if any(number is not None and number < 1 for number in (rows, count)):
+            raise Invalid("a chunk has 1 row or more, and there is 1 chunk or more")
+        ranged = self if is_range(self._plan) else await self.materialize()
+        bounds = chunk_bounds(await ranged.count(), rows or CHUNK_ROWS, count)
+        return Chunks(ranged.limit(end - start, start) for start, end in bounds)
 
     async def _bounded(self, max_rows: int) -> pa.Table:
         table = await self.limit(max_rows + 1).collect()
@@ -271,10 +269,12 @@ class Object(View):
     async def append(self, rows: Any, *, token: str | None = None) -> None:
         """Add the rows of a value or a View after the last one.
 
-        Rows of one token are added once. In a task they have one of their own, by the number of the append, so that the
-        next attempt adds nothing twice; pass a token if the attempts might not append in the same order.
+        Rows of one token are added once. In a task the same value or View has the same token in each attempt, so that a
+        retry adds nothing twice; what only a later attempt appends is added.
         """
         table = await rows.collect() if isinstance(rows, View) else table_from_value(rows)
+        if token is None:
+            token = self.context.append_token(rows.plan if isinstance(rows, View) else table)
         await self.context.append(self.table_id, table, token)
 
     async def drop(self) -> None:
@@ -378,13 +378,6 @@ def _named(columns: Sequence[Any], named: Mapping[str, Any]) -> tuple[Named, ...
             raise Invalid("this column has no name; give it one: name=expression, or expression.alias('name')")
         found.append(Named(name=expression.name, value=expression.node))
     return (*found, *(Named(name=name, value=as_expression(value).node) for name, value in named.items()))
-
-
-def _is_range(plan: Any) -> bool:
-    """Whether its rows are those of a range of row ids, so that a part of them is one too."""
-    while isinstance(plan, Slice | Select | WithColumns | Rename):
-        plan = plan.source
-    return isinstance(plan, Scan)
 
 
 def _check_natural(**numbers: int) -> None:

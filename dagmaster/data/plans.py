@@ -1,6 +1,7 @@
 """Plans: what a table is computed from, as immutable values that travel between tasks as JSON."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -179,6 +180,19 @@ def check_depth(plan: Any) -> None:
         if depth > MAX_DEPTH:
             raise Invalid(f"a plan may be at most {MAX_DEPTH} steps deep; materialize a part of it")
         level = [source for step in level for source in sources_of(step)]
+
+
+def is_range(plan: Any) -> bool:
+    """Whether its rows are those of a range of row ids, so that a part of them is one too."""
+    while isinstance(plan, Slice | Select | WithColumns | Rename):
+        plan = plan.source
+    return isinstance(plan, Scan)
+
+
+def chunk_bounds(rows: int, size: int, count: int | None = None) -> list[tuple[int, int]]:
+    """Where chunks of this size begin and end, or this count of chunks of about the same size; none is empty."""
+    starts = range(0, rows, size) if count is None else [rows * number // count for number in range(count)]
+    return [(start, end) for start, end in pairwise([*starts, rows]) if start < end]
 
 
 def _steps(plan: Any) -> Iterator[Any]:

@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import clickhouse_connect
@@ -25,6 +26,8 @@ EXCEPTION = "DB::Exception: "
 # The answer of a short query is complete before it begins: then an error is an error, not half an answer.
 WHOLE = {"wait_end_of_query": "1"}
 NOTHING: Mapping[str, str] = {}
+# A server that restarts is back after some seconds.
+PAUSES: Final = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
 STREAMED = {"cancel_http_readonly_queries_on_client_close": "1"}
 
 
@@ -42,6 +45,9 @@ class ServerEngine:
     """One host. Connections are made on first use, and again in a forked child."""
 
     kill_statement = KILL
+    pauses: Sequence[float] = PAUSES
+    # Of the error of a server that stops: ABORTED.
+    lost_codes: frozenset[int] = frozenset({236})
 
     def __init__(self, limits: Limits, settings: Mapping[str, str] = NOTHING, **address: Any) -> None:
         self.users = 1
@@ -126,12 +132,24 @@ class ServerEngine:
         return self.call(ask, is_repeatable=is_repeatable)
 
     def call(self, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
+        """A statement that can be repeated is, after some pauses, until the server answers."""
+        for pause in self.pauses if is_repeatable else ():
+            try:
+                return self._ask(ask)
+            except EngineLost:
+                time.sleep(pause)
+        return self._ask(ask)
+
+    def _ask(self, ask: Callable[[Any], T]) -> T:
         try:
             return ask(self._connected())
         except OperationalError as error:
             raise EngineLost(f"the ClickHouse server {self.host} does not answer: {error}") from error
         except ClickHouseError as error:
-            raise failure_of(error) from error
+            failure = failure_of(error)
+            if getattr(error, "code", None) in self.lost_codes:
+                raise EngineLost(f"the ClickHouse server {self.host} cannot answer now: {failure}") from error
+            raise failure from error
 
     @property
     def host(self) -> str:

@@ -13,13 +13,15 @@ from dagmaster.errors import EngineLost
 
 T = TypeVar("T")
 
-ATTEMPTS = 4
+# To connect again is to wait until it is started again.
+PAUSES = (0.0, 0.0, 0.0)
 
 
 class ServiceEngine(ServerEngine):
     """Starts the service when it is needed, and again when it has died. What is repeatable is then repeated."""
 
     kill_statement = KILL_BY_COMMENT
+    pauses = PAUSES
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         super().__init__(limits, host=HOST, port=0, username="dagmaster", compress=False)
@@ -27,15 +29,12 @@ class ServiceEngine(ServerEngine):
         self._hold: ServiceHold | None = None
         self._holder_pid = 0
 
-    def call(self, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return super().call(ask, is_repeatable=is_repeatable)
-            except EngineLost:
-                self._forget_client()
-                if not is_repeatable:
-                    raise
-        return super().call(ask)
+    def _ask(self, ask: Callable[[Any], T]) -> T:
+        try:
+            return super()._ask(ask)
+        except EngineLost:
+            self._forget_client()
+            raise
 
     def disconnect(self) -> None:
         super().disconnect()

@@ -1,12 +1,13 @@
 """SQL that people write over stored tables: ClickHouse parses it, and only reads of those tables are run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
 import orjson
+import pyarrow as pa
 
 from dagmaster.data.engine import Limits
 from dagmaster.data.objects import DataContext
@@ -191,7 +192,9 @@ async def run_query(
         parameters["refusal"] = text_of(refusal)
     sources = {name: _source(named[name]) if name in named else REFUSAL for name in names}
     query = Query(_complete(statement, sources, max_rows + 1), parameters, ())
-    answer = await context.run(lambda: _answer(context, query, max_rows, max_bytes))
+    answer = await context.run(
+        lambda: cut_rows(context.engine.batches(query.sql, query.parameters), max_rows, max_bytes)
+    )
     if answer.columns:
         return answer
     # Without rows there are no batches, which have the columns. The stream may not have ended yet: ask with a new id.
@@ -265,11 +268,12 @@ def _complete(statement: str, sources: Mapping[str, str], limit: int) -> str:
     return f"{f'WITH {named} ' if named else ''}SELECT * FROM (\n{statement}\n) LIMIT {limit}"
 
 
-def _answer(context: DataContext, query: Query, max_rows: int, max_bytes: int) -> Answer:
+def cut_rows(batches: Iterable[pa.RecordBatch], max_rows: int, max_bytes: int) -> Answer:
+    """The rows up to the limits. Without batches there are no columns either."""
     rows: list[dict[str, Any]] = []
     columns: Sequence[str] = ()
     size = 0
-    for batch in context.engine.batches(query.sql, query.parameters):
+    for batch in batches:
         columns = batch.schema.names
         for row in batch.to_pylist():
             size += len(orjson.dumps(row, default=str, option=orjson.OPT_NON_STR_KEYS))

@@ -1,35 +1,38 @@
 """The tables of an engine: made, filled and dropped by their ids, with an entry in the catalog for each."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from dagmaster.data.arrow import clickhouse_type, clickhouse_types, table_from_value
-from dagmaster.data.catalog import Catalog, NewTable, Scope, StoredTable
-from dagmaster.data.engine import NO_LIMITS, Engine, Limits, Ticket, open_engine, use_ticket
+from dagmaster.data.catalog import Catalog, InlineTable, NewTable, Scope, StoredTable
+from dagmaster.data.columns import row_numbers
+from dagmaster.data.digests import digest_of, digest_of_plan
+from dagmaster.data.engine import NO_LIMITS, Limits
+from dagmaster.data.engine_runner import EngineRunner
 from dagmaster.data.files import opened_file
+from dagmaster.data.inline import decode_rows, encode_rows, range_of
 from dagmaster.data.plans import Scan, tables_of, write_plan
-from dagmaster.data.sql import ROW_ID, Query, compile_rows, compile_stored, quote, table_name
-from dagmaster.errors import Conflict, Invalid, QueryCancelled, QueryFailed, UnknownTable
+from dagmaster.data.sql import ROW_ID, Query, compile_count, compile_rows, compile_stored, quote, table_name
+from dagmaster.data.statements import ROW_ID_COLUMN
+from dagmaster.errors import Conflict, Invalid, QueryFailed, UnknownTable
 from dagmaster.snowflakes import new_id
 
-T = TypeVar("T")
 # Opens the file of a URL on this machine. Raises for one that may not be read.
 Fetch = Callable[[str], AbstractAsyncContextManager[Path]]
 
 APPENDED_AT_ONCE = 1_000_000
-CANCELLED_POLL_SECONDS = 0.25
-KILL_AGAIN_SECONDS = 0.2
 
 
-class TableStore:
+class TableStore(EngineRunner):
     """Without a catalog there are temporary tables alone: nothing would remember the others."""
 
     def __init__(
@@ -40,40 +43,41 @@ class TableStore:
         scope: Scope | str = Scope.TEMP,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        self.url = url
-        self.limits = limits
-        # Set when whoever runs this in a thread has given up: threads cannot be stopped, their queries can.
-        self.cancelled: threading.Event | None = None
+        super().__init__(url, limits)
         self.catalog = catalog
         self.scope = Scope(scope)
-        self._engine: Engine | None = None
         self._columns: dict[int, Mapping[str, str]] = {}
+        # Known to have a table; of others the rows may be in their entries.
+        self._tabulated: set[int] = set()
         self._temporary: dict[int, None] = {}
-        # The task that appends, whatever its attempt, and how many appends it has made.
+        # The task that appends, whatever its attempt, and how often it has appended the same.
         self.appender: str | None = None
-        self._appends = 0
+        self._appends: Counter[str] = Counter()
         self.fetch: Fetch | None = None
         # Named by references from outside, and not admitted yet.
         self._received: set[int] = set()
         # All that came so: a value may be computed from them.
         self._arguments: set[int] = set()
-        self._opening = threading.Lock()
         self._appending = asyncio.Lock()
 
     async def close(self) -> None:
         """Drop the temporary tables and let go of the engine."""
-        if self._engine is None:
-            return
         await self.drop(list(self._temporary))
-        await self.sweep()
-        engine, self._engine = self._engine, None
-        await self.run(engine.close)
+        if self._engine is not None:
+            await self.sweep()
+        await self.release()
 
     async def store_value(self, value: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Store a scalar, a list, a dict of lists, records or Arrow data; returns the id of its table."""
         rows = table_from_value(value)
         types = {column: clickhouse_type(rows[column], column) for column in rows.column_names}
         new = self._new_table(name, scope)
+        if self.catalog is not None and (inline := encode_rows(rows, types)) is not None:
+            await self.catalog.add_inline(new, StoredTable(new.table_id, rows.num_rows, len(inline), types), inline)
+            self._columns[new.table_id] = types
+            if new.scope is Scope.TEMP:
+                self._temporary[new.table_id] = None
+            return new.table_id
 
         def store() -> None:
             self._create(new.table_id, types)
@@ -120,13 +124,7 @@ class TableStore:
         return new.table_id
 
     async def append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
-        """Add rows after the last one. Those of one token are added once, however often that is tried.
-
-        Without a token, those of a task are known by the number of the append: its next attempt adds nothing twice.
-        """
-        if token is None and self.appender is not None:
-            self._appends += 1
-            token = f"{self.appender}:{self._appends}"
+        """Add rows after the last one. Those of one token are added once, however often that is tried."""
         await self.admit(Scan(table_id=table_id))
         types = await self.run(lambda: self.table_types(table_id))
         if set(rows.column_names) != set(types):
@@ -139,6 +137,17 @@ class TableStore:
                 await self.run(partial(self._append_chunk, table_id, chunk, f"{token}:{number}" if token else None))
         if self.catalog is not None:
             await self.catalog.complete(await self.run(lambda: self._stored(table_id)))
+
+    def append_token(self, content: Any) -> str | None:
+        """The same in each attempt of a task for the same rows, or the same plan; None outside of tasks.
+
+        What a task appends several times is numbered: it is meant to be there several times.
+        """
+        if self.appender is None:
+            return None
+        digest = digest_of(content) if isinstance(content, pa.Table) else digest_of_plan(content)
+        self._appends[digest] += 1
+        return f"{self.appender}:{digest}:{self._appends[digest]}"
 
     @asynccontextmanager
     async def _turn(self, table_id: int) -> AsyncIterator[None]:
@@ -164,12 +173,13 @@ class TableStore:
         """The entry in the catalog goes last: a table that is left over is found there again."""
         if not table_ids:
             return
-        if self.catalog is not None:
-            await self.catalog.expire(table_ids)
+        tabulated = await self.catalog.expire(table_ids) if self.catalog is not None else table_ids
         for table_id in table_ids:
-            await self.run(partial(self._drop, table_id))
+            if table_id in tabulated:
+                await self.run(partial(self._drop, table_id))
             self._temporary.pop(table_id, None)
             self._columns.pop(table_id, None)
+            self._tabulated.discard(table_id)
         if self.catalog is not None:
             await self.catalog.forget(table_ids)
 
@@ -196,53 +206,79 @@ class TableStore:
         self._arguments |= tables_of(plan)
 
     async def admit(self, plan: Any) -> None:
-        """Raises UnknownTable for tables that may not be read here."""
+        """Before SQL reads its tables. Raises UnknownTable for those that may not be read here."""
+        await self._authorize(plan)
+        unknown = sorted(tables_of(plan) - self._tabulated)
+        if unknown and self.catalog is not None:
+            for table_id, inline in (await self.catalog.find_inline(unknown)).items():
+                await self._tabulate(table_id, inline)
+        self._tabulated.update(unknown)
+
+    async def read(self, plan: Any) -> pa.Table:
+        """All rows of the plan."""
+        if (inline := await self.inline_rows(plan)) is not None:
+            return inline
+
+        def ask() -> pa.Table:
+            query = self.compiled(plan)
+            return self.engine.query(query.sql, query.parameters)
+
+        await self.admit(plan)
+        return await self.run(ask)
+
+    async def count(self, plan: Any) -> int:
+        """The number of its rows."""
+        if (inline := await self.inline_rows(plan)) is not None:
+            return int(inline.num_rows)
+
+        def ask() -> int:
+            query = compile_count(plan, self.columns_of)
+            rows: int = self.engine.query(query.sql, query.parameters)["rows"][0].as_py()
+            return rows
+
+        await self.admit(plan)
+        return await self.run(ask)
+
+    async def inline_rows(self, plan: Any) -> pa.Table | None:
+        """The rows of a plan that is a range of a small table, if that has no table yet: the engine is not asked."""
+        if self.catalog is None or (ranged := range_of(plan)) is None or ranged[0] in self._tabulated:
+            return None
+        await self._authorize(plan)
+        table_id, slices = ranged
+        # Asked for each time: another process may append to it, which gives it a table.
+        inline = (await self.catalog.find_inline([table_id])).get(table_id)
+        if inline is None:
+            return None
+        rows = decode_rows(inline.rows)
+        for part in slices:
+            rows = rows.slice(part.offset, part.limit)
+        return rows
+
+    async def _tabulate(self, table_id: int, inline: InlineTable) -> None:
+        """Whoever is quicker: rows of the same token are added once."""
+        assert self.catalog is not None
+
+        def store() -> None:
+            self._create(table_id, inline.columns)
+            self._insert(table_id, decode_rows(inline.rows), 0, f"{table_id}:0")
+
+        async with self.catalog.tabulating(table_id):
+            await self.run(store)
+        self._columns[table_id] = inline.columns
+
+    async def _authorize(self, plan: Any) -> None:
         received = sorted(tables_of(plan) & self._received)
         if received and self.catalog is not None:
             await self.catalog.use(received)
         self._received.difference_update(received)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """In a thread: the engine blocks. When the task is cancelled, its queries are killed."""
-        ticket = Ticket()
-
-        def ticketed() -> T:
-            use_ticket(ticket)
-            return work()
-
-        running = asyncio.ensure_future(asyncio.to_thread(ticketed))
-        try:
-            while not running.done():
-                await asyncio.wait([running], timeout=CANCELLED_POLL_SECONDS if self.cancelled else None)
-                if self.cancelled is not None and self.cancelled.is_set():
-                    raise QueryCancelled
-        except (asyncio.CancelledError, QueryCancelled):
-            ticket.is_cancelled = True
-            await asyncio.shield(self._killed(ticket, running))
-            raise
-        return running.result()
-
-    async def _killed(self, ticket: Ticket, running: "asyncio.Future[Any]") -> None:
-        """Again until it has ended: a query that is not known to the engine yet cannot be killed."""
-        while not running.done():
-            if self._engine is not None:
-                await asyncio.to_thread(self._engine.kill, ticket.query_id)
-            await asyncio.wait([running], timeout=KILL_AGAIN_SECONDS)
-        running.exception()  # Nobody asks for it.
-
-    @property
-    def engine(self) -> Engine:
-        return self._opened()
 
     def columns_of(self, table_id: int) -> Sequence[str]:
         return list(self.table_types(table_id))
 
     def table_types(self, table_id: int) -> dict[str, str]:
         """The columns of a table and their ClickHouse types. Raises UnknownTable."""
-        if table_id in self._received:
-            # Asked for without waiting, in schema() or sql(): a thread may wait.
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(asyncio.run, self.admit(Scan(table_id=table_id))).result()
+        if table_id in self._received or not self._columns.keys() | self._tabulated >= {table_id}:
+            self.wait_for(self._learn(table_id))
         if table_id not in self._columns:
             try:
                 found = self.engine.query(f"DESCRIBE TABLE {table_name(table_id)}", {}).to_pylist()
@@ -251,6 +287,18 @@ class TableStore:
             self._columns[table_id] = {row["name"]: row["type"] for row in found if row["name"] != ROW_ID}
         return dict(self._columns[table_id])
 
+    async def _learn(self, table_id: int) -> None:
+        """The columns of a small table are in its entry."""
+        await self._authorize(Scan(table_id=table_id))
+        if self.catalog is not None and (inline := (await self.catalog.find_inline([table_id])).get(table_id)):
+            self._columns[table_id] = inline.columns
+
+    @staticmethod
+    def wait_for(work: Coroutine[Any, Any, None]) -> None:
+        """For calls that do not wait, such as schema(): a thread may."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(copy_context().run, asyncio.run, work).result()
+
     def types_of(self, query: Query) -> dict[str, str]:
         """As ClickHouse sees them."""
         rows = self.engine.query(f"DESCRIBE ({query.sql})", query.parameters).to_pylist()
@@ -258,12 +306,6 @@ class TableStore:
 
     def compiled(self, plan: Any) -> Query:
         return compile_rows(plan, self.columns_of)
-
-    def _opened(self) -> Engine:
-        with self._opening:
-            if self._engine is None:
-                self._engine = open_engine(self.url, self.limits)
-            return self._engine
 
     def _new_table(
         self, name: str | None, scope: Scope | str | None, plan: Any = None, sql: str | None = None
@@ -282,6 +324,7 @@ class TableStore:
             await self.catalog.announce(new)
         self._temporary[new.table_id] = None  # Until it is complete it goes with the context.
         await self.run(store)
+        self._tabulated.add(new.table_id)
         if self.catalog is not None:
             if stored is None:
                 stored = await self.run(lambda: self._stored(new.table_id))
@@ -291,15 +334,15 @@ class TableStore:
 
     def _create(self, table_id: int, types: Mapping[str, str]) -> None:
         columns = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())
-        self.engine.create(table_name(table_id), f"{quote(ROW_ID)} UInt64 CODEC(Delta, ZSTD), {columns}")
+        self.engine.create(table_name(table_id), f"{ROW_ID_COLUMN}, {columns}")
 
     def _drop(self, table_id: int) -> None:
         self.engine.drop(table_name(table_id))
 
     def _insert(self, table_id: int, rows: pa.Table, first: int, token: str) -> None:
         if rows.num_rows:
-            numbers = pa.array(range(first, first + rows.num_rows), type=pa.uint64())
-            self.engine.insert(table_name(table_id), rows.add_column(0, ROW_ID, numbers), token)
+            numbered = rows.add_column(0, ROW_ID, row_numbers(first, rows.num_rows))
+            self.engine.insert(table_name(table_id), numbered, token)
 
     def _rows(self, table_id: int) -> int:
         rows: int = self.engine.query(f"SELECT count() AS n FROM {table_name(table_id)}", {})["n"][0].as_py()

@@ -2,99 +2,70 @@
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from threading import Lock
+from types import TracebackType
 
 from dagmaster.data.catalog import NewTable, Scope, StoredTable
 from dagmaster.data.configured import data_url, limits_of
 from dagmaster.data.engine import Engine, location_of, open_engine
 from dagmaster.data.objects import DataContext as BaseContext
 from dagmaster.python.context import session
+from dagmaster.python.program_lease import ProgramLease
+from dagmaster.service.data_catalog import Attempt, DatabaseCatalog
 from dagmaster.settings import load_settings
 from dagmaster.storage import LocalFile, open_storage
-from dagmaster.store import data_objects
 
 
-class DatabaseCatalog:
-    """Entries in PostgreSQL of the tables of one engine, for a job's task or for a program."""
+class ProgramCatalog(DatabaseCatalog):
+    """That of a program, which needs a lease from its first table on."""
 
-    def __init__(
-        self, location: str, job_id: int | None = None, task_id: str | None = None, max_tables: int | None = None
-    ) -> None:
-        self._location, self._job_id, self._task_id = location, job_id, task_id
-        self._max_tables = max_tables
+    def __init__(self, location: str, lease: ProgramLease) -> None:
+        super().__init__(session, location, program_id=lease.program_id)
+        self._lease = lease
 
     async def announce(self, table: NewTable) -> None:
-        async with session() as conn:
-            await data_objects.announce(
-                conn,
-                table.table_id,
-                table.scope,
-                location=self._location,
-                name=table.name,
-                job_id=self._job_id,
-                task_id=self._task_id,
-                plan=table.plan,
-                sql=table.sql,
-                inputs=table.inputs,
-                max_tables=self._max_tables,
-            )
+        await self._lease.begin()
+        await super().announce(table)
 
-    async def complete(self, table: StoredTable) -> None:
-        async with session() as conn:
-            await data_objects.complete(
-                conn, table.table_id, row_count=table.rows, size_bytes=table.size_bytes, columns=table.columns
-            )
-
-    @asynccontextmanager
-    async def appending(self, table_id: int) -> AsyncIterator[None]:
-        async with session() as conn, conn.transaction():
-            await data_objects.lock_for_append(conn, table_id)
-            yield
-
-    async def find(self, name: str, scope: Scope) -> int | None:
-        async with session() as conn:
-            table_id = await data_objects.find_object(conn, name, scope, location=self._location, job_id=self._job_id)
-            if table_id is not None and self._job_id is not None:
-                await data_objects.use(conn, [table_id], self._job_id)
-            return table_id
-
-    async def use(self, table_ids: Sequence[int]) -> None:
-        if self._job_id is not None:
-            async with session() as conn:
-                await data_objects.use(conn, table_ids, self._job_id)
-
-    async def keep(self, table_ids: Sequence[int]) -> None:
-        async with session() as conn:
-            await data_objects.keep(conn, table_ids)
-
-    async def expired(self) -> Sequence[int]:
-        async with session() as conn:
-            return await data_objects.expired(conn, self._location)
-
-    async def expire(self, table_ids: Sequence[int]) -> None:
-        async with session() as conn:
-            await data_objects.expire(conn, table_ids)
-
-    async def forget(self, table_ids: Sequence[int]) -> None:
-        async with session() as conn:
-            await data_objects.forget(conn, table_ids)
+    async def add_inline(self, table: NewTable, stored: StoredTable, rows: bytes) -> None:
+        await self._lease.begin()
+        await super().add_inline(table, stored, rows)
 
 
 class DataContext(BaseContext):
     """`async with DataContext():` opens the tables of the settings, or those of another URL.
 
-    Temporary tables are dropped at its end. Others have an entry in the database and are found again by their names.
+    Temporary tables are dropped at its end, or some time after the death of the program. Others have an entry in the
+    database and are found again by their names.
     """
 
     def __init__(self, url: str | None = None, *, scope: Scope | str = Scope.TEMP) -> None:
         settings = load_settings()
         url = url or data_url(settings)
-        super().__init__(url, catalog=DatabaseCatalog(location_of(url)), scope=scope, limits=limits_of(settings))
+        self._lease = ProgramLease()
+        catalog = ProgramCatalog(location_of(url), self._lease)
+        super().__init__(url, catalog=catalog, scope=scope, limits=limits_of(settings))
         self.fetch = fetched
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        await self._lease.end()
+
+
+class TaskContext(BaseContext):
+    """That of a task. Small tables do without an engine: it is opened with the first statement."""
+
+    def opened(self) -> Engine:
+        with _holding:
+            if self.url not in _held:
+                _held[self.url] = open_engine(self.url, self.limits)
+        return super().opened()
 
 
 @asynccontextmanager
@@ -112,16 +83,13 @@ async def fetched(url: str) -> AsyncIterator[Path]:
         yield Path(file.name)
 
 
-def context_of_task(job_id: int, task_id: str) -> BaseContext:
-    """The engine stays open for the next task of this process."""
+def context_of_task(task: Attempt) -> BaseContext:
+    """Once it is open, the engine stays open for the next task of this process."""
     settings = load_settings()
     url, limits = data_url(settings), limits_of(settings)
-    with _holding:
-        if url not in _held:
-            _held[url] = open_engine(url, limits)
-    catalog = DatabaseCatalog(location_of(url), job_id, task_id, limits.tables)
-    context = BaseContext(url, catalog=catalog, limits=limits)
-    context.appender, context.fetch = task_id.rpartition("_")[0], fetched
+    catalog = DatabaseCatalog(session, location_of(url), attempt=task, max_tables=limits.tables)
+    context = TaskContext(url, catalog=catalog, limits=limits)
+    context.appender, context.fetch = f"{task.job_id}_{task.node_id}", fetched
     return context
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.model.added import EndKind
+from dagmaster.model.added_nodes import EndKind
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.snowflakes import new_id
 

@@ -28,12 +28,12 @@ from dagmaster.service.job_control import control_job
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.snowflakes import new_id
-from dagmaster.store import instances, snowflakes
+from dagmaster.store import instances, jobs_api
 from dagmaster.store import jobs as job_store
 from dagmaster.store import workers as worker_store
 from dagmaster.store import workflows as workflow_store
 from dagmaster.store.connect import Connection
-from dagmaster.store.snowflakes import ENTRY, SUBMITTED_BY
+from dagmaster.store.jobs_api import ENTRY, SUBMITTED_BY
 
 WITHIN_SECONDS = 5.0
 MAX_ID_LENGTH = 64
@@ -154,7 +154,7 @@ async def get_task(task_id: int, job_id: int | None = None) -> TaskInfo:
     """Raises UnknownTask. With `job_id`, the task is found faster."""
     in_job = JobId(job_id) if job_id is not None else None
     async with session() as conn:
-        return TaskInfo.of(task_id, await snowflakes.get_task_state(conn, task_id, in_job))
+        return TaskInfo.of(task_id, await jobs_api.get_task_state(conn, task_id, in_job))
 
 
 async def register_worker(hostname: str | None = None, pid: int | None = None) -> WorkerInfo:
@@ -175,13 +175,13 @@ async def register_worker(hostname: str | None = None, pid: int | None = None) -
 async def worker_heartbeat(worker_id: str) -> None:
     """Raises WorkerGone when the worker was declared lost."""
     async with session() as conn:
-        await snowflakes.touch_worker(conn, WorkerId(worker_id))
+        await jobs_api.touch_worker(conn, WorkerId(worker_id))
 
 
 async def deregister_worker(worker_id: str) -> None:
     """Deregister; its tasks go to other workers."""
     async with session() as conn:
-        await snowflakes.retire_worker(conn, WorkerId(worker_id))
+        await jobs_api.retire_worker(conn, WorkerId(worker_id))
 
 
 async def list_workers(status: str | None = None) -> list[WorkerInfo]:

@@ -25,10 +25,10 @@ from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import Workflow
 from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
-from dagmaster.python.ended import outcome_of
 from dagmaster.python.entrypoints import allow_modules
 from dagmaster.python.local_queue import bind_to_queue
 from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.outcome_reader import outcome_of
 from dagmaster.python.submission import NOTHING, Workflows, definitions_of
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.fleet import read_fleet
@@ -43,10 +43,10 @@ from dagmaster.store.mailbox import add_mail
 from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.workflows import load_definitions
 
-FIRST_LOOK_SECONDS = 0.002
+FIRST_POLL_SECONDS = 0.002
 POLL_SECONDS = 0.1
 STOP_SECONDS = 3.0
-DOUBT_SECONDS = 2.0
+STALL_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class LocalFleet:
         self._background: Background | None = None
         self._starting = threading.Lock()
         self._crew: _Crew | None = None
-        self._hiring = asyncio.Lock()
+        self._changing = asyncio.Lock()
 
     @classmethod
     def shared(cls) -> "LocalFleet":
@@ -133,22 +133,22 @@ class LocalFleet:
         with self._starting:
             background, self._background = self._background, None
             if background is not None and background.is_alive:
-                background.call(self._dismiss(self._crew)).result()
+                background.call(self._stop(self._crew)).result()
                 background.close()
             self._crew = None
 
     def _call(self, work: Coroutine[Any, Any, JobOutcome]) -> Future[JobOutcome]:
         try:
-            background = self._awake()
+            background = self._ensure_started()
         except BaseException:
             work.close()  # It will never be awaited.
             raise
         return background.call(work)
 
-    def _awake(self) -> Background:
+    def _ensure_started(self) -> Background:
         with self._starting:
             if self._background is None or not self._background.is_alive:
-                self._crew, self._hiring = None, asyncio.Lock()
+                self._crew, self._changing = None, asyncio.Lock()
                 load_handlers(self.settings.handlers)
                 allow_modules(self.settings.task_modules)
                 background = Background(lambda: database(self.settings), "dagmaster-local")
@@ -167,7 +167,7 @@ class LocalFleet:
         definitions = definitions_of(bound, here, self.settings, rules, registry.contracts())
         job = new_job(definitions.graph_of(bound), inputs, self.settings)
         async with (
-            self._at_work({self.queue}) as running,
+            self._running({self.queue}) as running,
             opened(self._dsn, application="dagmaster local") as conn,
         ):
             assert running.orchestrator is not None
@@ -183,7 +183,7 @@ class LocalFleet:
                 return await outcome_of(conn, job_id, self.settings)
             [definition] = (await load_definitions(conn, [row["workflow_hash"]])).values()
             workflow = Workflow.model_validate(definition)
-            async with self._at_work(queues_of(workflow)) as running:
+            async with self._running(queues_of(workflow)) as running:
                 await _check_taken(conn, workflow, self.settings)
                 running.wake()
                 return await self._ended(conn, job_id, running, timeout)
@@ -200,23 +200,23 @@ class LocalFleet:
         return await outcome_of(conn, job_id, self.settings)
 
     @asynccontextmanager
-    async def _at_work(self, queues: Iterable[str]) -> AsyncIterator[Fleet]:
-        crew = await self._hire(frozenset(queues))
+    async def _running(self, queues: Iterable[str]) -> AsyncIterator[Fleet]:
+        crew = await self._fleet_for(frozenset(queues))
         try:
             yield crew.running
         finally:
             crew.jobs -= 1
             if crew is not self._crew and crew.jobs == 0:
-                await self._dismiss(crew)
+                await self._stop(crew)
 
-    async def _hire(self, queues: frozenset[str]) -> _Crew:
+    async def _fleet_for(self, queues: frozenset[str]) -> _Crew:
         """The crew for these queues: a new one if tasks were defined since the last job, while the old one finishes."""
-        async with self._hiring:
+        async with self._changing:
             handlers, old = frozenset(registry.spellings()), self._crew
             if old is None or not (handlers <= old.handlers and queues <= old.queues) or old.running.ended.done():
                 self._crew = await self._start(handlers, queues | (old.queues if old else {self.queue}))
                 if old is not None and old.jobs == 0:
-                    await self._dismiss(old)
+                    await self._stop(old)
             assert self._crew is not None
             self._crew.jobs += 1
             return self._crew
@@ -229,7 +229,7 @@ class LocalFleet:
         )
         return _Crew(running, handlers, queues, stack)
 
-    async def _dismiss(self, crew: _Crew | None) -> None:
+    async def _stop(self, crew: _Crew | None) -> None:
         if crew is not None:
             await crew.stack.aclose()
 
@@ -254,18 +254,18 @@ async def _check_taken(conn: Connection, workflow: Workflow, settings: Settings)
             registry.get(handler)
 
 
-class _Doubt:
+class _StallWarning:
     """Reports once why a job is stalled: added tasks may need a handler that no worker has."""
 
     def __init__(self, job_id: JobId) -> None:
-        self._job_id, self._next, self._was_told = job_id, monotonic() + DOUBT_SECONDS, False
+        self._job_id, self._next, self._was_logged = job_id, monotonic() + STALL_SECONDS, False
 
     async def look(self, conn: Connection) -> None:
-        if self._was_told or monotonic() < self._next:
+        if self._was_logged or monotonic() < self._next:
             return
-        self._next = monotonic() + DOUBT_SECONDS
+        self._next = monotonic() + STALL_SECONDS
         for row in await unserved_tasks(conn, self._job_id):
-            self._was_told = True
+            self._was_logged = True
             hint = did_you_mean(row["handler"], registry.spellings())
             log.warning(
                 "job %s waits: no worker takes tasks for handler %r from queue %r%s",
@@ -277,13 +277,13 @@ class _Doubt:
 
 
 async def _until_ended(conn: Connection, job_id: JobId, running: Fleet) -> None:
-    pause = FIRST_LOOK_SECONDS
-    doubt = _Doubt(job_id)
+    pause = FIRST_POLL_SECONDS
+    stall_warning = _StallWarning(job_id)
     while await _is_open(conn, job_id):
         if running.ended.done():
             await running.ended
             raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
-        await doubt.look(conn)
+        await stall_warning.look(conn)
         await asyncio.sleep(pause)
         pause = min(pause * 1.3, POLL_SECONDS)
 

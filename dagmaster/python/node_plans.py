@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.model.added import (
+from dagmaster.model.added_nodes import (
     RESULT,
     AddedDependency,
     AddedGroup,
@@ -186,9 +186,9 @@ class Planner:
         return AddedGroup(self._plan.group_ids[group], group.name[:128], parent)
 
     def _dependency(self, previous: Item, item: Item) -> AddedDependency:
-        return AddedDependency(self._told(previous), previous.kind, self._told(item), item.kind)
+        return AddedDependency(self._id_of(previous), previous.kind, self._id_of(item), item.kind)
 
-    def _told(self, item: Item) -> int | str:
+    def _id_of(self, item: Item) -> int | str:
         """A task by its node id: a repeated attempt creates another task object for the same node."""
         if isinstance(item, Group):
             return self._plan.group_ids.get(item, item.id)

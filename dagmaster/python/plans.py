@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
+from dagmaster.model.added_nodes import AddedDependency, AddedGroup, AddedNode
 from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.python.graphs import Group, Task
 from dagmaster.snowflakes import new_id

@@ -8,7 +8,7 @@ from typing import Any
 from dagmaster.data.references import Referable
 from dagmaster.errors import Conflict
 from dagmaster.handlers import Handler, HandlerContext
-from dagmaster.model.added import RESULT_OF
+from dagmaster.model.added_nodes import RESULT_OF
 from dagmaster.python.graphs import Item
 from dagmaster.python.signatures import Kind, Signature, module_of
 from dagmaster.python.task_tables import TaskTables
@@ -25,7 +25,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     if inspect.iscoroutinefunction(function):
 
         async def run(ctx: HandlerContext) -> dict[str, Any]:
-            async with TaskTables(ctx.job_id, ctx.task_id, ctx.cancelled) as tables:
+            async with TaskTables(ctx) as tables:
                 args, kwargs = signature.read(ctx.params, ctx.logger.warning)
                 if signature.arrow_parameters:
                     kwargs = await _collected(kwargs, signature.arrow_parameters)
@@ -36,7 +36,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     else:
 
         def run(ctx: HandlerContext) -> dict[str, Any]:  # type: ignore[misc]
-            with TaskTables(ctx.job_id, ctx.task_id, ctx.cancelled) as tables:
+            with TaskTables(ctx) as tables:
                 args, kwargs = signature.read(ctx.params, ctx.logger.warning)
                 if signature.arrow_parameters:
                     kwargs = asyncio.run(_collected(kwargs, signature.arrow_parameters))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from dagmaster.errors import Conflict
+from dagmaster.handlers.futures import has_running_loop
 from dagmaster.python import apply_items, jobs
 
 P = ParamSpec("P")
@@ -31,11 +32,9 @@ __all__ = [
 def _twin(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     @functools.wraps(function)
     def blocking(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(function(*args, **kwargs))
-        raise Conflict(f"an event loop runs here: write `await dagmaster.{function.__name__}(...)`")
+        if has_running_loop():
+            raise Conflict(f"an event loop runs here: write `await dagmaster.{function.__name__}(...)`")
+        return asyncio.run(function(*args, **kwargs))
 
     return blocking
 

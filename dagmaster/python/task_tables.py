@@ -3,10 +3,11 @@
 import asyncio
 from contextlib import ExitStack
 from importlib import import_module
-from threading import Event, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from dagmaster.data.current import using
+from dagmaster.handlers import HandlerContext
 
 if TYPE_CHECKING:
     from dagmaster.data.objects import DataContext
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class TaskTables:
     """Temporary tables go at its end, but for those that it passes on: they become tables of the job."""
 
-    def __init__(self, job_id: int, task_id: str, cancelled: Event) -> None:
-        self._job_id, self._task_id, self._cancelled = job_id, task_id, cancelled
+    def __init__(self, task: HandlerContext) -> None:
+        self._task = task
         self._received: list[Any] = []
         self._context: DataContext | None = None
         self._passed: list[Any] = []
@@ -28,8 +29,8 @@ class TaskTables:
             if self._context is None:
                 # Loaded for the tasks that need it: it brings Arrow and ClickHouse.
                 module: Any = import_module("dagmaster.python.data_context")
-                self._context = module.context_of_task(self._job_id, self._task_id)
-                self._context.cancelled = self._cancelled
+                self._context = module.context_of_task(self._task)
+                self._context.cancelled = self._task.cancelled
                 for plan in self._received:
                     self._context.receive(plan)
             return self._context

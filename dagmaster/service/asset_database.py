@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from dagmaster.assets import layers
 from dagmaster.errors import Invalid
-from dagmaster.model.asset import Platform
+from dagmaster.model.asset import AssetFilter, Platform
 from dagmaster.service import asset_submission, assets
 from dagmaster.service.asset_contract import AssetCommand, AssetQuery, AssetResult, AssetSubmitResult, Reprocess
 from dagmaster.service.context import ServiceContext
@@ -30,7 +30,7 @@ class DatabaseAssetService:
     definitions: Definitions | None = None
 
     async def assets(self, query: AssetQuery, *, limit: int) -> Sequence[Row]:
-        where = asset_store.AssetFilter(**asdict(query))
+        where = AssetFilter(**asdict(query))
         return cast(Sequence[Row], await asset_store.list_assets(self.context.conn, where, limit=limit))
 
     async def asset(self, asset_id: str) -> Row:

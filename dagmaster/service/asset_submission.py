@@ -21,6 +21,7 @@ from dagmaster.service.asset_transaction import lock_version, save, store_job, t
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import SubmitRequest
 from dagmaster.service.definitions import Definitions
+from dagmaster.service.preflight import find_file_problems
 from dagmaster.service.submission import idle_warnings, new_job, prepare_job
 from dagmaster.store.api_requests import NewRequest, RequestRow, add_request, answer_request
 from dagmaster.store.asset_versions import add_version, find_version
@@ -47,6 +48,7 @@ async def submit_version(
     origin = RequestOrigin(submission.request_id or str(uuid4()), platform.platform_id)
     request = _new_request(origin, job, asset_id, _content_of(submission, workflow, refs))
     job = replace(job, correlation_id=job.correlation_id or origin.request_id)
+    problems = await find_file_problems(workflow, job.inputs, context.settings)
 
     async def attempt() -> AssetSubmitResult:
         if (first := await add_request(conn, request)) is not None:
@@ -69,6 +71,7 @@ async def submit_version(
             replace(job, inputs=inputs),
             asset_id=asset_id,
             version_ordinal=version.version_ordinal,
+            known_problems=problems,
         )
         job_id = await store_job(context, new)
         await answer_request(conn, request.request_id, job_id=job_id, ordinal=version.version_ordinal)
@@ -94,11 +97,12 @@ async def submit_request(
         await _platform_for(conn, origin.platform_id, workflow.workflow_id)
     job = replace(job, correlation_id=origin.request_id)
     request = _new_request(origin, job, None, [workflow.workflow_id, job.inputs])
+    problems = await find_file_problems(workflow, job.inputs, context.settings)
 
     async def attempt() -> AssetSubmitResult:
         if (first := await add_request(conn, request)) is not None:
             return _repeated(first, workflow)
-        new, warnings = await prepare_job(context, definitions, workflow, job)
+        new, warnings = await prepare_job(context, definitions, workflow, job, known_problems=problems)
         job_id = await store_job(context, new)
         await answer_request(conn, request.request_id, job_id=job_id, ordinal=None)
         return _accepted(request.request_id, job_id, workflow, warnings)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from dagmaster.errors import Invalid
 from dagmaster.ids import JobId, ScheduleId, WorkerId
+from dagmaster.model.shapes import Box
 
 Row = Mapping[str, Any]
 
@@ -31,9 +33,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """One node, or everything that failed."""
+    """One node, everything that failed, or of that what touches a box: west, south, east, north."""
 
     node_id: str | None = None
+    bbox: Box | None = None
+
+    def __post_init__(self) -> None:
+        if self.node_id is not None and self.bbox is not None:
+            raise Invalid("retry a node or a bbox, not both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,15 @@ JobCommand = JobChange | Decide | Signal
 class ControlResult:
     """`status` is that of the job, or of the node that was decided on.
 
-    `is_done` is false if the owner of the job has yet to act.
+    `is_done` is false if the owner of the job has yet to act. A retry within a box runs `selected_nodes` again, of
+    `unfinished_nodes`.
     """
 
     status: str
     is_done: bool
     is_paused: bool = False
+    selected_nodes: int | None = None
+    unfinished_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

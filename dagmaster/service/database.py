@@ -19,7 +19,7 @@ from dagmaster.service.contract import (
     WorkerCommand,
 )
 from dagmaster.service.definitions import Definitions
-from dagmaster.store.job_control import steer_worker
+from dagmaster.store.job_control import control_worker
 from dagmaster.store.task_cache import clear_results
 
 
@@ -48,7 +48,7 @@ class DatabaseService:
         return await schedules.backfill_schedule(self.context, schedule_id, request)
 
     async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
-        return await steer_worker(self.context.conn, worker_id, command, actor=self.context.actor)
+        return await control_worker(self.context.conn, worker_id, command, actor=self.context.actor)
 
     async def clear_cache(self, handler: str | None) -> int:
         context = self.context

@@ -1,9 +1,11 @@
 """Commands to a job: send them to its owner and wait for the effect."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, assert_never
 
 from dagmaster.ids import JobId, NodeId
+from dagmaster.model.shapes import read_box
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import (
@@ -17,6 +19,7 @@ from dagmaster.service.contract import (
     Retry,
     Signal,
 )
+from dagmaster.service.spatial_retry import Selection, select_in_box
 from dagmaster.store import job_control as requests
 from dagmaster.store import signals
 
@@ -53,14 +56,24 @@ async def _decide(context: ServiceContext, job_id: JobId, decision: Decide) -> C
 
 
 async def _change(context: ServiceContext, job_id: JobId, command: JobChange) -> ControlResult:
-    before = await _request(context, job_id, command)
+    selection = await _selection(context, job_id, command)
+    before = await _request(context, job_id, command, selection)
     context.wake()
     seconds = await context.patience_seconds()
     now = await requests.until(context.conn, job_id, lambda job: _is_done(command, before, job), seconds=seconds)
-    return ControlResult(now["status"], _is_done(command, before, now), now["paused_at"] is not None)
+    result = ControlResult(now["status"], _is_done(command, before, now), now["paused_at"] is not None)
+    if selection is None:
+        return result
+    return replace(result, selected_nodes=len(selection.node_ids), unfinished_nodes=selection.unfinished)
 
 
-async def _request(context: ServiceContext, job_id: JobId, command: JobChange) -> Row:
+async def _selection(context: ServiceContext, job_id: JobId, command: JobChange) -> Selection | None:
+    if not isinstance(command, Retry) or command.bbox is None:
+        return None
+    return await select_in_box(context.conn, job_id, read_box(command.bbox))
+
+
+async def _request(context: ServiceContext, job_id: JobId, command: JobChange, selection: Selection | None) -> Row:
     """The job as it was."""
     conn, actor = context.conn, context.actor
     match command:
@@ -73,7 +86,8 @@ async def _request(context: ServiceContext, job_id: JobId, command: JobChange) -
         case Retry(named):
             node_id = NodeId(named) if named is not None else None
             threshold = context.settings.orphan_threshold_seconds
-            return await requests.request_retry(conn, job_id, node_id, actor=actor, threshold_seconds=threshold)
+            only = selection.node_ids if selection is not None else None
+            return await requests.request_retry(conn, job_id, node_id, only, actor=actor, threshold_seconds=threshold)
         case _:
             assert_never(command)
 

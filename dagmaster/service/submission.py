@@ -1,6 +1,6 @@
 """From a request to a stored job."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagmaster.authoring.contracts import check_params
@@ -15,6 +15,7 @@ from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import SubmitRequest, SubmitResult
 from dagmaster.service.definitions import Definitions
 from dagmaster.service.fleet import KnownFleet
+from dagmaster.service.preflight import find_file_problems
 from dagmaster.settings import Settings
 from dagmaster.store import submission
 from dagmaster.store.jobs import get_job_head
@@ -24,13 +25,19 @@ from dagmaster.url_policy import check_url, policy_of
 
 
 def new_job(
-    graph: Graph, inputs: Mapping[str, Any], settings: Settings, *, may_be_sealed: bool = False, **options: Any
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    settings: Settings,
+    *,
+    may_be_sealed: bool = False,
+    known_problems: Sequence[str] = (),
+    **options: Any,
 ) -> NewJob:
     """A job of a graph that is ready to be run, its inputs checked; `options` are fields of NewJob.
 
     The inputs of another job may hold sealed secrets.
     """
-    checked = check_inputs(graph.workflow, inputs, may_be_sealed=may_be_sealed)
+    checked = check_inputs(graph.workflow, inputs, may_be_sealed=may_be_sealed, known_problems=known_problems)
     return NewJob(graph, checked, secret_key=settings.chosen_secret(), **options)
 
 
@@ -51,7 +58,8 @@ async def submit(context: ServiceContext, definitions: Definitions, request: Sub
     """Raises everything that is wrong with it before anything is stored."""
     workflow = definitions.find(request.workflow)
     with span("submit_job", workflow_id=workflow.workflow_id) as traced:
-        job, refused = await prepare_job(context, definitions, workflow, request)
+        problems = await find_file_problems(workflow, request.inputs, context.settings)
+        job, refused = await prepare_job(context, definitions, workflow, request, known_problems=problems)
         submitted = await store_job(context, job)
         describe(traced, job_id=submitted.job_id, is_new=submitted.is_new)
     if not submitted.is_new:

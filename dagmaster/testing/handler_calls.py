@@ -9,6 +9,7 @@ from typing import Any
 from dagmaster.errors import Conflict, Invalid
 from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry, call, load_handlers
 from dagmaster.handlers import registry as default_registry
+from dagmaster.handlers.futures import has_running_loop
 from dagmaster.python.entrypoints import allow_modules
 from dagmaster.python.runners import handler_for
 from dagmaster.python.tasks import TaskFunction
@@ -23,7 +24,7 @@ def call_handler(
 
     `context` are further fields of HandlerContext, such as `retry_count` or `resumed_from`.
     """
-    if in_a_loop():
+    if has_running_loop():
         raise Conflict("call_handler() cannot be called in a running event loop; use `await acall_handler(...)`")
     return asyncio.run(acall_handler(handler, params, **context))
 
@@ -41,14 +42,6 @@ async def acall_handler(
 def _named(name: str) -> Handler:
     load_handlers([])
     return default_registry.get(name)
-
-
-def in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) -> Handler:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from dagmaster.authoring.implicit import QueueRules, own_queue
 from dagmaster.errors import Conflict, DagmasterError, UnknownNode
 from dagmaster.fleet import Fleet
+from dagmaster.handlers.futures import has_running_loop
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
@@ -23,13 +24,13 @@ from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.testing.clock import TravelClock
 from dagmaster.testing.decisions import APPLICATION
 from dagmaster.testing.definitions import find_called, read_definition
-from dagmaster.testing.handler_calls import HandlerSource, gather_handlers, in_a_loop
+from dagmaster.testing.handler_calls import HandlerSource, gather_handlers
 from dagmaster.testing.records import Attempt, Event, NodeRecord, Record, attempts_of, read_record
 from dagmaster.testing.script import Script
 from dagmaster.testing.stage import Stage, stage_settings
 
 RUN_SECONDS = 30.0
-FIRST_LOOK_SECONDS = 0.005
+FIRST_POLL_SECONDS = 0.005
 POLL_SECONDS = 0.05
 
 
@@ -82,7 +83,7 @@ class JobUnderTest(Script):
 
     def run(self, timeout: float = RUN_SECONDS) -> Self:
         """Run it to its end, however it ends; raise JobNotEnded if that takes more seconds than `timeout`."""
-        if in_a_loop():
+        if has_running_loop():
             raise Conflict("run() cannot be called in a running event loop; use `await job.arun()`")
         return asyncio.run(self.arun(timeout))
 
@@ -124,7 +125,7 @@ class JobUnderTest(Script):
         await self._wait_until(look, timeout, f"has no {status} node {node!r}")
 
     async def _wait_until(self, look: Callable[[Connection], Any], timeout: float, complaint: str) -> None:
-        running, deadline, pause = self._fleet, monotonic() + timeout, FIRST_LOOK_SECONDS
+        running, deadline, pause = self._fleet, monotonic() + timeout, FIRST_POLL_SECONDS
         if running is None:
             raise Conflict("the job is not running; wait for it inside `async with job.started():`")
         async with opened(self._stage.dsn, application=APPLICATION) as conn:

@@ -1,0 +1,168 @@
+"""Which columns of stored tables the columns of a plan are computed from."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from dagmaster.data.expressions import Call, Cast, Column, OnlyColumn, Over, Value
+from dagmaster.data.plans import (
+    Aggregate,
+    Distinct,
+    Explode,
+    Filter,
+    Join,
+    Named,
+    Rename,
+    Scan,
+    Select,
+    Slice,
+    Sort,
+    Union,
+    WithColumns,
+    read_plan,
+)
+from dagmaster.data.sql import FILTERING_JOINS
+from dagmaster.errors import Invalid
+
+# The columns of a table; None for one that was dropped.
+KnownColumns = Callable[[int], Sequence[str] | None]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ColumnSource:
+    """A column of a stored table."""
+
+    object_id: int
+    column: str
+
+
+def columns_by_source(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, list[ColumnSource]]]:
+    """For each table of a lineage that a plan made: its columns, and those that they are computed from.
+
+    Conditions, sort keys and join keys choose rows; they are not part of the value of a column.
+    """
+    tables = {row["object_id"]: row for row in rows}
+
+    def known(table_id: int) -> Sequence[str] | None:
+        columns = tables[table_id]["columns"] if table_id in tables else None
+        return [column["name"] for column in columns] if columns else None
+
+    traced = {}
+    for object_id, row in tables.items():
+        if not row["plan"] or not row["columns"]:
+            continue
+        try:
+            plan = read_plan(row["plan"])
+        except Invalid:  # Of another release.
+            continue
+        names = [column["name"] for column in row["columns"]]
+        traced[object_id] = {name: sorted(sources_of_column(plan, name, known)) for name in names}
+    return traced
+
+
+def sources_of_column(plan: Any, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
+    match plan:
+        case Scan():
+            return frozenset({ColumnSource(plan.table_id, name)})
+        case Filter() | Sort() | Slice() | Distinct() | Explode():
+            return sources_of_column(plan.source, name, known)
+        case Select():
+            return _computed(plan.columns, plan.source, name, known)
+        case WithColumns():
+            if any(column.name == name for column in plan.columns):
+                return _computed(plan.columns, plan.source, name, known)
+            return sources_of_column(plan.source, name, known)
+        case Rename():
+            return sources_of_column(plan.source, _before(plan.names, name), known)
+        case Aggregate():
+            return _computed((*plan.keys, *plan.columns), plan.source, name, known)
+        case Union():
+            return frozenset().union(*(sources_of_column(source, name, known) for source in plan.sources))
+        case Join():
+            return _joined(plan, name, known)
+        case _:
+            assert_never(plan)
+
+
+def _computed(columns: Sequence[Named], source: Any, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
+    nodes = [column.value for column in columns if column.name == name]
+    names = {used for node in nodes for used in _names_in(node, source, known)}
+    return frozenset().union(*(sources_of_column(source, used, known) for used in names))
+
+
+def _names_in(node: Any, source: Any, known: KnownColumns) -> Iterator[str]:
+    match node:
+        case Column():
+            yield node.name
+        case OnlyColumn():
+            yield from _columns_of(source, known) or ()
+        case Value():
+            return
+        case Cast():
+            yield from _names_in(node.argument, source, known)
+        case Call():
+            for argument in node.arguments:
+                yield from _names_in(argument, source, known)
+        case Over():
+            for part in (node.argument, *node.partition_by, *(key.argument for key in node.order_by)):
+                yield from _names_in(part, source, known)
+        case _:
+            assert_never(node)
+
+
+def _joined(plan: Join, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
+    if plan.kind in FILTERING_JOINS:
+        return sources_of_column(plan.left, name, known)
+    left, right = _columns_of(plan.left, known), _columns_of(plan.right, known)
+    origins: frozenset[ColumnSource] = frozenset()
+    if left is None or name in left:
+        origins |= sources_of_column(plan.left, name, known)
+        shared = any(a == b == name for a, b in zip(plan.left_on, plan.right_on, strict=True))
+        if shared and plan.kind in ("right", "full"):  # Where the left has no row, the right has the key.
+            origins |= sources_of_column(plan.right, name, known)
+    elif right is None or name in right:
+        origins |= sources_of_column(plan.right, name, known)
+    else:
+        origins |= sources_of_column(plan.right, name.removesuffix(plan.suffix), known)
+    return origins
+
+
+def _columns_of(plan: Any, known: KnownColumns) -> Sequence[str] | None:
+    """None if they depend on a table that was dropped."""
+    match plan:
+        case Scan():
+            return known(plan.table_id)
+        case Filter() | Sort() | Slice() | Distinct() | Explode():
+            return _columns_of(plan.source, known)
+        case Select():
+            return [column.name for column in plan.columns]
+        case Aggregate():
+            return [column.name for column in (*plan.keys, *plan.columns)]
+        case WithColumns():
+            columns = _columns_of(plan.source, known)
+            added = [column.name for column in plan.columns]
+            return None if columns is None else list(dict.fromkeys([*columns, *added]))
+        case Rename():
+            columns = _columns_of(plan.source, known)
+            return None if columns is None else [plan.names.get(column, column) for column in columns]
+        case Union():
+            return _columns_of(plan.sources[0], known)
+        case Join():
+            return _joined_names(plan, _columns_of(plan.left, known), _columns_of(plan.right, known))
+        case _:
+            assert_never(plan)
+
+
+def _joined_names(plan: Join, left: Sequence[str] | None, right: Sequence[str] | None) -> Sequence[str] | None:
+    if left is None or (right is None and plan.kind not in FILTERING_JOINS):
+        return None
+    if right is None or plan.kind in FILTERING_JOINS:
+        return left
+    shared = {a for a, b in zip(plan.left_on, plan.right_on, strict=True) if a == b}
+    if plan.kind == "asof":
+        shared.discard(plan.left_on[-1])
+    return [*left, *(f"{name}{plan.suffix}" if name in left else name for name in right if name not in shared)]
+
+
+def _before(names: Mapping[str, str], name: str) -> str:
+    return next((old for old, new in names.items() if new == name), name)

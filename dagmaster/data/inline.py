@@ -1,0 +1,52 @@
+"""Small tables as bytes in their entries: most values that tasks pass on never need a table of their own."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dagmaster.data.arrow import answered_schema
+from dagmaster.data.plans import Scan, Slice
+
+MAX_BYTES: Final = 64 * 1024
+# Less is not worth the time that it takes to compress.
+COMPRESSED_BYTES: Final = 1024
+COMPRESSION: Final = "zstd"
+
+
+def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
+    """The rows as ClickHouse would return them; None if they are too many, or if only ClickHouse can tell."""
+    if rows.nbytes > MAX_BYTES:
+        return None
+    schema = answered_schema(types)
+    try:
+        answered = pa.table(rows.columns, schema=schema) if rows.schema.types == schema.types else rows.cast(schema)
+    except pa.ArrowException:
+        return None
+    plain = _written(answered)
+    if len(plain) > MAX_BYTES:
+        return None
+    if len(plain) < COMPRESSED_BYTES:
+        return plain
+    return min(plain, _written(answered, COMPRESSION), key=len)
+
+
+def decode_rows(written: bytes) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(written)) as reader:
+        return reader.read_all()
+
+
+def range_of(plan: Any) -> tuple[int, tuple[Slice, ...]] | None:
+    """The table and the slices of a plan that is nothing but a range of a table's rows."""
+    slices: tuple[Slice, ...] = ()
+    while isinstance(plan, Slice):
+        slices, plan = (plan, *slices), plan.source
+    return (plan.table_id, slices) if isinstance(plan, Scan) else None
+
+
+def _written(rows: pa.Table, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(rows.combine_chunks())
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
