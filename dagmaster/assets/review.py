@@ -8,8 +8,10 @@ from dagmaster.errors import Conflict, Invalid, UnknownAsset, UnknownVersion
 from dagmaster.ids import JobId
 from dagmaster.model.asset import (
     APPROVE,
+    EXPORT_REMOVED,
     MAKE_PUBLIC,
     REJECT,
+    REVIEW_REQUESTED,
     UNRESOLVED,
     ApprovalState,
     Asset,
@@ -52,16 +54,21 @@ def move(version: AssetVersion, state: S, step: AssetMove[S]) -> S:
     return step.target
 
 
+def request_review(asset: Asset, version: AssetVersion, decision: Decision, job_id: JobId) -> AssetChange:
+    """Of a version that is processed and waits for review."""
+    check_live(asset, version)
+    move(version, version.approval_state, APPROVE)
+    _check_processed(version)
+    event = AssetEvent(REVIEW_REQUESTED, version.version_ordinal, decision.actor, decision.reason, job_id)
+    return AssetChange(events=(event,))
+
+
 def approve(asset: Asset, version: AssetVersion, decision: Decision, level: ClearanceState | None) -> AssetChange:
     """Needs a version that is processed, and an asset that is cleared already or by `level` in the same step."""
     check_live(asset, version)
     ordinal = version.version_ordinal
     approved = move(version, version.approval_state, APPROVE)
-    if version.processing_status is not ProcessingStatus.COMPLETED:
-        raise Conflict(
-            f"version {ordinal} cannot be approved while its processing is {version.processing_status}; "
-            "wait until it has completed"
-        )
+    _check_processed(version)
     cleared = clear(asset, decision, level) if level is not None else AssetChange()
     if level is None and asset.clearance_state is ClearanceState.UNCLEARED:
         raise Conflict(
@@ -77,6 +84,14 @@ def approve(asset: Asset, version: AssetVersion, decision: Decision, level: Clea
         },
         events=(*cleared.events, AssetEvent(APPROVE.event, ordinal, decision.actor, decision.reason)),
     )
+
+
+def _check_processed(version: AssetVersion) -> None:
+    if version.processing_status is not ProcessingStatus.COMPLETED:
+        raise Conflict(
+            f"version {version.version_ordinal} cannot be approved while its processing is "
+            f"{version.processing_status}; wait until it has completed"
+        )
 
 
 def reject(asset: Asset, version: AssetVersion, decision: Decision) -> AssetChange:
@@ -142,6 +157,14 @@ def delete_asset(asset: Asset, decision: Decision, job_ids: list[JobId]) -> Asse
         cancelled_job_ids=job_ids,
         cancel_reason="the asset was deleted",
     )
+
+
+def forget_export(version: AssetVersion, decision: Decision, files: int) -> AssetChange:
+    """What was public of the version is removed."""
+    event = AssetEvent(
+        EXPORT_REMOVED, version.version_ordinal, decision.actor, decision.reason, event_data={"files": files}
+    )
+    return AssetChange(version={"external_blob_path": None, "exported_at": None}, events=(event,))
 
 
 def blocking_version(version: AssetVersion) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import dagmaster
 from dagmaster.errors import DagmasterError, Invalid
 from dagmaster.handlers.artifacts import Artifact, described
-from dagmaster.handlers.futures import in_loop
+from dagmaster.handlers.futures import has_running_loop, in_loop
 
 Applied = TypeVar("Applied")
 
@@ -192,7 +192,7 @@ class HandlerContext:
             self.last_checkpoint = checkpoint
             stored = self.checkpoint_sink(checkpoint) if self.checkpoint_sink else None
         saving = Saving(stored, self.stopping)
-        if not _in_a_loop():
+        if not has_running_loop():
             saving.wait()
         return saving
 
@@ -207,7 +207,7 @@ class HandlerContext:
         with self._sinks:
             stored = self.add_sink(slices)
         saving = Saving(stored, NEVER)  # Unlike a checkpoint, it is no point to resume from.
-        if not _in_a_loop():
+        if not has_running_loop():
             saving.wait()
         return saving
 
@@ -222,14 +222,6 @@ class HandlerContext:
         if self.resumed_from is None or self.resumed_from.phase not in phases:
             return phases
         return phases[phases.index(self.resumed_from.phase) + 1 :]
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 Context = HandlerContext

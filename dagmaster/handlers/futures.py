@@ -1,10 +1,19 @@
-"""Await in a loop what completes in a thread."""
+"""Between threads and event loops."""
 
 import asyncio
 from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def has_running_loop() -> bool:
+    """Whether the caller is in a coroutine, which must not block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def in_loop(future: Future[T]) -> asyncio.Future[T]:

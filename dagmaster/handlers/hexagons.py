@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.hexagons import cell_files, layer_statistics, raster_statistics
+from dagmaster.geo.hexagons import cell_files, connectivity, layer_measures, layer_statistics, raster_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.raster_statistics import STATISTICS, ChunkCell, Statistic
 from dagmaster.geo.vector import layer_files
@@ -214,14 +214,76 @@ def h3_polygon_aggregation(ctx: HandlerContext, params: AggregationParams) -> di
     return _aggregate(ctx, params, layer_statistics.measure_polygons)
 
 
+@handler("h3_line_aggregation", params=AggregationParams, isolation="process")
+def h3_line_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
+    """How many lines of a layer run through each cell, and for how many metres."""
+    return _aggregate(ctx, params, layer_measures.measure_lines)
+
+
+@handler("h3_binary_intersect", params=AggregationParams, isolation="process")
+def h3_binary_intersect(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
+    """The cells that a layer touches, whatever its geometries are."""
+    return _aggregate(ctx, params, layer_measures.find_presence)
+
+
+class LayerParams(Params):
+    path: Reference
+    resolution: Resolution = 7
+    target: str | None = None
+
+
+class WeightedParams(LayerParams):
+    """`column` holds numbers."""
+
+    column: str
+
+
+class MultiWeightedParams(LayerParams):
+    columns: Annotated[list[str], Field(min_length=1, max_length=100)]
+
+
+@handler("h3_weighted_aggregation", params=WeightedParams, isolation="process")
+def h3_weighted_aggregation(ctx: HandlerContext, params: WeightedParams) -> dict[str, Any]:
+    """The mean of a column of a layer of polygons in each cell, by the area that each polygon has there."""
+    return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, [params.column]))
+
+
+@handler("h3_multi_weighted_aggregation", params=MultiWeightedParams, isolation="process")
+def h3_multi_weighted_aggregation(ctx: HandlerContext, params: MultiWeightedParams) -> dict[str, Any]:
+    """As h3_weighted_aggregation, of several columns at once: each polygon is cut only once."""
+    return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, params.columns))
+
+
+class ConnectivityParams(Params):
+    """`path` is a file of values by cell, `column` the cost of a metre there, `sources` are cells to start from."""
+
+    path: Reference
+    column: str
+    sources: Annotated[list[str], Field(min_length=1, max_length=10_000)]
+    target: str | None = None
+
+
+@handler("h3_connectivity", params=ConnectivityParams, isolation="process")
+def h3_connectivity(ctx: HandlerContext, params: ConnectivityParams) -> dict[str, Any]:
+    """The cost of the cheapest way over neighbouring cells from the nearest source, and which source that is."""
+    return _derive(ctx, params, lambda path: connectivity.accumulate_cost(path, params.column, params.sources))
+
+
 def _aggregate(
     ctx: HandlerContext, params: AggregationParams, measure: Callable[[Path, int, str | None], Any]
+) -> dict[str, Any]:
+    return _derive(ctx, params, lambda path: measure(path, params.resolution, params.category))
+
+
+def _derive(
+    ctx: HandlerContext, params: AggregationParams | LayerParams | ConnectivityParams, make: Callable[[Path], Any]
 ) -> dict[str, Any]:
     files = JobFiles(ctx)
     with refusing():
         source = files.fetch(params.path)
-        table = measure(source, params.resolution, params.category)
-        target = params.target or f"{ROOT}/vector={source.stem}/{ctx.job_id}/resolution={params.resolution}.parquet"
+        table = make(source)
+        name = "cost" if isinstance(params, ConnectivityParams) else f"resolution={params.resolution}"
+        target = params.target or f"{ROOT}/vector={source.stem}/{ctx.job_id}/{name}.parquet"
         stored = _store(files, table, target, f"{ctx.node_id}.parquet")
     return {
         "blob_path": stored["blob_path"],

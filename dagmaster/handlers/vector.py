@@ -12,11 +12,13 @@ from pydantic import BaseModel, Field, FiniteFloat
 
 from dagmaster.geo.stac import items
 from dagmaster.geo.stac.vector_items import make_vector_item
-from dagmaster.geo.vector import derived, layer_files, postgis
+from dagmaster.geo.vector import derived, layer_files, postgis, table_owners
 from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.postgis import Table
 from dagmaster.geo.vector.report import Box
 from dagmaster.geo.vector.sorted_features import DEFAULT_CHUNK_ROWS, Chunk
+from dagmaster.geo.vector.table_owners import TableOwner
+from dagmaster.handlers import layer_tables
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.geo_task import JobFiles, Params, Reference, VersionParams, on_fraction, refusing
 from dagmaster.handlers.registry import handler
@@ -122,7 +124,12 @@ def _create_table(ctx: HandlerContext, version: VersionParams, prepared: LayerOu
         if (extension := postgis.find_postgis(conn)) is None:
             return TableOutput(table_name=None, reason=NO_POSTGIS)
         path = JobFiles(ctx).path(prepared.path)
-        postgis.create_table(conn, table, extension, path, prepared.layer.report.geometry_types)
+        is_new = postgis.create_table(conn, table, extension, path, prepared.layer.report.geometry_types)
+        if is_new:
+            owner = TableOwner(job_id=ctx.job_id, asset_id=version.asset_id, version_ordinal=version.version_ordinal)
+            table_owners.set_owner(conn, table, owner)
+    if version.asset_id is not None:
+        layer_tables.drop_unused(ctx, asset_id=version.asset_id, version_ordinal=version.version_ordinal)
     return TableOutput(table_name=table.qualified, chunks=prepared.layer.chunks)
 
 
@@ -156,15 +163,35 @@ def vector_index_table(ctx: HandlerContext, params: IndexParams) -> dict[str, An
     """Check that all rows are there, and index the geometries."""
     if params.table_name is None:
         return {"indexed_rows": 0}
-    with refusing(), _pool(ctx).connection() as conn:
-        postgis.index_table(conn, Table.parse(params.table_name), params.rows)
+    with refusing():
+        _index(ctx, Table.parse(params.table_name), params.rows)
     return {"table_name": params.table_name, "indexed_rows": params.rows}
+
+
+def _index(ctx: HandlerContext, table: Table, rows: int) -> None:
+    with _pool(ctx).connection() as conn:
+        postgis.index_table(conn, table, rows)
+        table_owners.mark_loaded(conn, table)
 
 
 def _pool(ctx: HandlerContext) -> Any:
     if ctx.pool is None:
         raise RuntimeError(NO_DATABASE)
     return ctx.pool
+
+
+class CleanTablesParams(Params):
+    """With `dry_run`, the tables are named and stay."""
+
+    dry_run: bool = False
+
+
+@handler("vector_clean_tables", params=CleanTablesParams, isolation="thread")
+def vector_clean_tables(ctx: HandlerContext, params: CleanTablesParams) -> dict[str, Any]:
+    """Drop the tables that jobs have made and that no version has, no job writes to and no retry can continue with."""
+    _pool(ctx)
+    dropped = layer_tables.drop_unused(ctx, dry_run=params.dry_run)
+    return {"tables": dropped, "count": len(dropped)}
 
 
 class StacParams(VersionParams):
@@ -193,7 +220,7 @@ def _describe(
     item = make_vector_item(
         params.item_id or default_id,
         params.collection_id,
-        prepared.layer,
+        prepared.layer.summary,
         prepared.blob_path,
         prepared.pmtiles_path,
         items.settle_datetime(params.acquired_at, None, datetime.now(UTC)),
@@ -240,8 +267,7 @@ def vector_docker_complete(ctx: HandlerContext, params: CompleteParams) -> dict[
             data["loaded"] = chunk.number + 1
             ctx.checkpoint(f"chunk {chunk.number}", data)
         if made.table_name is not None:
-            with _pool(ctx).connection() as conn:
-                postgis.index_table(conn, Table.parse(made.table_name), prepared.layer.report.features.kept)
+            _index(ctx, Table.parse(made.table_name), prepared.layer.report.features.kept)
         described = _describe(ctx, params, prepared, made.table_name)
     JobFiles(ctx).remove()
     return {**described, "table_reason": made.reason, "report": prepared.layer.report.model_dump(mode="json")}

@@ -5,11 +5,13 @@ Callers name files by reference. A reference that leads out of the configured zo
 
 from dagmaster.storage.errors import FileMissing, ReferenceRefused, StorageUnavailable
 from dagmaster.storage.references import LocalFile, RemoteObject, WebFile, Zones
+from dagmaster.storage.source import Listed
 from dagmaster.storage.storage import Copied, Storage, open_storage
 
 __all__ = [
     "Copied",
     "FileMissing",
+    "Listed",
     "LocalFile",
     "ReferenceRefused",
     "RemoteObject",

@@ -12,7 +12,7 @@ from typing import IO
 
 from dagmaster.storage.errors import FileMissing
 from dagmaster.storage.references import LocalFile
-from dagmaster.storage.source import CHUNK_BYTES, Source
+from dagmaster.storage.source import CHUNK_BYTES, Listed, Source
 
 
 def stat(location: LocalFile) -> os.stat_result:
@@ -32,6 +32,23 @@ def head(location: LocalFile) -> Source:
                 yield chunk
 
     return Source(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}", read)
+
+
+def walk(folder: LocalFile) -> Iterator[Listed]:
+    """The files below a folder, by their paths. Hidden ones are left out, as unfinished copies are, and links."""
+    for path in sorted(folder.path.rglob("*")):
+        below = path.relative_to(folder.path)
+        if not any(part.startswith(".") for part in below.parts) and path.is_file() and not path.is_symlink():
+            yield Listed(f"{folder.reference}/{below.as_posix()}", path.stat().st_size)
+
+
+def remove(location: LocalFile) -> bool:
+    """False where there is no such file."""
+    try:
+        location.path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Objects of Azure Blob Storage and S3, through obstore."""
 
 import io
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -10,9 +11,10 @@ from typing import Any, Final
 
 from dagmaster.errors import Misconfigured
 from dagmaster.model.redact import redact_text
+from dagmaster.storage import azure
 from dagmaster.storage.errors import FileMissing, StorageUnavailable
 from dagmaster.storage.references import RemoteObject
-from dagmaster.storage.source import CHUNK_BYTES, Source
+from dagmaster.storage.source import CHUNK_BYTES, Listed, Source
 
 RETRY_SECONDS: Final = 30
 RETRIES: Final = 3
@@ -33,11 +35,16 @@ def _library() -> tuple[Any, Any, Any]:
 
 @cache
 def _open(zone_url: str) -> Any:
-    """The store of a zone. Its credentials come from the environment: AWS_..., AZURE_STORAGE_..."""
+    """The store of a zone. Its credentials come from the environment: AWS_..., AZURE_STORAGE_..., or an identity."""
     _, stores, exceptions = _library()
     patience = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
     try:
-        return stores.from_url(zone_url, retry_config=patience)
+        store = stores.from_url(zone_url, retry_config=patience)
+        if not isinstance(store, stores.AzureStore) or not azure.uses_identity(os.environ):
+            return store
+        account = store.config.get("account_name") or os.environ["AZURE_STORAGE_ACCOUNT_NAME"]
+        access = azure.open_access(account, store.config["container_name"])
+        return stores.from_url(zone_url, retry_config=patience, credential_provider=access)
     except (exceptions.BaseError, ValueError, OSError) as error:
         raise Misconfigured(f"the storage zone {zone_url} cannot be used: {_first_line(error)}") from error
 
@@ -69,6 +76,28 @@ async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
         await obstore.put_async(
             _open(location.zone_url), location.key, chunks, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
         )
+
+
+async def walk(folder: RemoteObject) -> AsyncIterator[Listed]:
+    """The objects below a prefix, in the order of the store."""
+    obstore, _, _ = _library()
+    async with _told(folder):
+        async for page in obstore.list(_open(folder.zone_url), prefix=f"{folder.key}/" if folder.key else None):
+            for meta in page:
+                below = meta["path"].removeprefix(folder.key).lstrip("/")
+                yield Listed(f"{folder.reference}/{below}", meta["size"])
+
+
+async def remove(location: RemoteObject) -> bool:
+    """False where there is no such object."""
+    obstore, _, _ = _library()
+    try:
+        async with _told(location):
+            await obstore.head_async(_open(location.zone_url), location.key)
+            await obstore.delete_async(_open(location.zone_url), location.key)
+    except FileMissing:
+        return False
+    return True
 
 
 class _ObjectFile(io.RawIOBase):

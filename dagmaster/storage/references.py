@@ -110,6 +110,12 @@ class Zones:
             raise ReferenceRefused(f"{_shown(reference)}: a file is named {known}, or by its container and path")
         return zone.locate(tuple(rest))
 
+    def locate_folder(self, reference: str) -> Location:
+        """As `locate`, also of a whole zone. Raises ReferenceRefused."""
+        name = reference.removesuffix("/")
+        zone = self.zones.get(name) or next((zone for zone in self.zones.values() if zone.container == name), None)
+        return zone.locate(()) if zone is not None else self.locate(name)
+
     def _locate_path(self, text: str) -> LocalFile:
         path = Path("/", *_segments(text.removeprefix("/")))
         for zone in self.zones.values():

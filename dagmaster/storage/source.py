@@ -7,6 +7,14 @@ from typing import Final, Protocol
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file of a folder, by its reference."""
+
+    reference: str
+    size_bytes: int
+
+
 class Read(Protocol):
     """The bytes from an offset on. `end` says how far the caller is going to read; there may be more."""
 

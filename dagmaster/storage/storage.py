@@ -1,9 +1,11 @@
 """Find out about files and copy them, wherever they are."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -11,7 +13,7 @@ from dagmaster.settings import Settings
 from dagmaster.storage import files, objects
 from dagmaster.storage.errors import ReferenceRefused, StorageUnavailable
 from dagmaster.storage.references import LocalFile, Location, RemoteObject, WebFile, Zones
-from dagmaster.storage.source import CHUNK_BYTES, Source
+from dagmaster.storage.source import CHUNK_BYTES, Listed, Source
 
 OnProgress = Callable[[int, int | None], None]
 
@@ -52,6 +54,31 @@ class Storage:
         source = await self.source(self.locate(reference))
         async for chunk in source.read(0):
             yield chunk
+
+    async def list(self, folder: str, *, limit: int) -> list[Listed]:
+        """The files below a folder or in a zone, at most `limit`. A folder that is not there has none."""
+        match self._zones.locate_folder(folder):
+            case LocalFile() as place:
+                return await asyncio.to_thread(_take, files.walk(place), limit)
+            case RemoteObject() as place:
+                listed = []
+                async for file in objects.walk(place):
+                    listed.append(file)
+                    if len(listed) == limit:
+                        break
+                return listed
+            case WebFile() as place:
+                raise ReferenceRefused(f"{place.reference}: the files of a web server cannot be listed")
+
+    async def remove(self, reference: str) -> bool:
+        """False where there is no such file."""
+        match self.locate(reference):
+            case LocalFile() as place:
+                return await asyncio.to_thread(files.remove, place)
+            case RemoteObject() as place:
+                return await objects.remove(place)
+            case WebFile() as place:
+                raise ReferenceRefused(f"{place.reference}: files of a web server cannot be removed")
 
     async def copy(self, source: str, target: str, on_progress: OnProgress | None = None) -> Copied:
         """Copy in chunks, with the checksum of all bytes. A copy to this machine continues where one was interrupted.
@@ -133,6 +160,10 @@ class _Counting:
         self.size_bytes += len(chunk)
         if self._on_progress is not None:
             self._on_progress(self.size_bytes, self.source.size_bytes)
+
+
+def _take(listed: Iterator[Listed], limit: int) -> "list[Listed]":
+    return list(islice(listed, limit))
 
 
 def open_storage(settings: Settings) -> Storage:

@@ -36,8 +36,10 @@ async def find_raster(served: Served, services: Given) -> RasterSource:
     reference = served.blob_path
     if served.asset["data_type"] != DataType.RASTER or reference is None:
         raise NotFound(f"version {served.row['version_ordinal']} of this asset has no raster")
-    location = open_storage(services.settings).locate(reference)
-    identity = served.etag()
+    return open_raster(open_storage(services.settings).locate(reference), served.etag())
+
+
+def open_raster(location: Location, identity: str) -> RasterSource:
     match location:
         case LocalFile():
             files.stat(location)

@@ -1,5 +1,6 @@
 """The routes of vectors: TileJSON and the tiles of the version's PMTiles archive, one by one."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from dagmaster.errors import Unavailable
 from dagmaster.storage import open_storage
 from dagmaster.storage.references import Location
+from dagmaster.tiles import tables
 from dagmaster.tiles.routes import TileRoute, check_cache
 from dagmaster.tiles.sources import open_location
 from dagmaster.web.api.tiles import pmtiles_path
@@ -63,7 +65,7 @@ def opened_archive(location: Location) -> Iterator[Any]:
 
 
 @router.get("/tilejson.json")
-def get_vector_tilejson(asset_id: str, request: Request, archive: Archive) -> VectorTileJson:
+def get_vector_tilejson(asset_id: str, request: Request, archive: Archive, served: Served) -> VectorTileJson:
     """Get the TileJSON of the vector tiles of a version."""
     with opened_archive(archive) as reader:
         header, metadata = reader.header(), reader.metadata()
@@ -72,17 +74,31 @@ def get_vector_tilejson(asset_id: str, request: Request, archive: Archive) -> Ve
     return VectorTileJson(
         tiles=[f"{base.rstrip('/')}{router.prefix.format(asset_id=asset_id)}/{{z}}/{{x}}/{{y}}.mvt{query}"],
         minzoom=header["min_zoom"],
-        maxzoom=header["max_zoom"],
+        maxzoom=header["max_zoom"] if served.row["table_name"] is None else tables.MAX_ZOOM,
         bounds=tuple(header[f"{side}_e7"] / 1e7 for side in ("min_lon", "min_lat", "max_lon", "max_lat")),
         vector_layers=metadata.get("vector_layers", []),
     )
 
 
 @router.get("/{z}/{x}/{y}.mvt", response_class=Response, responses={200: {"content": {MVT: {}}}, 204: {}})
-def get_vector_tile(z: Zoom, x: Index, y: Index, archive: Archive) -> Response:
-    """Get a vector tile; 204 where there are no features."""
+async def get_vector_tile(z: Zoom, x: Index, y: Index, archive: Archive, served: Served, services: Given) -> Response:
+    """Get a vector tile; 204 where there are no features.
+
+    Zooms beyond those of the archive come from the PostGIS table of the version, if it has one.
+    """
     if max(x, y) >= 2**z:
         return Response(status_code=204)
+    table = served.row["table_name"]
+    if table is not None and z > (await asyncio.to_thread(read_header, archive))["max_zoom"]:
+        if z > tables.MAX_ZOOM:
+            return Response(status_code=204)
+        async with services.pool.connection() as conn:
+            content = await tables.read_tile(conn, table, z, x, y)
+        return Response(content, media_type=MVT) if content else Response(status_code=204)
+    return await asyncio.to_thread(_archived_tile, archive, z, x, y)
+
+
+def _archived_tile(archive: Location, z: int, x: int, y: int) -> Response:
     with opened_archive(archive) as reader:
         tile = reader.get(z, x, y)
         compression = reader.header()["tile_compression"]
@@ -90,3 +106,9 @@ def get_vector_tile(z: Zoom, x: Index, y: Index, archive: Archive) -> Response:
         return Response(status_code=204)
     headers = {"Content-Encoding": "gzip"} if compression == Compression.GZIP else {}
     return Response(tile, media_type=MVT, headers=headers)
+
+
+def read_header(archive: Location) -> dict[str, Any]:
+    with opened_archive(archive) as reader:
+        header: dict[str, Any] = reader.header()
+    return header

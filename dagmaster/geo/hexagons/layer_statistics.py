@@ -23,26 +23,34 @@ _GEOD: Final = Geod(ellps="WGS84")
 
 def count_points(path: Path, resolution: int, category: str | None = None) -> Any:
     """How many points are in each cell, and of each category if a column is named; sorted by `h3_index`."""
-    shapes, categories = _read(path, category, dimension=0)
+    shapes, categories = read_layer(path, category, dimension=0)
     places, owners = shapely.get_coordinates(shapes, return_index=True)
     numbers = coordinates_to_cells(places[:, 1], places[:, 0], h3_cells.check_resolution(resolution))
-    return _summed(pa.array(numbers), owners, categories, {COUNT: np.ones(len(owners), np.int64)})
+    return add_up(pa.array(numbers), owners, categories, {COUNT: np.ones(len(owners), np.int64)})
 
 
 def measure_polygons(path: Path, resolution: int, category: str | None = None) -> Any:
     """How many polygons touch each cell, and with how many square metres on the WGS84 ellipsoid."""
-    shapes, categories = _read(path, category, dimension=2)
+    shapes, categories = read_layer(path, category, dimension=2)
+    numbers, owners, pieces = cut_by_cell(shapes, resolution)
+    areas = np.array([abs(_GEOD.geometry_area_perimeter(piece)[0]) for piece in shapely.normalize(pieces)])
+    is_shared = areas > 0
+    columns = {COUNT: np.ones(int(is_shared.sum()), np.int64), AREA: areas[is_shared]}
+    return add_up(pa.array(numbers[is_shared]), owners[is_shared], categories, columns)
+
+
+def cut_by_cell(shapes: Any, resolution: int) -> tuple[Any, Any, Any]:
+    """For each shape and each cell that it touches: the cell, the place of the shape, and its part in the cell."""
     covering = [h3_cells.cells_over(shape, h3_cells.check_resolution(resolution)) for shape in shapes]
     owners = np.repeat(np.arange(len(shapes)), [len(cells) for cells in covering])
     numbers = np.concatenate(covering)
     pieces = shapely.intersection(shapes[owners], h3_cells.polygons(numbers))
-    areas = np.array([abs(_GEOD.geometry_area_perimeter(piece)[0]) for piece in shapely.normalize(pieces)])
-    is_shared = areas > 0
-    columns = {COUNT: np.ones(int(is_shared.sum()), np.int64), AREA: areas[is_shared]}
-    return _summed(pa.array(numbers[is_shared]), owners[is_shared], categories, columns)
+    is_touched = ~shapely.is_empty(pieces)
+    return numbers[is_touched], owners[is_touched], pieces[is_touched]
 
 
-def _read(path: Path, category: str | None, *, dimension: int) -> tuple[Any, Any]:
+def read_layer(path: Path, category: str | None, *, dimension: int | None = None) -> tuple[Any, Any]:
+    """The shapes, and the column of the category as strings. Raises VectorRejected for shapes of another dimension."""
     try:
         schema = pq.read_schema(path)
     except pa.ArrowException as error:
@@ -54,12 +62,13 @@ def _read(path: Path, category: str | None, *, dimension: int) -> tuple[Any, Any
         raise VectorRejected(f"the layer has no column {category!r}; it has: {', '.join(known[:50])}")
     table = pq.read_table(path, columns=[GEOMETRY, *([category] if category else [])])
     shapes = shapely.from_wkb(table.column(GEOMETRY).to_numpy())
-    if (shapely.get_dimensions(shapes) != dimension).any():
-        raise VectorRejected(f"the layer must have {'points' if dimension == 0 else 'polygons'} only")
+    if dimension is not None and (shapely.get_dimensions(shapes) != dimension).any():
+        raise VectorRejected(f"the layer must have {('points', 'lines', 'polygons')[dimension]} only")
     return shapes, table.column(category).cast(pa.string()).combine_chunks() if category else None
 
 
-def _summed(numbers: Any, owners: Any, categories: Any, values: dict[str, Any]) -> Any:
+def add_up(numbers: Any, owners: Any, categories: Any, values: dict[str, Any]) -> Any:
+    """The sums of the values by cell, and by category if there are any. `owners` are the places of the features."""
     keys = {INDEX: numbers, **({CATEGORY: categories.take(pa.array(owners))} if categories is not None else {})}
     table = pa.table({**keys, **values})
     summed = table.group_by(list(keys)).aggregate([(name, "sum") for name in values])

@@ -8,7 +8,7 @@ import pystac
 from dagmaster.geo.stac.items import SHA256_MULTIHASH, Moment, check_id
 from dagmaster.geo.vector import geoparquet, preview_tiles
 from dagmaster.geo.vector.cleaner import GEOMETRY
-from dagmaster.geo.vector.layer_files import LayerFiles, StoredFile
+from dagmaster.geo.vector.layer_files import LayerSummary, StoredFile
 from dagmaster.geo.vector.report import Box
 
 EXTENSIONS: Final = (
@@ -21,7 +21,7 @@ EXTENSIONS: Final = (
 def make_vector_item(
     item_id: str,
     collection_id: str,
-    layer: LayerFiles,
+    layer: LayerSummary,
     parquet_href: str,
     pmtiles_href: str,
     moment: Moment,
@@ -30,24 +30,22 @@ def make_vector_item(
     title: str | None = None,
 ) -> dict[str, Any]:
     """`platform` becomes the properties `platform:NAME`."""
-    report = layer.report
-    assert report.bbox is not None
     properties: dict[str, Any] = {
         **({"title": title} if title else {}),
         "proj:code": "EPSG:4326",
-        "table:row_count": report.features.kept,
+        "table:row_count": layer.rows,
         "table:primary_geometry": GEOMETRY,
         "table:columns": [
-            *({"name": column.name, "type": column.type} for column in report.columns),
-            {"name": GEOMETRY, "type": "binary", "description": ", ".join(report.geometry_types)},
+            *({"name": column.name, "type": column.type} for column in layer.columns),
+            {"name": GEOMETRY, "type": "binary", "description": ", ".join(layer.geometry_types)},
         ],
         "platform:datetime_source": str(moment.source),
         **{f"platform:{name}": value for name, value in (platform or {}).items()},
     }
     item = pystac.Item(
         id=check_id(item_id, "item_id"),
-        geometry=_outline(report.bbox),
-        bbox=list(report.bbox),
+        geometry=_outline(layer.bbox),
+        bbox=list(layer.bbox),
         datetime=moment.at,
         properties=properties,
         collection=check_id(collection_id, "collection_id"),

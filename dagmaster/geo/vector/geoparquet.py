@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyproj import CRS
 
+from dagmaster.geo.errors import UnreadableVector
 from dagmaster.geo.vector.cleaner import BBOX, BBOX_TYPE, CORNERS, GEOMETRY
+from dagmaster.geo.vector.columns import Column
 from dagmaster.geo.vector.report import Box
 
 VERSION: Final = "1.1.0"
@@ -36,6 +38,27 @@ def schema_of(fields: Iterable[Any], geometry_types: Sequence[str], bbox: Box) -
     }
     columns = [*fields, pa.field(GEOMETRY, pa.binary()), pa.field(BBOX, BBOX_TYPE)]
     return pa.schema(columns, metadata={b"geo": json.dumps(described).encode()})
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """The box, the number of rows, the columns and the types of geometry that `write` has stored.
+
+    Raises UnreadableVector for a file of another kind.
+    """
+    try:
+        metadata = pq.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+        described = json.loads(schema.metadata[b"geo"])["columns"][GEOMETRY]
+        return {
+            "bbox": tuple(described["bbox"]),
+            "rows": metadata.num_rows,
+            "columns": [
+                Column(name=field.name, type=str(field.type)) for field in schema if field.name not in (GEOMETRY, BBOX)
+            ],
+            "geometry_types": described["geometry_types"],
+        }
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise UnreadableVector(f"{path.name} is not a GeoParquet file with a box: {error}") from error
 
 
 def write(path: Path, schema: Any, row_groups: Iterable[Any]) -> int:

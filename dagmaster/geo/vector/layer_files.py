@@ -10,10 +10,11 @@ from pydantic import BaseModel
 
 from dagmaster.geo.vector import geometries, geoparquet, preview_tiles
 from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY, SORT_KEY, LayerCleaner
+from dagmaster.geo.vector.columns import Column
 from dagmaster.geo.vector.crs import SettledCrs, settle_crs
 from dagmaster.geo.vector.preview_tiles import Preview
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
-from dagmaster.geo.vector.report import VectorReport, outcome_of, warnings_about
+from dagmaster.geo.vector.report import Box, VectorReport, outcome_of, warnings_about
 from dagmaster.geo.vector.sorted_features import DEFAULT_CHUNK_ROWS, Chunk, FeatureSorter
 
 OnProgress = Callable[[float], None]
@@ -29,12 +30,35 @@ class StoredFile(BaseModel, frozen=True):
             return cls(size_bytes=path.stat().st_size, sha256=file_digest(file, "sha256").hexdigest())
 
 
+class LayerSummary(BaseModel, frozen=True):
+    """What the catalogue says of a layer."""
+
+    bbox: Box
+    rows: int
+    columns: list[Column]
+    geometry_types: list[str]
+    parquet: StoredFile
+    pmtiles: StoredFile
+
+
 class LayerFiles(BaseModel, frozen=True):
     report: VectorReport
     parquet: StoredFile
     pmtiles: StoredFile
     preview: Preview
     chunks: list[Chunk]
+
+    @property
+    def summary(self) -> LayerSummary:
+        assert self.report.bbox is not None
+        return LayerSummary(
+            bbox=self.report.bbox,
+            rows=self.report.features.kept,
+            columns=self.report.columns,
+            geometry_types=self.report.geometry_types,
+            parquet=self.parquet,
+            pmtiles=self.pmtiles,
+        )
 
 
 def prepare(
@@ -68,6 +92,12 @@ def prepare(
         preview_path(made).replace(preview_path(target))
         made.replace(target)
     return LayerFiles(report=report, parquet=parquet, pmtiles=tiles, preview=preview, chunks=chunks)
+
+
+def summarize(parquet: Path, pmtiles: Path) -> LayerSummary:
+    """Of files that `prepare` has made. Raises UnreadableVector for others."""
+    layer = geoparquet.read_description(parquet)
+    return LayerSummary(**layer, parquet=StoredFile.of(parquet), pmtiles=StoredFile.of(pmtiles))
 
 
 def preview_path(parquet: Path) -> Path:

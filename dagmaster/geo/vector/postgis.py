@@ -85,8 +85,8 @@ def find_postgis(conn: Connection[Any]) -> str | None:
 
 def create_table(
     conn: Connection[Any], table: Table, postgis: str, parquet: Path, geometry_types: Sequence[str]
-) -> None:
-    """With the columns of the file. If it exists, it stays as it is."""
+) -> bool:
+    """With the columns of the file. False if it exists: it stays as it is."""
     schema = pq.read_schema(parquet)
     kind = geometry_types[0] if len(geometry_types) == 1 else "Geometry"
     columns: list[Composable] = [
@@ -99,9 +99,10 @@ def create_table(
     # Two jobs that both find no schema would both create it.
     conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('dagmaster geo', 0))")
     conn.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(SCHEMA)))
-    conn.execute(
-        SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(table.identifier, SQL(", ").join([key, *columns, geometry]))
-    )
+    if conn.execute("SELECT to_regclass(%s)", [table.qualified]).fetchone() != (None,):
+        return False
+    conn.execute(SQL("CREATE TABLE {} ({})").format(table.identifier, SQL(", ").join([key, *columns, geometry])))
+    return True
 
 
 def _checked_kind(kind: str) -> Any:

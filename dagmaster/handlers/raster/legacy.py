@@ -2,12 +2,9 @@
 
 from typing import Any
 
-from dagmaster.geo.raster.cog import inspect_cog
 from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Reference, refusing
 from dagmaster.handlers.raster.cog import (
-    CogOutput,
     CogParams,
     ProcessParams,
     ValidateParams,
@@ -16,7 +13,6 @@ from dagmaster.handlers.raster.cog import (
     process_raster,
     validate_raster,
 )
-from dagmaster.handlers.raster.common import open_zones
 from dagmaster.handlers.raster.stac import (
     CollectionVersionParams,
     ItemOptions,
@@ -46,18 +42,3 @@ def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict
     """As raster.process and raster.stac_register_item in one task."""
     made = process_raster(ctx, ProcessParams(**params.model_dump(include=set(ProcessParams.model_fields))))
     return {**register(ctx, params, params, made), "report": made.report.model_dump(mode="json")}
-
-
-class MetadataParams(CollectionVersionParams, ItemOptions):
-    path: Reference
-
-
-@handler("extract_stac_metadata", params=MetadataParams, isolation="process")
-def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[str, Any]:
-    """Describe a COG of the storage as a STAC item; every block of it is read."""
-    reference = fetch(ctx, params.path)
-    with refusing():
-        info = inspect_cog(open_zones().local_path(reference))
-    path = open_zones().locate(params.path).reference
-    made = CogOutput(blob_path=path, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
-    return register(ctx, params, params, made)

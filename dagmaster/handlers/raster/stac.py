@@ -88,7 +88,7 @@ class ItemsParams(CollectionVersionParams):
         ]
 
 
-def _item(
+def describe_cog_item(
     ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput, item_id: str
 ) -> dict[str, Any]:
     moment = items.settle_datetime(options.acquired_at, cog.taken_at, datetime.now(UTC))
@@ -113,7 +113,7 @@ def register(
     ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput
 ) -> dict[str, Any]:
     with refusing():
-        item = _item(ctx, version, options, cog, options.item_id or version.id_of(cog, ctx))
+        item = describe_cog_item(ctx, version, options, cog, options.item_id or version.id_of(cog, ctx))
     return {
         "stac_item_id": item["id"],
         "stac_collection_id": version.collection_id,
@@ -134,5 +134,8 @@ async def stac_register_items(ctx: HandlerContext, params: ItemsParams) -> dict[
             raise Invalid("there is nothing to register: pass items, or tiles that are not empty")
         if len(set(ids)) < len(ids):
             raise Invalid("two items have the same item_id")
-        items = [_item(ctx, params, source, source.cog, item_id) for source, item_id in zip(sources, ids, strict=True)]
+        items = [
+            describe_cog_item(ctx, params, source, source.cog, item_id)
+            for source, item_id in zip(sources, ids, strict=True)
+        ]
     return {"stac_item_ids": ids, "stac_collection_id": params.collection_id, "stac_items": items}

@@ -1,0 +1,45 @@
+"""Copy the catalogue to pgSTAC, for the programs that read it there."""
+
+from typing import Any
+
+from dagmaster.asset_handlers.catalogue_rows import CopyParams, read_collections, read_items
+from dagmaster.asset_handlers.deciding import NO_DATABASE
+from dagmaster.handlers.contract import HandlerContext, Permanent
+from dagmaster.handlers.registry import handler
+from dagmaster.store.pgstac import (
+    has_pgstac,
+    own_collections,
+    put_collections,
+    put_items,
+    remove_other_items,
+    use_pgstac,
+)
+
+NO_PGSTAC = "the database does not have pgSTAC; an administrator can install it with `pypgstac migrate`"
+
+
+@handler("sync_pgstac", params=CopyParams, isolation="thread")
+async def sync_pgstac(ctx: HandlerContext, params: CopyParams) -> dict[str, Any]:
+    """Make pgSTAC show what the audience may see, in one transaction: new, changed and withdrawn items.
+
+    Collections of others are left alone. Items without a geometry cannot be in pgSTAC and are counted as skipped.
+    """
+    if ctx.pool is None:
+        raise Permanent(NO_DATABASE)
+    async with ctx.pool.store_connection() as conn, conn.transaction():
+        if not await has_pgstac(conn):
+            raise Permanent(NO_PGSTAC)
+        await use_pgstac(conn)
+        collections = await read_collections(conn, params)
+        await put_collections(conn, collections)
+        items: set[tuple[str, str]] = set()
+        skipped = 0
+        async for page in read_items(conn, params):
+            located = [item for item in page if item["geometry"] is not None]
+            if located:
+                await put_items(conn, located)
+            items |= {(item["collection"], item["id"]) for item in located}
+            skipped += len(page) - len(located)
+            ctx.progress(len(items), None, "items copied")
+        removed = await remove_other_items(conn, await own_collections(conn), items)
+    return {"collections": len(collections), "items": len(items), "removed": len(removed), "skipped": skipped}

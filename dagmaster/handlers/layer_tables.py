@@ -1,0 +1,38 @@
+"""Drop the tables that failed and replaced jobs have left."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from dagmaster.geo.vector.postgis import Table
+from dagmaster.geo.vector.table_owners import drop_table, list_owners
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.store.layer_tables import OwnedTable, find_unused_tables
+
+
+def drop_unused(ctx: HandlerContext, *, dry_run: bool = False, **version: Any) -> list[str]:
+    """The tables of all jobs, or of those for one version: their names. Call it in a thread."""
+    assert ctx.pool is not None
+    with ctx.pool.connection() as conn:
+        owners = list_owners(conn).items()
+    owned = [
+        OwnedTable(table.qualified, owner.job_id, owner.asset_id, owner.version_ordinal)
+        for table, owner in owners
+        # What a job without an asset has loaded is its result.
+        if not (owner.is_loaded and owner.asset_id is None)
+        and all(getattr(owner, name) == value for name, value in version.items())
+        and owner.job_id != ctx.job_id
+    ]
+    unused = asyncio.run(_find_unused(ctx, owned)) if owned else []
+    if not dry_run:
+        with ctx.pool.connection() as conn:
+            for name in unused:
+                drop_table(conn, Table.parse(name))
+                ctx.logger.info("dropped %s: no version has it, and its job has ended", name)
+    return unused
+
+
+async def _find_unused(ctx: HandlerContext, owned: Sequence[OwnedTable]) -> list[str]:
+    assert ctx.pool is not None
+    async with ctx.pool.store_connection() as conn:
+        return await find_unused_tables(conn, owned)

@@ -1,0 +1,195 @@
+"""Catalogue the rasters of a whole folder or container, as they are."""
+
+import asyncio
+import re
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Self
+from uuid import uuid4
+
+import orjson
+from pydantic import BaseModel, Field, model_validator
+
+from dagmaster.errors import Invalid, NotFound
+from dagmaster.geo.raster.cog import CogInfo, inspect_cog
+from dagmaster.geo.stac.items import SHA256_MULTIHASH, make_collection
+from dagmaster.handlers.contract import HandlerContext, Permanent
+from dagmaster.handlers.geo_task import Params, Reference, VersionParams, refusing
+from dagmaster.handlers.raster.cog import CogOutput, fetch
+from dagmaster.handlers.raster.common import open_zones, remove_work_folder
+from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, ItemOptions, describe_cog_item, register
+from dagmaster.handlers.registry import handler
+
+MAX_LISTED = 100_000
+MAX_SLUG = 100
+INDEX = "index.geojson"
+Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9]{1,10}$")]
+
+
+class ListParams(Params):
+    """`folder` is a zone or a folder in it. The files are dealt to batches, to fan out over."""
+
+    folder: Reference
+    suffixes: Annotated[list[Suffix], Field(min_length=1)] = Field(default_factory=lambda: [".tif", ".tiff"])
+    batch_size: Annotated[int, Field(ge=1, le=MAX_ITEMS)] = 20
+
+
+class RasterFile(BaseModel):
+    path: str
+    size_bytes: int
+
+
+class ListOutput(BaseModel):
+    """`batches` are the paths again, as extract_stac_metadata takes them."""
+
+    files: list[RasterFile]
+    batches: list[list[str]]
+    count: int
+
+
+@handler("list_raster_files", params=ListParams)
+async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutput:
+    """List the rasters of a folder and of all folders in it, by the endings of their names."""
+    with refusing():
+        listed = await open_zones().list(params.folder, limit=MAX_LISTED + 1)
+        suffixes = {suffix.lower() for suffix in params.suffixes}
+        files = [file for file in listed if PurePosixPath(file.reference).suffix.lower() in suffixes]
+        if len(listed) > MAX_LISTED or len(files) > MAX_ITEMS:
+            count = f"more than {MAX_LISTED} files" if len(listed) > MAX_LISTED else f"{len(files)} rasters"
+            raise Invalid(f"{params.folder} has {count}; a catalogue takes {MAX_ITEMS} at once: name a folder in it")
+    paths = [file.reference for file in files]
+    size = params.batch_size
+    return ListOutput(
+        files=[RasterFile(path=file.reference, size_bytes=file.size_bytes) for file in files],
+        batches=[paths[start : start + size] for start in range(0, len(paths), size)],
+        count=len(files),
+    )
+
+
+class MetadataParams(CollectionVersionParams, ItemOptions):
+    """`path`, or `paths` of many files, each of which gets an id of its own."""
+
+    path: Reference | None = None
+    paths: Annotated[list[Reference], Field(max_length=MAX_ITEMS)] | None = None
+
+    @model_validator(mode="after")
+    def _know_the_files(self) -> Self:
+        if (self.path is None) == (self.paths is None):
+            raise ValueError("pass path or paths")
+        if self.paths is not None and self.item_id is not None:
+            raise ValueError("item_id is for one file; pass path instead of paths")
+        return self
+
+
+@handler("extract_stac_metadata", params=MetadataParams, isolation="process")
+def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[str, Any]:
+    """Describe COGs of the storage as STAC items; every block of them is read.
+
+    Of many files, those that cannot be described are in `problems`, and the others are described.
+    """
+    if params.path is not None:
+        with refusing():
+            return register(ctx, params, params, _inspect(ctx, params.path))
+    items, problems = [], []
+    for number, path in enumerate(params.paths or [], 1):
+        try:
+            cog = _inspect(ctx, path)
+            items.append(describe_cog_item(ctx, params, params, cog, _item_id(params, cog.blob_path)))
+        except (Invalid, NotFound, Permanent) as error:
+            problems.append({"path": path, "problem": str(error)})
+        ctx.progress(number, len(params.paths or []), "files read")
+    return {"stac_items": items, "stac_collection_id": params.collection_id, "problems": problems}
+
+
+def _inspect(ctx: HandlerContext, reference: str) -> CogOutput:
+    storage = open_zones()
+    local = fetch(ctx, reference)
+    path = storage.local_path(local)
+    source = storage.locate(reference).reference
+    info: CogInfo = inspect_cog(path)
+    if local != source:
+        path.unlink()  # One copy at a time: a container may be larger than this machine's disk.
+    return CogOutput(blob_path=source, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
+
+
+def _item_id(version: VersionParams, reference: str) -> str:
+    """By the path: the same file has the same id whenever it is catalogued."""
+    path = PurePosixPath(reference).with_suffix("")
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(path.parts[1:])).strip("-")[-MAX_SLUG:].lstrip("-") or "raster"
+    digest = sha256(reference.encode()).hexdigest()[:8]
+    owner = f"{version.asset_id}-{version.version_ordinal or 0}-" if version.asset_id is not None else ""
+    return f"{owner}{slug}-{digest}"
+
+
+class Extracted(BaseModel):
+    stac_items: list[dict[str, Any]]
+    problems: list[dict[str, str]] = Field(default_factory=list)
+
+
+class ContainerParams(VersionParams):
+    """`extracted` are the outputs of extract_stac_metadata."""
+
+    extracted: list[Extracted]
+    collection_id: str
+    title: str | None = None
+    description: str | None = None
+    target: str | None = None
+
+
+@handler("stac_catalog_container", params=ContainerParams)
+async def stac_catalog_container(ctx: HandlerContext, params: ContainerParams) -> dict[str, Any]:
+    """Join the items of a container's rasters, and write the index of their files.
+
+    They enter the catalogue with the asset's version, when the job completes.
+    """
+    items = [item for part in params.extracted for item in part.stac_items]
+    problems = [problem for part in params.extracted for problem in part.problems]
+    with refusing():
+        if not items:
+            reasons = "; ".join(f"{problem['path']}: {problem['problem']}" for problem in problems[:3])
+            raise Invalid(f"no raster can be catalogued: {reasons or 'the folder has none'}")
+        collection = make_collection(params.collection_id, title=params.title, description=params.description)
+        target = params.target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/{INDEX}"
+        index = orjson.dumps({"type": "FeatureCollection", "features": [_feature(item) for item in items]})
+        reference = await _store(ctx, index, target)
+    boxes = [item["bbox"] for item in items]
+    return {
+        "stac_collection": collection,
+        "stac_collection_id": params.collection_id,
+        "stac_items": items,
+        "blob_path": reference,
+        "content_hash": f"sha256:{sha256(index).hexdigest()}",
+        "bbox": bbox_around(boxes),
+        "item_count": len(items),
+        "problems": problems,
+    }
+
+
+def bbox_around(boxes: list[list[float]]) -> list[float]:
+    """The whole globe from west to east where one of them crosses the antimeridian."""
+    west, south, east, north = zip(*boxes, strict=True)
+    if any(box[0] > box[2] for box in boxes):
+        return [-180.0, min(south), 180.0, max(north)]
+    return [min(west), min(south), max(east), max(north)]
+
+
+def _feature(item: dict[str, Any]) -> dict[str, Any]:
+    data = item["assets"]["data"]
+    properties = {
+        "item_id": item["id"],
+        "blob_path": data["href"],
+        "content_hash": f"sha256:{data['file:checksum'].removeprefix(SHA256_MULTIHASH)}",
+        "size_bytes": data["file:size"],
+    }
+    return {"type": "Feature", "bbox": item["bbox"], "geometry": item["geometry"], "properties": properties}
+
+
+async def _store(ctx: HandlerContext, content: bytes, target: str) -> str:
+    storage = open_zones()
+    local: Path = storage.local_path(f"mount/{ctx.job_id}/{uuid4().hex}/{INDEX}")
+    await asyncio.to_thread(local.parent.mkdir, parents=True, exist_ok=True)
+    try:
+        await asyncio.to_thread(local.write_bytes, content)
+        return (await storage.copy(str(local), target)).reference
+    finally:
+        remove_work_folder(local.parent)
