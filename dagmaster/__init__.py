@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dagmaster.python.records import JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
     from dagmaster.python.sync import apply_sync
     from dagmaster.python.system import get_logs_dir, health_check
-    from dagmaster.python.table_operators import map_table
     from dagmaster.python.tasks import call, current_task, task
     from dagmaster.python.workflows import job, workflow
 
@@ -88,7 +87,6 @@ __all__ = [
     "list_jobs",
     "list_workers",
     "map",
-    "map_table",
     "reduce",
     "register_handler",
     "register_worker",
@@ -111,7 +109,6 @@ HOMES = {
     **dict.fromkeys(("deregister_worker", "worker_heartbeat"), "dagmaster.python.jobs"),
     "DataContext": "dagmaster.python.data_context",
     "apply_sync": "dagmaster.python.sync",
-    "map_table": "dagmaster.python.table_operators",
     **dict.fromkeys(("call", "current_task", "task"), "dagmaster.python.tasks"),
     **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),
     "JobFailed": "dagmaster.python.outcome",

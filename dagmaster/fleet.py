@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
 
+from dagmaster.data.configured import data_url
 from dagmaster.engine.change_set import Rules
 from dagmaster.errors import Misconfigured
 from dagmaster.handlers import Registry
@@ -21,7 +22,7 @@ from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
-from dagmaster.store.notifications import MAIL, TASKS, Notifier
+from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.sealer import open_sealer
 from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.tasklogs.remover import remover
@@ -38,7 +39,7 @@ def rules_of(settings: Settings) -> Rules:
         default_job_timeout_seconds=settings.default_job_timeout_seconds,
         max_worker_deaths=settings.max_worker_deaths,
         max_fan_out=settings.max_fan_out,
-        max_turn_bytes=settings.max_batch_bytes,
+        max_change_set_bytes=settings.max_batch_bytes,
         max_fan_in_bytes=settings.max_fan_in_bytes,
         max_result_bytes=settings.max_result_bytes,
         default_timeout_seconds=settings.default_task_timeout_seconds,
@@ -56,6 +57,7 @@ def intervals_of(settings: Settings) -> Intervals:
         callbacks=callback_options(settings),
         retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
         data_retention_days=settings.data_retention_days,
+        data_url=data_url(settings),
         external_dsn=settings.external_dsn(),
         watch=watch_options(settings),
     )
@@ -163,10 +165,6 @@ async def fleet(
         )
         if orchestrator is not None:
             orchestrator.local = worker
-    if orchestrator is not None:
-        notifier.on(MAIL, orchestrator.look)
-    if worker is not None:
-        notifier.on(TASKS, worker.look)
     running = Fleet(notifier, orchestrator, worker, asyncio.get_running_loop().create_future())
     async with (
         background(notifier.run()),

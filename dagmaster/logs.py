@@ -31,13 +31,13 @@ _ids: ContextVar[Mapping[str, object]] = ContextVar("ids", default=MappingProxyT
 class about:  # noqa: N801 - it reads as a statement: `with about(job_id=job_id):`
     """Adds these ids to every line logged inside, also by a handler's thread."""
 
-    __slots__ = ("_given", "_token")
+    __slots__ = ("_added", "_token")
 
     def __init__(self, **ids: object) -> None:
-        self._given = ids
+        self._added = ids
 
     def __enter__(self) -> None:
-        self._token: Token[Mapping[str, object]] = _ids.set({**_ids.get(), **self._given})
+        self._token: Token[Mapping[str, object]] = _ids.set({**_ids.get(), **self._added})
 
     def __exit__(self, *_: object) -> None:
         _ids.reset(self._token)
@@ -54,8 +54,8 @@ def clean(text: str) -> str:
     return redact_text(mask(text) if mask is not None else text)
 
 
-def known_id(name: str) -> str | None:
-    value = _ids.get().get(name)
+def current_request_id() -> str | None:
+    value = _ids.get().get("request_id")
     return None if value is None else str(value)
 
 

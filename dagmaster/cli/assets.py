@@ -10,8 +10,8 @@ from rich.markup import escape
 from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.options import InputsJson, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json
+from dagmaster.cli.options import AssetId, InputsJson, JsonOutput, begin
+from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json, print_or_tell
 from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus
 from dagmaster.service.asset_contract import (
     Approve,
@@ -34,7 +34,6 @@ class Level(StrEnum):
 
 
 Actor = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the history.")]
-AssetId = Annotated[str, typer.Argument(metavar="ASSET", help="Asset id.")]
 Ordinal = Annotated[
     int | None,
     typer.Option("--version", metavar="N", help="Version ordinal; default: the version that waits for review.", min=0),
@@ -288,11 +287,7 @@ def _tell(result: AssetResult, done: str, *, as_json: bool) -> None:
 
 def _list(ctx: typer.Context, query: AssetQuery, limit: int, *, as_json: bool) -> None:
     rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.assets(query, limit=limit))
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("no assets")
+    if print_or_tell(rows, "no assets", as_json=as_json):
         return
     titles = ("ASSET", "PLATFORM", "TYPE", "CLEARANCE", "LATEST", "UNRESOLVED", "VERSIONS", "CREATED")
     listing = Listing(titles, note="REFERENCES")

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from dagmaster.cli.columns import Listing
-from dagmaster.cli.data_lineage import lineage_tree
+from dagmaster.cli.data_lineage import lineage_record, lineage_tree
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json
@@ -18,7 +18,7 @@ from dagmaster.errors import Conflict, Invalid
 from dagmaster.model.data_object import DataObjectState, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from dagmaster.settings import Settings
 
@@ -120,16 +120,9 @@ def head(
     Examples:
       dagmaster data head sales -n 5
     """
-    from dagmaster.data import DataContext, Object
-    from dagmaster.data.configured import url_at
-
-    entry = _ready_entry(begin(ctx), table)
-
-    async def read() -> list[dict[str, Any]]:
-        async with DataContext(url_at(entry["location"])) as context:
-            return await Object(entry["object_id"], context).limit(rows).records()
-
-    records = asyncio.run(read())
+    settings = begin(ctx)
+    entry = _ready_entry(settings, table)
+    records: list[dict[str, Any]] = _use_table(settings, entry, lambda stored: stored.limit(rows).records())
     if as_json:
         print_json(records)
         return
@@ -184,25 +177,24 @@ def export(
     Examples:
       dagmaster data export sales sales.parquet
     """
-    from dagmaster.data import DataContext, Object
-    from dagmaster.data.configured import url_at
-
-    entry = _ready_entry(begin(ctx), table)
+    settings = begin(ctx)
+    entry = _ready_entry(settings, table)
     if file.exists() and not overwrite:
         raise Conflict(f"{file} exists; choose another name, or replace it with --overwrite")
     if not file.parent.is_dir():
         raise Invalid(f"there is no folder {file.parent}; create it first")
 
-    async def write() -> None:
-        async with DataContext(url_at(entry["location"])) as context:
-            await Object(entry["object_id"], context).export(file, format.value if format else None)
-
-    asyncio.run(write())
+    _use_table(settings, entry, lambda stored: stored.export(file, format.value if format else None))
     typer.echo(f"Wrote {entry['row_count']:,} rows to {file}")
 
 
 @app.command()
-def lineage(ctx: typer.Context, table: Table, as_json: JsonOutput = False) -> None:
+def lineage(
+    ctx: typer.Context,
+    table: Table,
+    columns: Annotated[bool, typer.Option("--columns", help="Show where each column comes from.")] = False,
+    as_json: JsonOutput = False,
+) -> None:
     """Show the tables and tasks that a table comes from.
 
     Prints a tree: under each table the tables that it was computed from. A table that was dropped has its id alone.
@@ -210,18 +202,21 @@ def lineage(ctx: typer.Context, table: Table, as_json: JsonOutput = False) -> No
     \b
     Examples:
       dagmaster data lineage sales
+      dagmaster data lineage sales --columns
       dagmaster data lineage sales --json
     """
     from dagmaster.cli.sessions import ask
+    from dagmaster.data.column_lineage import columns_by_source
     from dagmaster.store.data_objects import lineage as find_lineage
 
     settings = begin(ctx)
     object_id = _entry(settings, table)["object_id"]
     rows = ask(settings, lambda conn: find_lineage(conn, object_id))
+    sources = columns_by_source(rows)
     if as_json:
-        print_json([{**as_record(row), "inputs": [str(table_id) for table_id in row["inputs"]]} for row in rows])
+        print_json([lineage_record(as_record(row), sources.get(row["object_id"], {})) for row in rows])
         return
-    console().print(lineage_tree(rows))
+    console().print(lineage_tree(rows, sources if columns else {}))
 
 
 @app.command()
@@ -267,6 +262,25 @@ def _entry(settings: "Settings", table: str) -> dict[str, Any]:
     from dagmaster.store.data_objects import get_object
 
     return ask(settings, lambda conn: get_object(conn, table))
+
+
+def _use_table(settings: "Settings", entry: dict[str, Any], work: "Callable[[Any], Awaitable[Any]]") -> Any:
+    """The rows may be in the engine, or in the entry."""
+    from dagmaster.cli.sessions import existing_database, session
+    from dagmaster.data import DataContext, Object
+    from dagmaster.data.configured import url_at
+    from dagmaster.service.data_catalog import DatabaseCatalog
+
+    async def use(dsn: str) -> Any:
+        catalog = DatabaseCatalog(partial(session, dsn), entry["location"])
+        context = DataContext(url_at(entry["location"]), catalog=catalog)
+        try:
+            return await work(Object(entry["object_id"], context))
+        finally:
+            await context.release()
+
+    with existing_database(settings) as dsn:
+        return asyncio.run(use(dsn))
 
 
 def _ready_entry(settings: "Settings", table: str) -> dict[str, Any]:

@@ -2,16 +2,36 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.markup import escape
 from rich.tree import Tree
 
+if TYPE_CHECKING:
+    from dagmaster.data.column_lineage import ColumnSource
+
+    Sources = Mapping[str, Sequence[ColumnSource]]
+
 PLAN_SHOWN: Final = 200
 
 
-def lineage_tree(rows: Sequence[Mapping[str, Any]]) -> Tree:
-    """The first row is the root. A table that several others use is described where it comes first."""
+def lineage_record(record: Mapping[str, Any], sources: "Sources") -> dict[str, Any]:
+    """With ids as strings, as everywhere in JSON."""
+    return {
+        **record,
+        "inputs": [str(table_id) for table_id in record["inputs"]],
+        "column_sources": {
+            name: [{"object_id": str(source.object_id), "column": source.column} for source in origins]
+            for name, origins in sources.items()
+        },
+    }
+
+
+def lineage_tree(rows: Sequence[Mapping[str, Any]], sources: "Mapping[int, Sources]") -> Tree:
+    """The first row is the root. A table that several others use is described where it comes first.
+
+    `sources` are those of the columns to show.
+    """
     tables = {row["object_id"]: row for row in rows}
     root = Tree(_label(rows[0]))
     described = {rows[0]["object_id"]}
@@ -20,6 +40,9 @@ def lineage_tree(rows: Sequence[Mapping[str, Any]]) -> Tree:
         branch, row = waiting.popleft()
         if row["plan"]:
             branch.add(f"[dim]{_shortened(_operations(row['plan']['root']))}[/]")
+        for name, origins in sources.get(row["object_id"], {}).items():
+            listed = ", ".join(f"{_table_name(tables, origin.object_id)}.{origin.column}" for origin in origins)
+            branch.add(f"{escape(name)} [dim]from[/] {escape(listed) or 'no column'}")
         for table_id in row["inputs"]:
             table = tables.get(table_id)
             if table is None:
@@ -30,6 +53,10 @@ def lineage_tree(rows: Sequence[Mapping[str, Any]]) -> Tree:
                 described.add(table_id)
                 waiting.append((branch.add(_label(table)), table))
     return root
+
+
+def _table_name(tables: Mapping[int, Mapping[str, Any]], table_id: int) -> str:
+    return str((table_id in tables and tables[table_id]["name"]) or table_id)
 
 
 def _label(row: Mapping[str, Any]) -> str:

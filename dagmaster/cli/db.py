@@ -46,7 +46,7 @@ def create_reader(
     from secrets import token_urlsafe
 
     from dagmaster.cli.sessions import ask
-    from dagmaster.store import reader
+    from dagmaster.store import gateway_role
 
     if password_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
@@ -54,7 +54,7 @@ def create_reader(
             raise Invalid("stdin has no password: write it as one line")
     else:
         password = token_urlsafe(24)
-    is_new = ask(begin(ctx), lambda conn: reader.create_reader(conn, name, password))
+    is_new = ask(begin(ctx), lambda conn: gateway_role.create_reader(conn, name, password))
     generated = None if password_stdin else password
     if as_json:
         print_json({"role": name, "is_new": is_new, "password": generated})

@@ -9,8 +9,8 @@ from rich.markup import escape
 from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_records, between, console, count_of, duration, print_json
+from dagmaster.cli.options import Actor, JsonOutput, begin
+from dagmaster.cli.output import as_records, between, console, count_of, duration, print_json, print_or_tell
 from dagmaster.errors import Invalid
 from dagmaster.ids import WorkerId
 from dagmaster.service.contract import Service, WorkerCommand
@@ -21,7 +21,6 @@ app.add_typer(fleet)
 
 Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="Worker ids.")]
 Everyone = Annotated[bool, typer.Option("--all", help="All active workers.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
 
 
 @fleet.callback(invoke_without_command=True)
@@ -80,7 +79,7 @@ def _add_command(command: WorkerCommand, help: str) -> None:
         ctx: typer.Context,
         workers: Workers = None,
         everyone: Everyone = False,
-        actor: Who = None,
+        actor: Actor = None,
         as_json: JsonOutput = False,
     ) -> None:
         _control(ctx, command, workers, actor, everyone=everyone, as_json=as_json)
@@ -161,11 +160,7 @@ def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
       dagmaster handlers --json
     """
     rows = backend_of(ctx, begin(ctx)).handlers()
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("no handlers are registered; start a worker with `dagmaster worker`")
+    if print_or_tell(rows, "no handlers are registered; start a worker with `dagmaster worker`", as_json=as_json):
         return
     listing = Listing(("HANDLER", "QUEUE", "TIMEOUT", "RETRIES", "WORKERS"), folds=("WORKERS", "HANDLER", "QUEUE"))
     for row in rows:
@@ -186,11 +181,7 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
       dagmaster queues --json
     """
     rows = backend_of(ctx, begin(ctx)).queues()
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("no tasks are waiting or running")
+    if print_or_tell(rows, "no tasks are waiting or running", as_json=as_json):
         return
     listing = Listing(("QUEUE", "WAITING", "RUNNING", "OLDEST"), folds=("QUEUE",))
     for row in rows:

@@ -10,6 +10,7 @@ from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import print_json
 from dagmaster.errors import JobEnded
 from dagmaster.ids import JobId
+from dagmaster.model.shapes import read_box
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.service.contract import Cancel, ControlResult, JobCommand, Pause, Resume, Retry
 
@@ -70,6 +71,9 @@ def retry(
     node: Annotated[
         str | None, typer.Argument(metavar="NODE", help="Only this node; default: all failed nodes.")
     ] = None,
+    bbox: Annotated[
+        str | None, typer.Option("--bbox", metavar="W,S,E,N", help="Only nodes that touch this box, in degrees.")
+    ] = None,
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -78,13 +82,22 @@ def retry(
     Completed nodes do not run again. A node that waits for its next attempt is
     retried immediately.
 
+    With --bbox, only those nodes run again whose item, parameters, output or
+    checkpoint touches the box, and the nodes after them. The job fails again if
+    others are still unfinished then.
+
     \b
     Examples:
       dagmaster retry 247845805292758904
       dagmaster retry 247845805292758904 crunch__17
+      dagmaster retry last --bbox=-106.0,40.1,-105.4,40.6
     """
-    job_id, result = control(ctx, job, Retry(node), actor)
-    _tell(job_id, result, "Retrying", "retry", as_json=as_json)
+    box = read_box(bbox) if bbox is not None else None
+    job_id, result = control(ctx, job, Retry(node, box), actor)
+    if result.selected_nodes is not None and result.is_done and not as_json:
+        typer.echo(f"Retrying {result.selected_nodes} of {result.unfinished_nodes} unfinished nodes of job {job_id}")
+    else:
+        _tell(job_id, result, "Retrying", "retry", as_json=as_json)
 
 
 def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None) -> tuple[JobId, ControlResult]:
@@ -96,7 +109,9 @@ def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None
 
 def _tell(job_id: JobId, result: ControlResult, done: str, verb: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"job_id": str(job_id), "status": result.status, "is_done": result.is_done})
+        counts = {"selected_nodes": result.selected_nodes, "unfinished_nodes": result.unfinished_nodes}
+        counts = counts if result.selected_nodes is not None else {}
+        print_json({"job_id": str(job_id), "status": result.status, "is_done": result.is_done, **counts})
     elif result.is_done:
         typer.echo(f"{done} job {job_id}")
     else:

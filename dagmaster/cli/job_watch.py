@@ -19,7 +19,7 @@ from dagmaster.store.estimates import Histories, ProgressSnapshot, load_snapshot
 from dagmaster.store.jobs import get_job, job_status, returned_by
 from dagmaster.store.nodes import JobNode, list_job_nodes
 
-FIRST_LOOK_SECONDS = 0.02
+FIRST_POLL_SECONDS = 0.02
 POLL_SECONDS = 0.125
 RECONNECT_SECONDS = 1.0
 
@@ -106,7 +106,7 @@ async def follow(dsn: str, job_id: JobId, order: Sequence[str], show: Show) -> J
 
 
 async def _follow(conn: Connection, job_id: JobId, order: Sequence[str], show: Show, histories: Histories) -> JobView:
-    pause = FIRST_LOOK_SECONDS
+    pause = FIRST_POLL_SECONDS
     while True:
         began = perf_counter()
         view = await look(conn, job_id, order, histories)

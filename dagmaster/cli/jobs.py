@@ -126,7 +126,7 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
             "result_data": outputs,
             "value": details.value,
         }
-        print_json({**record, "nodes": as_records(nodes), "unserved": as_records(waiting)})
+        print_json(redact({**record, "nodes": as_records(nodes), "unserved": as_records(waiting)}))
         return
     screen = console()
     _print_job(screen, job, details.outlook)

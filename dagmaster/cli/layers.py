@@ -8,14 +8,12 @@ from rich.markup import escape
 from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import JOB_FAILED, tell
-from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json
+from dagmaster.cli.options import Actor, AssetId, JsonOutput, begin
+from dagmaster.cli.output import as_record, at_local_time, console, count_of, print_json, print_or_tell
 from dagmaster.errors import Invalid
 
 app = typer.Typer(name="layers", add_completion=False)
 
-Actor = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
-Asset = Annotated[str, typer.Argument(metavar="ASSET", help="Asset id.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of layers.", min=1)]
 
 
@@ -82,7 +80,7 @@ def publish(
 
 
 @app.command()
-def unpublish(ctx: typer.Context, asset_id: Asset, actor: Actor = None, as_json: JsonOutput = False) -> None:
+def unpublish(ctx: typer.Context, asset_id: AssetId, actor: Actor = None, as_json: JsonOutput = False) -> None:
     """Remove a layer from the catalogues and from its STAC collection.
 
     Its metadata is kept. Exits with code 1 if a projection could not be removed.
@@ -113,11 +111,7 @@ def _show(result: Row, done: str, *, as_json: bool) -> None:
 
 def _list(ctx: typer.Context, limit: int, *, as_json: bool) -> None:
     rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.layers(limit=limit))
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("no layers; describe one with POST /api/v1/domain/metadata/")
+    if print_or_tell(rows, "no layers; describe one with POST /api/v1/domain/metadata/", as_json=as_json):
         return
     listing = Listing(("ASSET", "NAME", "TYPE", "PLATFORM", "PUBLISHED", "EXTERNALLY"), folds=("NAME",), fixed=2)
     for row in rows:

@@ -48,6 +48,8 @@ Handlers = Annotated[
 JobReference = Annotated[
     str, typer.Argument(metavar="JOB", help="Job id or its first digits, `last`, or `last:WORKFLOW`.")
 ]
+Actor = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
+AssetId = Annotated[str, typer.Argument(metavar="ASSET", help="Asset id.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; default: the setting api_host.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free port.", min=0, max=65535)]
 Concurrency = Annotated[int | None, typer.Option(help="Maximum number of tasks to run at once.", min=1)]

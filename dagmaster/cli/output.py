@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
 
+from dagmaster.cli.failures import tell
 from dagmaster.model.durations import write_duration
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import JobStatus, NodeStatus
@@ -62,6 +63,15 @@ def print_json(value: Any) -> None:
 def dump(value: Any, *, lines: bool = True) -> str:
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | (orjson.OPT_INDENT_2 if lines else 0)
     return orjson.dumps(value, default=str, option=options).decode()
+
+
+def print_or_tell(rows: Sequence[Mapping[str, Any]], none: str, *, as_json: bool) -> bool:
+    """Print rows as JSON, or that there are none. False where they are to be listed."""
+    if as_json:
+        print_json(as_records(rows))
+    elif not rows:
+        tell(none)
+    return as_json or not rows
 
 
 def as_record(row: Mapping[str, Any]) -> dict[str, Any]:

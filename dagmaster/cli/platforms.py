@@ -7,13 +7,11 @@ from rich.markup import escape
 
 from dagmaster.cli.backend import backend_of
 from dagmaster.cli.columns import Listing
-from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.options import Actor, JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, console, print_json
 from dagmaster.model.asset import Platform
 
 app = typer.Typer(name="platforms", add_completion=False)
-
-Actor = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
 
 
 @app.callback(invoke_without_command=True)

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.output import as_records, at_local_time, console, count_of, print_json
+from dagmaster.cli.output import at_local_time, console, count_of, print_json, print_or_tell
 from dagmaster.cli.sessions import ask
 from dagmaster.errors import Misconfigured
 from dagmaster.settings import Settings
@@ -66,11 +66,7 @@ def _show_progress(removed: Removed) -> None:
 
 
 def _print_preview(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("no jobs are old enough to remove")
+    if print_or_tell(rows, "no jobs are old enough to remove", as_json=as_json):
         return
     listing = Listing(("WORKFLOW", "JOBS", "NODES", "EVENTS", "OLDEST"), folds=("WORKFLOW",))
     for row in rows:

@@ -9,9 +9,8 @@ from rich.markup import escape
 
 from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
-from dagmaster.cli.failures import tell
-from dagmaster.cli.options import Handlers, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json
+from dagmaster.cli.options import Actor, Handlers, JsonOutput, begin
+from dagmaster.cli.output import as_record, at_local_time, console, count_of, print_json, print_or_tell
 from dagmaster.errors import Invalid
 from dagmaster.ids import ScheduleId
 from dagmaster.service.contract import BackfillRequest, BackfillResult, ScheduleCommand
@@ -20,8 +19,7 @@ app = typer.Typer(add_completion=False)
 group = typer.Typer(name="schedules", add_completion=False)
 app.add_typer(group)
 
-ScheduleArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Schedule id; the same as the workflow id.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
+Schedule = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Schedule id; the same as the workflow id.")]
 
 
 @group.callback(invoke_without_command=True)
@@ -50,11 +48,9 @@ def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
 
 def _list(ctx: typer.Context, *, as_json: bool) -> None:
     schedules = backend_of(ctx, begin(ctx)).schedules()
-    if as_json:
-        print_json(as_records(schedules))
-        return
-    if not schedules:
-        tell("no schedules; add `schedule:` to a workflow and run `dagmaster schedules sync`")
+    if print_or_tell(
+        schedules, "no schedules; add `schedule:` to a workflow and run `dagmaster schedules sync`", as_json=as_json
+    ):
         return
     titles = ("SCHEDULE", "RULE", "TIMEZONE", "CATCHUP", "STATE", "NEXT", "LAST", "LAST JOB")
     listing = Listing(titles, folds=("SCHEDULE", "RULE"), fixed=2)
@@ -78,7 +74,7 @@ def _control(ctx: typer.Context, schedule_id: str, command: ScheduleCommand, act
 
 
 @group.command()
-def pause(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, as_json: JsonOutput = False) -> None:
+def pause(ctx: typer.Context, schedule_id: Schedule, actor: Actor = None, as_json: JsonOutput = False) -> None:
     """Pause a schedule.
 
     Running jobs are not affected.
@@ -92,7 +88,7 @@ def pause(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, 
 
 
 @group.command()
-def resume(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, as_json: JsonOutput = False) -> None:
+def resume(ctx: typer.Context, schedule_id: Schedule, actor: Actor = None, as_json: JsonOutput = False) -> None:
     """Resume a paused schedule.
 
     It continues with its next future time. To run the times that it missed,
@@ -109,7 +105,7 @@ def resume(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None,
 
 
 @group.command()
-def trigger(ctx: typer.Context, schedule_id: ScheduleArgument, actor: Who = None, as_json: JsonOutput = False) -> None:
+def trigger(ctx: typer.Context, schedule_id: Schedule, actor: Actor = None, as_json: JsonOutput = False) -> None:
     """Start a job now, as the schedule would.
 
     Prints the job id. Works for paused schedules too.
@@ -130,7 +126,7 @@ def sync(
         bool, typer.Option("--prune", help="Remove schedules whose workflows are not in the folder.")
     ] = False,
     handlers: Handlers = None,
-    actor: Who = None,
+    actor: Actor = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Update the schedules from the workflow files.
@@ -159,7 +155,7 @@ def backfill(
         int, typer.Option("--max", metavar="N", help="Maximum number of jobs to start.", min=1, max=1000)
     ] = 1000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started.")] = False,
-    actor: Who = None,
+    actor: Actor = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Start a schedule's jobs for a period in the past.

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from dagmaster.client.call import PREFIX, Call, body_of, chosen, job_path, quoted, reader, schedule_path
 from dagmaster.schemas import signals as schemas
-from dagmaster.schemas.jobs import JobCreated, JobSteered, Reason, SubmitJob
+from dagmaster.schemas.jobs import JobCreated, JobRetried, JobSteered, Reason, RetryJob, SubmitJob
 from dagmaster.schemas.schedules import (
     Backfill,
     BackfillReply,
@@ -19,7 +19,6 @@ from dagmaster.service.contract import (
     BackfillRequest,
     Cancel,
     Decide,
-    JobChange,
     Pause,
     Resume,
     Retry,
@@ -37,7 +36,7 @@ def submit(workflow_id: str, inputs: Mapping[str, Any] | None, **options: Any) -
     return Call("POST", f"{PREFIX}/jobs", reader(JobCreated), body=body, is_safe=True)
 
 
-def control(job_id: int | str, command: JobChange) -> Call[JobSteered]:
+def control(job_id: int | str, command: Cancel | Pause | Resume) -> Call[JobSteered]:
     match command:
         case Cancel(reason):
             return _control(job_id, "cancel", reason)
@@ -45,10 +44,14 @@ def control(job_id: int | str, command: JobChange) -> Call[JobSteered]:
             return _control(job_id, "pause", reason)
         case Resume():
             return _control(job_id, "resume")
-        case Retry(node_id):
-            return _control(job_id, "retry" if node_id is None else f"nodes/{quoted(node_id)}/retry")
         case _:
             assert_never(command)
+
+
+def retry(job_id: int | str, command: Retry) -> Call[JobRetried]:
+    path = "retry" if command.node_id is None else f"nodes/{quoted(command.node_id)}/retry"
+    body = RetryJob(bbox=command.bbox) if command.bbox is not None else None
+    return Call("POST", f"{job_path(job_id)}/{path}", reader(JobRetried), body=body)
 
 
 def signal(job_id: int | str, sent: Signal) -> Call[SignalReply]:

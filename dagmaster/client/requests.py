@@ -15,10 +15,11 @@ from dagmaster.client.errors import JobCancelled, JobFailed, TimedOut, error_of,
 from dagmaster.client.event_stream import LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, EventStream, pauses
 from dagmaster.client.transport import Transport
 from dagmaster.errors import Unavailable
+from dagmaster.model.shapes import read_box
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, QueuesReply, WorkerReply
-from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
+from dagmaster.schemas.jobs import JobCreated, JobReply, JobRetried, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.schedules import (
     BackfillReply,
@@ -137,9 +138,12 @@ class Requests(AssetRequests):
     async def resume(self, job_id: int | str) -> JobSteered:
         return await self.ask(calls.control(job_id, Resume()))
 
-    async def retry(self, job_id: int | str, node_id: str | None = None) -> JobSteered:
-        """Retry the failed nodes of the job, or one of them."""
-        return await self.ask(calls.control(job_id, Retry(node_id)))
+    async def retry(
+        self, job_id: int | str, node_id: str | None = None, *, bbox: Sequence[float] | None = None
+    ) -> JobRetried:
+        """Retry the failed nodes of the job, one of them, or those that touch a box: west, south, east, north."""
+        box = read_box(bbox) if bbox is not None else None
+        return await self.ask(calls.retry(job_id, Retry(node_id, box)))
 
     async def signal(self, job_id: int | str, name: str, data: Any = None) -> SignalReply:
         """Wake the nodes that wait for the signal; if none does, it is kept for the first that will."""

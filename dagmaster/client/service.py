@@ -11,6 +11,7 @@ from dagmaster.service.contract import (
     ControlResult,
     Decide,
     JobCommand,
+    Retry,
     Row,
     ScheduleCommand,
     Signal,
@@ -50,6 +51,9 @@ class HttpService:
             case Decide():
                 decided = await self.requests.ask(calls.decide(job_id, command))
                 return ControlResult(decided.status, decided.is_done)
+            case Retry():
+                retried = await self.requests.ask(calls.retry(job_id, command))
+                return ControlResult(**retried.model_dump(exclude={"job_id"}))
             case _:
                 changed = await self.requests.ask(calls.control(job_id, command))
                 return ControlResult(changed.status, changed.is_done, changed.is_paused)

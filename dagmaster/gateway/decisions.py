@@ -28,15 +28,15 @@ class Target:
     ordinal: int | None = None
 
 
-async def find_target(services: Services, caller: KeyHolder, wanted: VersionTarget) -> Target:
+async def find_target(services: Services, caller: KeyHolder, named: VersionTarget) -> Target:
     """Raises UnknownRequest or UnknownAsset, also where the caller must not see it."""
-    if wanted.request_id is None:
-        assert wanted.asset_id is not None
-        return await visible_target(services, caller, wanted.asset_id, wanted.version_ordinal)
+    if named.request_id is None:
+        assert named.asset_id is not None
+        return await visible_target(services, caller, named.asset_id, named.version_ordinal)
     async with services.connection() as conn:
-        request = await get_request(conn, wanted.request_id, caller.platform_id)
+        request = await get_request(conn, named.request_id, caller.platform_id)
     if request["asset_id"] is None:
-        raise UnknownAsset(f"request {wanted.request_id!r} is not about an asset")
+        raise UnknownAsset(f"request {named.request_id!r} is not about an asset")
     return Target(request["asset_id"], request["version_ordinal"])
 
 

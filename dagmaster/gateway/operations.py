@@ -36,9 +36,9 @@ async def add_nodes(services: Services, conn: Connection, jobs: Sequence[Gateway
     if not jobs:
         return
     rows = await store.list_nodes(conn, [int(job.job_id) for job in jobs], limit=MAX_NODES)
-    found = {job_id: list(nodes) for job_id, nodes in groupby(rows, key=lambda row: str(row["job_id"]))}
+    nodes_of = {job_id: list(nodes) for job_id, nodes in groupby(rows, key=lambda row: str(row["job_id"]))}
     for job in jobs:
-        job.nodes = [node_reply(services, row) for row in found.get(job.job_id, ())]
+        job.nodes = [node_reply(services, row) for row in nodes_of.get(job.job_id, ())]
 
 
 def as_job_id(text: str) -> int:

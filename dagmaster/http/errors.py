@@ -28,7 +28,7 @@ from dagmaster.errors import (
     Unavailable,
     WorkerGone,
 )
-from dagmaster.logs import known_id
+from dagmaster.logs import current_request_id
 from dagmaster.model.redact import redact_text
 from dagmaster.schemas.common import ErrorReply, Problem
 
@@ -150,7 +150,7 @@ class ErrorResponses:
     async def _unexpected(self, request: Request, error: Exception) -> Response:
         """No stack trace leaves the house; the log has it."""
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        request_id = known_id("request_id")
+        request_id = current_request_id()
         message = f"an unexpected error; the server's log tells more (request {request_id})"
         response = self.form(request, 500, "internal_error", message, ())
         response.headers["X-Request-ID"] = request_id or ""

@@ -15,8 +15,18 @@ class Column(Reply):
     type: str
 
 
+class ColumnOrigin(Reply):
+    """A column that another one is computed from."""
+
+    object_id: Id
+    column: str
+
+
 class TableOrigin(Reply):
-    """A table and what it was computed from. Of a dropped table only `object_id` is known."""
+    """A table and what it was computed from. Of a dropped table only `object_id` is known.
+
+    `column_sources` has the columns that each column is computed from; it is empty for a table that no plan made.
+    """
 
     object_id: Id
     name: str | None = None
@@ -30,6 +40,7 @@ class TableOrigin(Reply):
     plan: Json | None = None
     sql: str | None = None
     inputs: list[Id]
+    column_sources: dict[str, list[ColumnOrigin]]
     created_at: Time | None = None
 
 

@@ -30,6 +30,12 @@ class Reason(Body):
     reason: Annotated[str, Field(max_length=2000)] | None = None
 
 
+class RetryJob(Body):
+    """What to retry. With `bbox` (west, south, east, north in degrees) only nodes that touch it, and what follows."""
+
+    bbox: tuple[float, float, float, float] | None = None
+
+
 class JobSummary(Reply):
     job_id: Id
     workflow_id: str
@@ -142,3 +148,12 @@ class JobSteered(Reply):
     status: JobStatus
     is_paused: bool
     is_done: bool
+
+
+class JobRetried(JobSteered):
+    """The state of a job that is retried. The numbers are of a retry within a `bbox`."""
+
+    selected_nodes: int | None = Field(
+        default=None, description="number of nodes that a retry within a bbox runs again"
+    )
+    unfinished_nodes: int | None = Field(default=None, description="number of nodes from which these were selected")

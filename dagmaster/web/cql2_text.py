@@ -69,8 +69,8 @@ class _Parser:
         """The next token, which must be one of these words or kinds."""
         token = self.next
         if words and token.word not in words and token.kind not in words:
-            shown = repr(token.text) if token.text else "the end"
-            raise Invalid(f"filter: expected {' or '.join(words)} at character {token.place}, not {shown}")
+            word = repr(token.text) if token.text else "the end"
+            raise Invalid(f"filter: expected {' or '.join(words)} at character {token.place}, not {word}")
         self._place += 1
         return token
 

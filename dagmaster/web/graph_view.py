@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from dagmaster.model.added import OUTSIDE
+from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.edges import find_inbound, find_targets
 from dagmaster.model.finalizers import find_heads
 from dagmaster.model.graph import Graph

@@ -125,7 +125,7 @@ def intersects(first: Shape, second: Shape) -> bool:
     return (
         any(_is_inside(point, polygon) for point in first.corners for polygon in second.polygons)
         or any(_is_inside(point, polygon) for point in second.corners for polygon in first.polygons)
-        or any(_cross(*one, *other) for one in _segments(first) for other in _segments(second))
+        or any(_cross(*left, *right) for left in _segments(first) for right in _segments(second))
     )
 
 

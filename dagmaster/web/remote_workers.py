@@ -160,7 +160,7 @@ async def _exchange(
 ) -> TasksClaimed:
     async with conn.transaction():
         outcomes = await _report(conn, services, caller, worker_id, body.reports)
-        rows = await tasks.claim(conn, worker_id, body.limit) if body.limit else []
+        rows = await tasks.claim_and_announce(conn, worker_id, body.limit) if body.limit else []
     if body.reports:
         services.wake()
     elif rows:

@@ -41,7 +41,7 @@ class ItemSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPage:
+class ItemPage:
     """`token` leads to the next page; None on the last."""
 
     rows: list[ItemRow]
@@ -82,7 +82,7 @@ def _expression(search: StacSearch) -> Any:
     return parse_text(search.filter) if isinstance(search.filter, str) else search.filter
 
 
-async def find_page(conn: Connection, scope: Scope, search: ItemSearch) -> FoundPage:
+async def find_page(conn: Connection, scope: Scope, search: ItemSearch) -> ItemPage:
     """One item more than asked for shows that there is another page. It may follow a page that is not full: exact
     comparisons with a geometry stop after a while.
     """
@@ -93,13 +93,13 @@ async def find_page(conn: Connection, scope: Scope, search: ItemSearch) -> Found
         batch = await _batch(conn, scope, search, position, size)
         for row in batch:
             if len(rows) == search.limit:
-                return FoundPage(rows, _encode(position))
+                return ItemPage(rows, _encode(position))
             if _is_touched(row, search.shapes):
                 rows.append(row)
             position = _after(row, position, search)
         if len(batch) < size:
-            return FoundPage(rows, None)
-    return FoundPage(rows, _encode(position))
+            return ItemPage(rows, None)
+    return ItemPage(rows, _encode(position))
 
 
 async def _batch(

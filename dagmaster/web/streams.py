@@ -12,7 +12,7 @@ from dagmaster.errors import Unavailable
 from dagmaster.ids import JobId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import AWAY, Pool
-from dagmaster.store.events import News, Position, watched_events
+from dagmaster.store.events import NewEvents, Position, watched_events
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Watcher:
     def position(self) -> Position:
         return Position(self._job_id, self._after, self._since, list(self._seen))
 
-    def take(self, news: News, asked_at: float) -> None:
+    def take(self, news: NewEvents, asked_at: float) -> None:
         for event in news.events:
             self._seen[event["event_id"]] = asked_at
             self.queue.put_nowait(event)

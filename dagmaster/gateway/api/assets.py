@@ -1,5 +1,6 @@
 """Assets, their versions and platforms: reads from views, changes through the orchestrator."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -10,9 +11,9 @@ from dagmaster.gateway.access import OPERATORS, READERS, REVIEWERS, Caller
 from dagmaster.gateway.decisions import Target, version_reply, visible_target
 from dagmaster.gateway.paging import Limit
 from dagmaster.gateway.services import Conn, Given
+from dagmaster.http.asset_filter import FilterOfQuery
 from dagmaster.http.errors import documented
 from dagmaster.http.paging import Offset, cut
-from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus, parse_refs
 from dagmaster.schemas.assets import PlatformReply
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import (
@@ -26,7 +27,6 @@ from dagmaster.schemas.gateway import (
     ReviewRejection,
 )
 from dagmaster.store import gateway as store
-from dagmaster.store.gateway import AssetFilter
 
 router = APIRouter(prefix="/api/assets", tags=["assets"])
 
@@ -50,32 +50,13 @@ VisibleVersion = Annotated[Target, Depends(version_of_path)]
 
 @router.get("", dependencies=[READERS])
 async def list_assets(
-    caller: Caller,
-    conn: Conn,
-    platform_id: str | None = None,
-    refs: Annotated[
-        str | None,
-        Query(max_length=4000, description="JSON object: the references that the asset or a version of it has."),
-    ] = None,
-    data_type: DataType | None = None,
-    clearance_state: ClearanceState | None = None,
-    approval_state: ApprovalState | None = None,
-    processing_status: ProcessingStatus | None = None,
-    limit: Limit = 50,
-    offset: Offset = 0,
+    caller: Caller, conn: Conn, where: FilterOfQuery, limit: Limit = 50, offset: Offset = 0
 ) -> Page[GatewayAsset]:
     """List assets, newest first."""
     own = caller.platform_id
-    if own is not None and platform_id not in (None, own):
+    if own is not None and where.platform_id not in (None, own):
         return cut([], limit, offset)
-    where = AssetFilter(
-        platform_id=own or platform_id,
-        data_type=data_type,
-        clearance_state=clearance_state,
-        approval_state=approval_state,
-        processing_status=processing_status,
-        refs=parse_refs(refs),
-    )
+    where = replace(where, platform_id=own or where.platform_id)
     rows = await store.list_assets(conn, where, limit=limit + 1, offset=offset)
     return cut([GatewayAsset.model_validate(row) for row in rows], limit, offset)
 

@@ -1,11 +1,12 @@
 """Assets, their versions and history; reprocessing, exposure and deletion."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
 from dagmaster.errors import UnknownVersion
-from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus, parse_refs
+from dagmaster.http.asset_filter import FilterOfQuery
 from dagmaster.schemas.assets import (
     AssetEventReply,
     AssetReply,
@@ -24,7 +25,7 @@ from dagmaster.service.assets import decide
 from dagmaster.service.context import ServiceContext
 from dagmaster.store.asset_events import list_asset_events
 from dagmaster.store.asset_versions import get_version_row, list_versions
-from dagmaster.store.assets import AssetFilter, AssetRow, get_asset
+from dagmaster.store.assets import AssetRow, get_asset
 from dagmaster.store.assets import list_assets as list_asset_rows
 from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Admitted
 from dagmaster.web.api.submission import submitted_reply
@@ -48,32 +49,17 @@ Reason = Annotated[str | None, Query(max_length=2000)]
 async def list_assets(
     caller: Admitted,
     conn: Conn,
-    platform_id: str | None = None,
-    refs: Annotated[
-        str | None,
-        Query(max_length=4000, description="JSON object: the references that the asset or a version of it has."),
-    ] = None,
-    data_type: DataType | None = None,
-    clearance_state: ClearanceState | None = None,
-    approval_state: ApprovalState | None = None,
-    processing_status: ProcessingStatus | None = None,
+    where: FilterOfQuery,
     include_deleted: IncludeDeleted = False,
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Page[AssetSummary]:
     """List assets, newest first."""
     own = platform_of(caller)
-    where = AssetFilter(
-        platform_id=own or platform_id,
-        refs=parse_refs(refs),
-        data_type=data_type,
-        clearance_state=clearance_state,
-        approval_state=approval_state,
-        processing_status=processing_status,
-        include_deleted=may_see_deleted(caller, include_deleted),
-    )
-    if own is not None and platform_id not in (None, own):
+    if own is not None and where.platform_id not in (None, own):
         return cut([], limit, offset)
+    with_deleted = may_see_deleted(caller, include_deleted)
+    where = replace(where, platform_id=own or where.platform_id, include_deleted=with_deleted)
     rows = await list_asset_rows(conn, where, limit=limit + 1, offset=offset)
     return cut([AssetSummary.model_validate(row) for row in rows], limit, offset)
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 
 from dagmaster.authoring.implicit import default_queue
 from dagmaster.handlers import Handler
-from dagmaster.model.added import added_id
+from dagmaster.model.added_nodes import added_id
 from dagmaster.schemas.dynamic_nodes import AddTasks, NewTask, TasksAccepted
 from dagmaster.snowflakes import new_id
 from dagmaster.store.dynamic_nodes import add_to_job, until_added

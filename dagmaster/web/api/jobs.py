@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 
 from dagmaster.ids import NodeId
 from dagmaster.schemas.common import Page
-from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
+from dagmaster.schemas.jobs import JobCreated, JobReply, JobRetried, JobSteered, JobSummary, Reason, RetryJob, SubmitJob
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import Cancel, JobChange, Pause, Resume, Retry, SubmitRequest
 from dagmaster.service.job_control import control_job
@@ -34,6 +34,7 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
 MAX_NODES = 5000
 NODE_BYTES = 500  # of a node without its output, more or less
+RETRIED: Any = {200: {"model": JobRetried}, 202: {"model": JobRetried}, **documented(404, 409)}
 STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **documented(404, 409)}
 
 
@@ -139,10 +140,14 @@ async def resume_job(job: Job, context: Context, response: Response) -> JobSteer
     return await _control(context, job, Resume(), response)
 
 
-@router.post("/{job_id}/retry", responses=STEERED, dependencies=[OPERATORS])
-async def retry_job(job: Job, context: Context, response: Response) -> JobSteered:
-    """Retry all failed nodes of a job; completed nodes do not run again."""
-    return await _control(context, job, Retry(), response)
+@router.post("/{job_id}/retry", responses=RETRIED, dependencies=[OPERATORS])
+async def retry_job(job: Job, context: Context, response: Response, body: RetryJob | None = None) -> JobRetried:
+    """Retry the failed nodes of a job; completed nodes do not run again.
+
+    With a `bbox`, only the nodes whose item, parameters, output or checkpoint touches it are retried, and the nodes
+    after them. The job fails again if other nodes are still unfinished then.
+    """
+    return await _control(context, job, Retry(bbox=body.bbox if body else None), response)
 
 
 @router.post("/{job_id}/nodes/{node_id}/retry", responses=STEERED, dependencies=[OPERATORS])
@@ -151,10 +156,11 @@ async def retry_node(job: Job, node_id: NodeId, context: Context, response: Resp
     return await _control(context, job, Retry(node_id), response)
 
 
-async def _control(context: ServiceContext, job: Job, command: JobChange, response: Response) -> JobSteered:
+async def _control(context: ServiceContext, job: Job, command: JobChange, response: Response) -> JobRetried:
+    """Of commands other than a retry, the response leaves out what is of a retry alone."""
     result = await control_job(context, job["job_id"], command)
     response.status_code = 200 if result.is_done else 202
-    return JobSteered.model_validate({"job_id": str(job["job_id"]), **asdict(result)})
+    return JobRetried.model_validate({"job_id": str(job["job_id"]), **asdict(result)})
 
 
 def _reason(body: Reason | None) -> str | None:

@@ -6,6 +6,17 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 
+from dagmaster.assets.stac_documents import (
+    GEOJSON,
+    JSON,
+    STAC_VERSION,
+    Urls,
+    collection_reply,
+    item_reply,
+    link,
+    next_page,
+    select_fields,
+)
 from dagmaster.errors import Invalid, NotFound
 from dagmaster.schemas.stac import (
     StacCollection,
@@ -26,18 +37,7 @@ from dagmaster.web.access import EVERYBODY
 from dagmaster.web.assets import CatalogueScope
 from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, Given
-from dagmaster.web.stac import (
-    GEOJSON,
-    JSON,
-    STAC_VERSION,
-    Urls,
-    collection_reply,
-    item_reply,
-    link,
-    next_page,
-    select_fields,
-)
-from dagmaster.web.stac_search import FoundPage, find_page, parse_search
+from dagmaster.web.stac_search import ItemPage, find_page, parse_search
 
 router = APIRouter(prefix="/stac", tags=["stac"])
 
@@ -62,8 +62,8 @@ CONFORMS_TO: Final = [
 QUERYABLES: Final = "http://www.opengis.net/def/rel/ogc/1.0/queryables"
 MAX_COLLECTIONS: Final = 1000
 SHOWN: Any = {"dependencies": [EVERYBODY], "response_model_exclude_none": True}
-SEARCHED: Any = {**SHOWN, "response_model": StacItems}
 FOUND: Any = {**SHOWN, "responses": documented(404)}
+SEARCHED: Any = {**SHOWN, "response_model": StacItems, "responses": {200: {"content": {GEOJSON: {}}}}}
 
 Bbox = Annotated[str | None, Query(max_length=200, description="west,south,east,north in degrees.")]
 Datetime = Annotated[str | None, Query(max_length=100, description="A moment in RFC 3339, or FROM/TO; `..` is open.")]
@@ -149,10 +149,10 @@ async def list_stac_items(
     """List the items of a collection, latest first."""
     await _collection(conn, scope, collection_id)
     search = StacSearch(collections=[collection_id], bbox=_numbers(bbox), datetime=datetime, limit=limit, token=token)
-    found = await find_page(conn, scope, parse_search(search))
+    items = await find_page(conn, scope, parse_search(search))
     url = urls.items(collection_id)
     query = _query(bbox=bbox, datetime=datetime, limit=str(limit))
-    return _page(found, urls, url, [next_page(url, query, found.token)] if found.token else [])
+    return _page(items, urls, url, [next_page(url, query, items.token)] if items.token else [])
 
 
 @router.get("/collections/{collection_id}/items/{item_id}", **FOUND)
@@ -212,7 +212,7 @@ async def search_stac_items(
         limit=limit,
         token=token,
     )
-    found = await find_page(conn, scope, parse_search(search))
+    items = await find_page(conn, scope, parse_search(search))
     url = f"{urls.root}/search"
     query = _query(
         collections=collections,
@@ -227,19 +227,19 @@ async def search_stac_items(
     )
     if filter:
         query["filter-lang"] = filter_lang
-    following = [next_page(url, query, found.token)] if found.token else []
-    return _selected(_page(found, urls, url, following), search.fields)
+    following = [next_page(url, query, items.token)] if items.token else []
+    return _selected(_page(items, urls, url, following), search.fields)
 
 
 @router.post("/search", **SEARCHED)
 async def post_stac_search(body: StacSearch, urls: Addresses, scope: CatalogueScope, conn: Conn) -> Any:
     """Search the items of all collections by a body instead of a query."""
-    found = await find_page(conn, scope, parse_search(body))
+    items = await find_page(conn, scope, parse_search(body))
     url = f"{urls.root}/search"
     following = []
-    if found.token:
-        following = [link("next", url, GEOJSON, method="POST", merge=True, body={"token": found.token})]
-    return _selected(_page(found, urls, url, following), body.fields)
+    if items.token:
+        following = [link("next", url, GEOJSON, method="POST", merge=True, body={"token": items.token})]
+    return _selected(_page(items, urls, url, following), body.fields)
 
 
 async def _collection(conn: Connection, scope: Scope, collection_id: str) -> CollectionRow:
@@ -249,20 +249,19 @@ async def _collection(conn: Connection, scope: Scope, collection_id: str) -> Col
     return rows[0]
 
 
-def _page(found: FoundPage, urls: Urls, url: str, following: list[StacLink]) -> StacItems:
+def _page(items: ItemPage, urls: Urls, url: str, following: list[StacLink]) -> StacItems:
     return StacItems(
-        features=[item_reply(row, urls) for row in found.rows],
+        features=[item_reply(row, urls) for row in items.rows],
         links=[link("self", url, GEOJSON), link("root", urls.root, JSON), *following],
-        number_returned=len(found.rows),
+        number_returned=len(items.rows),
     )
 
 
-def _selected(page: StacItems, fields: StacFields | None) -> StacItems | JSONResponse:
+def _selected(page: StacItems, fields: StacFields | None) -> JSONResponse:
     """Items of which a caller has left out fields are no whole items any more: they are sent as they are."""
-    if fields is None:
-        return page
     document = page.model_dump(mode="json", by_alias=True, exclude_none=True)
-    document["features"] = [select_fields(feature, fields) for feature in document["features"]]
+    if fields is not None:
+        document["features"] = [select_fields(feature, fields) for feature in document["features"]]
     return JSONResponse(document, media_type=GEOJSON)
 
 

@@ -33,7 +33,7 @@ from dagmaster.schemas.workers import (
 )
 from dagmaster.service.contract import WorkerCommand
 from dagmaster.store import workers as worker_store
-from dagmaster.store.job_control import steer_worker
+from dagmaster.store.job_control import control_worker
 from dagmaster.store.remote_workers import leave_remote
 from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
@@ -192,5 +192,5 @@ async def resume_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> Wo
 
 
 async def _control(conn: Conn, caller: Admitted, worker_id: WorkerId, command: WorkerCommand) -> WorkerWanted:
-    desired = await steer_worker(conn, worker_id, command, actor=caller.name or None)
+    desired = await control_worker(conn, worker_id, command, actor=caller.name or None)
     return WorkerWanted.model_validate({"worker_id": worker_id, "wanted": desired})

@@ -31,6 +31,10 @@ export function toastLater(text, kind = "completed") {
   sessionStorage.setItem(LATER, JSON.stringify([...waiting, [text, kind]]));
 }
 
+export function warnLater(warnings) {
+  for (const warning of warnings) toastLater(warning[0].toUpperCase() + warning.slice(1), "warning");
+}
+
 function toastFromBefore() {
   const waiting = JSON.parse(sessionStorage.getItem(LATER) ?? "[]");
   sessionStorage.removeItem(LATER);
@@ -59,6 +63,20 @@ export async function send(path, { method = "POST", body = undefined, text = bod
     throw error;
   }
   return reply;
+}
+
+// Asks the API from a form: its button is disabled meanwhile, and `problem` shows why the API refuses.
+export async function askFrom(button, problem, ask) {
+  button.disabled = true;
+  problem.hidden = true;
+  try {
+    await ask();
+  } catch (error) {
+    problem.textContent = error.message;
+    problem.hidden = false;
+  } finally {
+    button.disabled = false;
+  }
 }
 
 // Resolves to null if the person declines, else to the reason ("" without one).

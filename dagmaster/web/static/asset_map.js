@@ -25,6 +25,7 @@ class AssetMap {
     Object.assign(this, JSON.parse(section.querySelector("[data-map-settings]").textContent));
     this.base = `/tiles/${encodeURIComponent(this.assetId)}`;
     this.maps = {};
+    this.opening = {};
     this.turn = 0;
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("change", (event) => {
@@ -63,7 +64,8 @@ class AssetMap {
       if (turn !== this.turn) return;
       const legends = Object.values(drawings).filter(Boolean).map(({ legend }) => legend);
       this.drawLegend(legends.find(({ kind }) => kind === "gradient") ?? legends[0]);
-      await Promise.all(NAMES.map((name) => this.draw(name, drawings[name])));
+      await Promise.all(NAMES.map((name) => this.draw(name, drawings[name], turn)));
+      if (turn !== this.turn) return;
       this.colourFeatures();
       if (this.point) await this.askPoint(this.point);
       if (turn === this.turn) this.section.dataset.state = "ready";
@@ -113,13 +115,15 @@ class AssetMap {
     if (gradients.length) gradients[0].legend = await ask(`${this.base}/legend?${gradients[0].query}`);
   }
 
-  async draw(name, drawing) {
+  async draw(name, drawing, turn) {
     const canvas = this.find(`[data-canvas="${name}"]`);
     canvas.hidden = !drawing;
     if (name === "compare") this.placeLine();
     if (!drawing) return;
-    this.maps[name] ??= await this.open(name, canvas);
-    const map = this.maps[name];
+    this.opening[name] ??= this.open(name, canvas);
+    const map = await this.opening[name];
+    this.maps[name] = map;
+    if (turn !== this.turn) return;
     map.resize();
     this.removeData(map);
     if (this.dataType === "raster") this.addRaster(map, drawing);

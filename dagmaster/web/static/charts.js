@@ -4,7 +4,7 @@ import { refreshSoon } from "./live.js";
 import { exact } from "./times.js";
 
 const LOOK_AGAIN = 30000; // milliseconds: the time axis moves even while nothing happens
-let shown = null;
+let pointed = null;
 
 function tip() {
   let box = document.querySelector(".tip");
@@ -18,7 +18,7 @@ function tip() {
 }
 
 function show(target) {
-  shown = target;
+  pointed = target;
   const box = tip();
   box.hidden = false;
   const { tip: text, at: time } = target.dataset;
@@ -32,7 +32,7 @@ function show(target) {
 }
 
 function hide() {
-  shown = null;
+  pointed = null;
   const box = document.querySelector(".tip");
   if (box) box.hidden = true;
 }
@@ -41,13 +41,13 @@ for (const kind of ["pointerover", "focusin"]) {
   document.addEventListener(kind, (event) => {
     const target = event.target.closest?.("[data-tip]");
     if (target) show(target);
-    else if (kind === "pointerover" && shown && shown !== document.activeElement) hide();
+    else if (kind === "pointerover" && pointed && pointed !== document.activeElement) hide();
   });
 }
 document.addEventListener("focusout", hide);
 document.addEventListener("scroll", hide, { capture: true, passive: true });
 document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
-document.addEventListener("dm:refreshed", () => shown && (shown.isConnected ? show(shown) : hide()));
+document.addEventListener("dm:refreshed", () => pointed && (pointed.isConnected ? show(pointed) : hide()));
 
 // The newest runs are on the right.
 for (const box of document.querySelectorAll("[data-scroll-end]")) box.scrollLeft = box.scrollWidth;

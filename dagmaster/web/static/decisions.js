@@ -1,5 +1,5 @@
 // Decisions about assets: a dialog asks for what the API needs, and shows why it refuses.
-import { send, toast, toastLater } from "./actions.js";
+import { askFrom, send, toast, toastLater, warnLater } from "./actions.js";
 import { refreshNow } from "./live.js";
 
 const dialog = document.getElementById("decide");
@@ -37,35 +37,26 @@ function showPublicWarning() {
 
 function request() {
   const body = decision.body ? JSON.parse(decision.body) : {};
-  const said = reason.hidden ? "" : words.value.trim();
+  const text = reason.hidden ? "" : words.value.trim();
   if (!clearance.hidden) body.clearance_level = level.value;
   if (decision.method === "DELETE") {
-    return [said ? `${decision.decide}?${new URLSearchParams({ [decision.reason]: said })}` : decision.decide, { method: "DELETE" }];
+    return [text ? `${decision.decide}?${new URLSearchParams({ [decision.reason]: text })}` : decision.decide, { method: "DELETE" }];
   }
-  if (said) body[decision.reason] = said;
+  if (text) body[decision.reason] = text;
   return [decision.decide, { method: decision.method, body }];
 }
 
 async function decide() {
-  yes.disabled = true;
-  problem.hidden = true;
-  try {
-    const reply = await send(...request());
-    dialog.close();
-    if (decision.next) {
-      toastLater(decision.done);
-      for (const warning of reply?.warnings ?? []) toastLater(warning[0].toUpperCase() + warning.slice(1), "warning");
-      return location.assign(decision.next);
-    }
-    toast(decision.done);
-    warn(reply?.warnings ?? []);
-    await refreshNow();
-  } catch (error) {
-    problem.textContent = error.message;
-    problem.hidden = false;
-  } finally {
-    yes.disabled = false;
+  const reply = await send(...request());
+  dialog.close();
+  if (decision.next) {
+    toastLater(decision.done);
+    warnLater(reply?.warnings ?? []);
+    return location.assign(decision.next);
   }
+  toast(decision.done);
+  warn(reply?.warnings ?? []);
+  await refreshNow();
 }
 
 // They stay until the next decision: what the API could not do is for people to do.
@@ -87,5 +78,5 @@ form.querySelector("[data-decide-close]").addEventListener("click", () => dialog
 level.addEventListener("change", showPublicWarning);
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  decide();
+  askFrom(yes, problem, decide);
 });

@@ -3,7 +3,7 @@ import { refreshNow } from "./live.js";
 
 const PAUSE = 250; // milliseconds without a keystroke
 let typing;
-let shown = location.search;
+let current = location.search;
 
 const filtersOf = (target) => target.closest?.("form[data-filters]");
 const isTyped = (field) => field.matches("input[type=search], input[type=text]");
@@ -19,7 +19,7 @@ async function filter(form, { isTyping = false } = {}) {
   // One step back for a whole word, not for each letter.
   if (isTyping) history.replaceState(history.state, "", address);
   else history.pushState(null, "", address);
-  shown = location.search;
+  current = location.search;
   form.ariaBusy = "true";
   await refreshNow({ isFiltered: true });
   for (const other of document.querySelectorAll("form[data-filters]")) other.ariaBusy = "false";
@@ -42,7 +42,7 @@ export function installFilters() {
     event.preventDefault();
     filter(form, { isTyping: true });
   });
-  addEventListener("popstate", () => location.search !== shown && location.reload());
+  addEventListener("popstate", () => location.search !== current && location.reload());
   // On going back, browsers restore old form values, but the page shows what the address says.
   addEventListener("pageshow", () => {
     for (const form of document.querySelectorAll("form[data-filters]")) form.reset();

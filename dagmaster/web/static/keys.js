@@ -1,12 +1,12 @@
 // A new key is only in the answer of the API, so it stays visible until the person closes the dialog.
-import { send } from "./actions.js";
+import { askFrom, send } from "./actions.js";
 import { copy } from "./clipboard.js";
 import { refreshNow } from "./live.js";
 
 const form = document.getElementById("new-key");
 const platforms = form.querySelector("[data-roles]");
 const problem = document.getElementById("key-problem");
-const made = document.getElementById("made-key");
+const dialog = document.getElementById("made-key");
 
 function body() {
   const { name, role, platform, days } = Object.fromEntries(new FormData(form));
@@ -27,34 +27,28 @@ form.elements.role.addEventListener("change", showPlatforms);
 form.addEventListener("reset", () => setTimeout(showPlatforms));
 showPlatforms();
 
-form.addEventListener("submit", async (event) => {
+form.addEventListener("submit", (event) => {
   event.preventDefault();
-  const button = form.querySelector("button");
-  button.disabled = true;
-  problem.hidden = true;
-  try {
-    show(await send("/api/v1/keys", { body: body() }));
-    form.reset();
-  } catch (error) {
-    problem.textContent = error.message;
-    problem.hidden = false;
-  } finally {
-    button.disabled = false;
-  }
+  askFrom(form.querySelector("button"), problem, create);
 });
 
+async function create() {
+  show(await send("/api/v1/keys", { body: body() }));
+  form.reset();
+}
+
 function show({ name, key }) {
-  made.querySelector("[data-name]").textContent = name;
-  made.querySelector("[data-key]").textContent = key;
-  made.showModal();
+  dialog.querySelector("[data-name]").textContent = name;
+  dialog.querySelector("[data-key]").textContent = key;
+  dialog.showModal();
 }
 
 // Not with data-copy, which would show the key in a message.
-made.querySelector("[data-copy-key]").addEventListener("click", () => {
-  copy(made.querySelector("[data-key]").textContent, "Key copied");
+dialog.querySelector("[data-copy-key]").addEventListener("click", () => {
+  copy(dialog.querySelector("[data-key]").textContent, "Key copied");
 });
 
-made.addEventListener("close", () => {
-  made.querySelector("[data-key]").textContent = "";
+dialog.addEventListener("close", () => {
+  dialog.querySelector("[data-key]").textContent = "";
   refreshNow();
 });

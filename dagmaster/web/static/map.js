@@ -65,10 +65,17 @@ class Panel {
     if (text === this.text) return;
     this.text = text;
     const { shapes, view } = JSON.parse(text);
+    const isSameView = String(view) === String(this.view);
     this.shapes = shapes;
     this.view = view;
     this.middle = (view[0] + view[2]) / 2;
     this.earth = await land();
+    if (isSameView && this.width) {
+      // Only states have changed: what the reader looks at stays where it is.
+      this.draw();
+      this.place(d3.zoomTransform(this.svg.node()));
+      return;
+    }
     this.width = 0;
     this.size();
   }
@@ -99,10 +106,16 @@ class Panel {
       .scale((this.degree * 180) / Math.PI).translate([this.width / 2, this.height / 2]);
     this.land.attr("d", d3.geoPath(projection)(this.earth));
     this.drawn.selectAll("path").data(this.shapes.filter((one) => !one.is_points)).join("path")
-      .attr("class", (one) => (one.is_area ? "map-shape is-area" : "map-shape"))
+      .attr("class", (one) => `map-shape${one.is_area ? " is-area" : ""}${stateClass(one)}`)
       .attr("d", (one) => this.outline(one)).attr("fill-rule", "evenodd")
-      .selectAll("title").data((one) => [one]).join("title").text((one) => one.path);
+      .on("click", (_, one) => this.open(one))
+      .selectAll("title").data((one) => [one]).join("title").text(inWords);
     this.drawInset();
+  }
+
+  // The page of the node whose place it is.
+  open(shape) {
+    if (shape.state) location.assign(this.section.dataset.mapNodes + encodeURIComponent(shape.path));
   }
 
   outline(shape) {
@@ -159,9 +172,10 @@ class Panel {
       return isSmall(one) ? [{ one, x: (one.west + one.east) / 2 + shift, y: (one.south + one.north) / 2 }] : [];
     });
     this.dots.selectAll("circle").data(points).join("circle").attr("r", 5)
-      .attr("class", ({ one }) => (one === this.chosen ? "map-dot is-chosen" : "map-dot"))
+      .attr("class", ({ one }) => `map-dot${one === this.chosen ? " is-chosen" : ""}${stateClass(one)}`)
+      .on("click", (_, { one }) => this.open(one))
       .attr("cx", ({ x }) => transform.applyX(this.x(x))).attr("cy", ({ y }) => transform.applyY(this.y(y)))
-      .selectAll("title").data(({ one }) => [one]).join("title").text((one) => one.path);
+      .selectAll("title").data(({ one }) => [one]).join("title").text(inWords);
   }
 
   seen(transform) {
@@ -205,6 +219,9 @@ class Panel {
       .attr("x", Math.max(0, Math.min(108 - width, x))).attr("y", Math.max(0, Math.min(54 - height, y))).attr("width", width).attr("height", height);
   }
 }
+
+const stateClass = ({ state }) => (state ? ` map-tile is-${state}` : "");
+const inWords = ({ path, state }) => (state ? `${path}: ${state}` : path);
 
 // The page keeps its scrolling: the wheel zooms with Ctrl or once the map has the focus, two fingers move it.
 function mayMove(event) {

@@ -1,5 +1,5 @@
 // The form of a workflow's inputs. Form and JSON show the same values; typed text is never lost.
-import { send, toastLater } from "./actions.js";
+import { send, toastLater, warnLater } from "./actions.js";
 import { asCommand, asCurl, bodyOf } from "./equivalents.js";
 import { read, readAll, write } from "./fields.js";
 import { joined } from "./json.js";
@@ -155,7 +155,7 @@ function install(place) {
   function done(job) {
     sessionStorage.removeItem(draft);
     toastLater(job.is_new ? `Submitted as job ${job.job_id}` : `Already submitted with this idempotency key: job ${job.job_id}`);
-    for (const warning of job.warnings) toastLater(warning[0].toUpperCase() + warning.slice(1), "warning");
+    warnLater(job.warnings);
     location.assign(`/ui/jobs/${job.job_id}`);
   }
 
@@ -181,16 +181,16 @@ function install(place) {
   }
 
   function restore() {
-    const kept = JSON.parse(sessionStorage.getItem(draft) ?? "null");
-    if (!kept) return;
-    for (const [id, value] of Object.entries(kept.values)) {
+    const saved = JSON.parse(sessionStorage.getItem(draft) ?? "null");
+    if (!saved) return;
+    for (const [id, value] of Object.entries(saved.values)) {
       const element = all.find((field) => field.id === id);
       if (element?.type === "checkbox") element.checked = value === "true";
       else if (element) element.value = value;
     }
     form.querySelector("[data-restored]").hidden = false;
-    if (kept.json === null) return;
-    json.value = kept.json;
+    if (saved.json === null) return;
+    json.value = saved.json;
     select("tab-json");
   }
 

@@ -23,6 +23,7 @@ from dagmaster.model.asset import (
     ProcessingStatus,
 )
 from dagmaster.model.redact import redact
+from dagmaster.model.shapes import Shapes, shapes_of
 from dagmaster.store.asset_events import AssetEventRow, list_asset_events
 from dagmaster.store.asset_versions import VersionRow, list_versions
 from dagmaster.store.assets import AssetRow
@@ -31,7 +32,6 @@ from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, visible_asset
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.assets import Refs, ordered_refs
-from dagmaster.web.ui.maps import Shapes, shapes_of
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.ui.timeline import ICONS
 
@@ -65,6 +65,8 @@ TITLES: Final = {
     "export_failed": ("failure", "Export of version {ordinal} failed"),
     "metadata_published": ("success", "Layer metadata published"),
     "metadata_unpublished": ("warning", "Layer metadata unpublished"),
+    "review_requested": ("info", "Review of version {ordinal} requested"),
+    "export_removed": ("warning", "Public copy of version {ordinal} removed"),
 }
 EXPOSURES: Final = {ExposureMode.LATEST_ONLY: "the latest version only", ExposureMode.ALL_VERSIONS: "all versions"}
 

@@ -12,9 +12,9 @@ import orjson
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse
 
-from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus
+from dagmaster.model.asset import ApprovalState, AssetFilter, ClearanceState, DataType, ProcessingStatus
 from dagmaster.store.asset_versions import UnresolvedRow, unresolved_versions
-from dagmaster.store.assets import AssetFilter, AssetRow, list_assets
+from dagmaster.store.assets import AssetRow, list_assets
 from dagmaster.store.platforms import list_platforms
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, platform_of

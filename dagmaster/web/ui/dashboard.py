@@ -8,8 +8,7 @@ from typing import Any, Final
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dagmaster.ids import WorkerId
-from dagmaster.store.dashboard import HOURS, Patience, find_trouble, job_counts
+from dagmaster.store.dashboard import HOURS, Thresholds, find_trouble, job_counts
 from dagmaster.store.jobs import JobFilter
 from dagmaster.store.measures import throughput
 from dagmaster.store.queues import list_queues
@@ -23,6 +22,7 @@ from dagmaster.web.ui.filters import duration, number
 from dagmaster.web.ui.jobs import job_lines
 from dagmaster.web.ui.list_filters import ENDED
 from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.workers import WorkerLine, worker_line
 from dagmaster.web.ui.workflows import LastRun, last_run, waiting_runs
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -51,26 +51,6 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    name: str
-    waiting: int
-    running: int
-    held: int
-    consumers: int
-    oldest_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLine:
-    worker_id: WorkerId
-    name: str
-    status: str
-    running: int
-    slots: int
-    queues: str
-
-
-@dataclass(frozen=True, slots=True)
 class RecentWorkflow:
     workflow_id: str
     last: LastRun
@@ -81,15 +61,15 @@ class RecentWorkflow:
 class Fleet:
     """Live workers and their free slots."""
 
-    workers: Sequence[Row]
+    workers: Sequence[WorkerLine]
 
     @property
     def slots(self) -> int:
-        return sum(worker["concurrency"] for worker in self.workers)
+        return sum(worker.slots for worker in self.workers)
 
     @property
     def free(self) -> int:
-        return sum(max(row["concurrency"] - row["running_tasks"] - len(row["stuck_tasks"]), 0) for row in self.workers)
+        return sum(worker.free for worker in self.workers)
 
 
 @router.get("/", dependencies=[READERS])
@@ -116,7 +96,7 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
             "workflows": await _workflows(conn),
             "queues": _busiest(queues),
             "queue_count": len(queues),
-            "workers": [_worker(row) for row in fleet.workers[:SHOWN]],
+            "workers": fleet.workers[:SHOWN],
             "worker_count": len(fleet.workers),
         },
     )
@@ -124,16 +104,15 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
 
 async def _fleet(conn: Conn, lost_after_seconds: float) -> Fleet:
     """The busiest first."""
-    alive_since = datetime.now(UTC) - timedelta(seconds=lost_after_seconds)
     rows = await list_workers(conn, status="active", limit=MOST_WORKERS)
-    alive = [row for row in rows if row["last_heartbeat"] > alive_since]
-    return Fleet(sorted(alive, key=lambda row: (-row["running_tasks"], row["worker_id"])))
+    alive = [worker_line(row, lost_after_seconds) for row in rows if row["heartbeat_age_seconds"] < lost_after_seconds]
+    return Fleet(sorted(alive, key=lambda worker: (-worker.running, worker.worker_id)))
 
 
 async def _needs(page: Page, conn: Conn, counts: Row) -> list[Need]:
     services = page.services
     known = await services.fleet(conn)
-    patience = Patience(services.settings.worker_lost_after_seconds, services.settings.stuck_after_seconds)
+    patience = Thresholds(services.settings.worker_lost_after_seconds, services.settings.stuck_after_seconds)
     trouble = await find_trouble(conn, patience)
     live = counts["pending"] + counts["running"]
     return find_needs(trouble, services.catalog, is_orchestrated=known.is_orchestrated, live_jobs=live)
@@ -202,20 +181,5 @@ async def _workflows(conn: Conn) -> list[RecentWorkflow]:
     return [RecentWorkflow(name, last, ticks) for name, last, ticks in lasts if last]
 
 
-def _busiest(queues: Sequence[Row]) -> list[Queue]:
-    ordered = sorted(queues, key=lambda row: (-row["depth"], -row["running"], row["queue"]))
-    return [
-        Queue(row["queue"], row["depth"], row["running"], row["held"], row["consumers"], row["oldest_wait_seconds"])
-        for row in ordered[:SHOWN]
-    ]
-
-
-def _worker(row: Row) -> WorkerLine:
-    return WorkerLine(
-        row["worker_id"],
-        f"{row['hostname']}:{row['pid']}",
-        row["status"] if row["wanted"] == "run" else "draining",
-        row["running_tasks"],
-        row["concurrency"],
-        ", ".join(row["queues"]),
-    )
+def _busiest(queues: Sequence[Row]) -> list[Row]:
+    return sorted(queues, key=lambda row: (-row["depth"], -row["running"], row["queue"]))[:SHOWN]

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dagmaster.errors import NotFound
-from dagmaster.logs import known_id
+from dagmaster.logs import current_request_id
 from dagmaster.model.access import Role
 from dagmaster.web.access import READERS_OF_OWN, Caller
 from dagmaster.web.ui.headers import HEADERS
@@ -48,7 +48,7 @@ def failure_page(request: Request, status: int, message: str) -> Response:
         "status": status,
         "title": TITLES.get(status, "Something went wrong"),
         "message": message[:1].upper() + message[1:],
-        "request_id": known_id("request_id") if status >= 500 else None,
+        "request_id": current_request_id() if status >= 500 else None,
     }
     answer = page.render("failure.html", values, status=status)
     # Unexpected errors are answered outside of the middleware that adds these headers.

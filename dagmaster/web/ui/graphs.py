@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.errors import NotFound
 from dagmaster.ids import NodeId
-from dagmaster.model.added import OUTSIDE
+from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, NodeStatus

@@ -1,6 +1,6 @@
 """Handlers: their contracts, the workers that have them and the workflows that use them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.preparation import tasks_of
+from dagmaster.model.workflow import Workflow
 from dagmaster.store.handlers import view_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn, Services
@@ -44,7 +45,7 @@ async def show_handlers(
     seconds = page.services.settings.worker_lost_after_seconds
     rows = await view_handlers(conn, lost_after_seconds=seconds, limit=PAGE_SIZE + 1, offset=offset)
     await page.services.learn(conn)
-    used = used_handlers(page.services)
+    used = workflows_by(page.services, _handlers_of)
     unregistered = [] if offset else sorted(used.keys() - page.services.contracts.keys())
     return page.render(
         "handlers.html",
@@ -58,13 +59,17 @@ async def show_handlers(
     )
 
 
-def used_handlers(services: Services) -> dict[str, list[str]]:
-    """The workflows that name each handler."""
+def workflows_by(services: Services, names_of: Callable[[Workflow], set[str]]) -> dict[str, list[str]]:
+    """The workflows that use each of these names."""
     used: dict[str, list[str]] = {}
-    for name, workflow in sorted(services.catalog.workflows.items()):
-        for handler in {handler for _, handler in tasks_of(workflow)}:
-            used.setdefault(handler, []).append(name)
+    for workflow_id, workflow in sorted(services.catalog.workflows.items()):
+        for name in names_of(workflow):
+            used.setdefault(name, []).append(workflow_id)
     return used
+
+
+def _handlers_of(workflow: Workflow) -> set[str]:
+    return {handler for _, handler in tasks_of(workflow)}
 
 
 def _line(row: Mapping[str, Any], used: Mapping[str, list[str]]) -> HandlerLine:

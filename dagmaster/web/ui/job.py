@@ -27,9 +27,9 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.etag import mark_of, unchanged
 from dagmaster.web.ui.gantt import MAX_ROWS, gantt_of
 from dagmaster.web.ui.gantt_chart import draw_gantt
+from dagmaster.web.ui.job_map import job_shapes, job_tiles, without_tiles
 from dagmaster.web.ui.job_nodes import PAGE_SIZE, Definition, definition_of, node_page
 from dagmaster.web.ui.jobs import JobLine, job_line
-from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import Page, Shown, ShownJob
 from dagmaster.web.ui.timeline import ICONS, TYPES, SelectedEvents, timeline_page
 from dagmaster.web.ui.values import value_of
@@ -244,9 +244,16 @@ async def _data(view: JobView) -> dict[str, Any]:
     inputs = await asyncio.to_thread(value_of, job["input_params"])
     result = await asyncio.to_thread(value_of, by_node(job["result_data"], await _order(view)))
     returned = await returned_by(view.conn, job)
-    shapes = shapes_of({"inputs": inputs.value, "result": result.value})
-    value = None if returned is None else value_of(returned)
-    return {"inputs": inputs, "value": value, "result": result, "metadata": value_of(metadata), "shapes": shapes}
+    tiles = await job_tiles(view.conn, view.job["job_id"])
+    shapes = without_tiles(await job_shapes(view.conn, view.job, inputs.value, result.value), tiles)
+    return {
+        "inputs": inputs,
+        "value": None if returned is None else value_of(returned),
+        "result": result,
+        "metadata": value_of(metadata),
+        "shapes": shapes,
+        "tiles": tiles,
+    }
 
 
 def by_node(outputs: Row | None, order: Sequence[str]) -> Row | None:

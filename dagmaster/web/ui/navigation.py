@@ -36,6 +36,7 @@ PLACES: Final = (
     Place("Review", "/ui/review", "eye", READERS, "g v", by_platform=True),
     Place("Assets", "/ui/assets", "map", READERS, "g m", by_platform=True),
     Place("Requests", "/ui/requests", "file-text", READERS, "g r", by_platform=True),
+    Place("Tables", "/ui/tables", "database", READERS, "g b"),
     Place("Nodes", "/ui/nodes", "share-2", READERS, "g n"),
     Place("Tasks", "/ui/tasks", "cpu", READERS, "g t"),
     Place("Queues", "/ui/queues", "inbox", READERS, "g q"),

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Response
 from dagmaster.ids import NodeId, TaskId, WorkerId
 from dagmaster.model.outcome import ENDED, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
+from dagmaster.model.shapes import shapes_of
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.store import attempts as attempt_store
 from dagmaster.store import node_counts
@@ -24,7 +25,6 @@ from dagmaster.web.services import Conn, Services
 from dagmaster.web.ui.etag import mark_of, unchanged
 from dagmaster.web.ui.gantt import attempt_number
 from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
-from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import Shown, ShownJob
 from dagmaster.web.ui.values import Value, value_of
 from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why_node

@@ -8,13 +8,14 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dagmaster.authoring.preparation import tasks_of
+from dagmaster.authoring.preparation import queues_of
 from dagmaster.service.fleet import KnownFleet
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.handlers import workflows_by
+from dagmaster.web.ui.pages import Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -54,7 +55,7 @@ async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     rows = await list_queues(conn, lost_after_seconds=settings.worker_lost_after_seconds)
     fleet = await page.services.fleet(conn)
     active = [worker for worker in fleet.workers if worker["wanted"] == "run"]
-    queues = queue_lines(rows, active, used_queues(page))
+    queues = queue_lines(rows, active, workflows_by(page.services, queues_of))
     running = await list_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
     own = page.services.own_stats()
     stats = [own.get(row["orchestrator_id"]) or row["stats"] for row in running]
@@ -71,15 +72,6 @@ async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
             "is_orchestrated": fleet.is_orchestrated,
         },
     )
-
-
-def used_queues(page: Page) -> dict[str, list[str]]:
-    """The workflows that put tasks into each queue."""
-    used: dict[str, list[str]] = {}
-    for name, workflow in sorted(page.services.catalog.workflows.items()):
-        for queue in {queue for queue, _ in tasks_of(workflow)}:
-            used.setdefault(queue, []).append(name)
-    return used
 
 
 def queue_lines(

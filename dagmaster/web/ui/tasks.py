@@ -29,22 +29,6 @@ DEFAULT_PERIOD: Final = "24h"
 
 
 @dataclass(frozen=True, slots=True)
-class TaskLine:
-    """An attempt that has not ended. `since` is when it was queued, or when a worker took it."""
-
-    task_id: TaskId
-    job_id: str
-    node_id: NodeId
-    state: str
-    queue: str
-    handler: str
-    priority: int
-    attempt: int
-    worker_id: WorkerId | None
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class ResultLine:
     task_id: TaskId
     job_id: str
@@ -87,7 +71,7 @@ async def show_tasks(
     return page.render(
         "tasks.html",
         {
-            "tasks": [_task(row) for row in tasks[:SHOWN_TASKS]],
+            "tasks": tasks[:SHOWN_TASKS],
             "has_more": len(tasks) > SHOWN_TASKS,
             "offset": offset,
             "page_size": SHOWN_TASKS,
@@ -103,21 +87,6 @@ async def show_tasks(
             **chosen,
             **await _choices(page, conn, chosen),
         },
-    )
-
-
-def _task(row: Mapping[str, Any]) -> TaskLine:
-    return TaskLine(
-        task_id=row["task_id"],
-        job_id=str(row["job_id"]),
-        node_id=row["node_id"],
-        state=row["state"],
-        queue=row["queue"],
-        handler=row["handler"],
-        priority=row["priority"],
-        attempt=row["retry_count"] + 1,
-        worker_id=row["worker_id"],
-        since=row["since"],
     )
 
 

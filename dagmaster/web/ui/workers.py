@@ -25,7 +25,7 @@ MAX_SQUARES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """`stuck` slots hold tasks that did not stop when they should have."""
+    """`stuck` slots hold handlers that went on after their task had ended: they do not count as running."""
 
     worker_id: WorkerId
     hostname: str
@@ -45,11 +45,17 @@ class WorkerLine:
     heartbeat_at: datetime
 
     @property
+    def busy(self) -> int:
+        return max(min(self.running, self.slots - self.stuck), 0)
+
+    @property
+    def free(self) -> int:
+        return max(self.slots - self.busy - self.stuck, 0)
+
+    @property
     def squares(self) -> list[str]:
         """One for each slot: busy ones first, as far as there is room."""
-        busy = max(self.running - self.stuck, 0)
-        free = max(self.slots - busy - self.stuck, 0)
-        return (["stuck"] * self.stuck + ["busy"] * busy + ["free"] * free)[:MAX_SQUARES]
+        return (["stuck"] * self.stuck + ["busy"] * self.busy + ["free"] * self.free)[:MAX_SQUARES]
 
     @property
     def is_here(self) -> bool:

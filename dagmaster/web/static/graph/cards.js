@@ -8,19 +8,19 @@ const AROUND = 2 * Math.PI * 15;
 const ARCS = [["completed", ["completed"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
 
 export function element(tag, name, ...inside) {
-  const made = document.createElement(tag);
-  made.className = name;
-  made.append(...inside);
-  return made;
+  const created = document.createElement(tag);
+  created.className = name;
+  created.append(...inside);
+  return created;
 }
 
 export function icon(name) {
-  const made = document.createElementNS(SVG, "svg");
-  made.setAttribute("class", "icon");
-  made.setAttribute("aria-hidden", "true");
-  made.append(document.createElementNS(SVG, "use"));
-  setIcon(made, name);
-  return made;
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(document.createElementNS(SVG, "use"));
+  setIcon(svg, name);
+  return svg;
 }
 
 function setIcon(svg, name) {
@@ -34,12 +34,15 @@ function short(seconds) {
   return seconds < 60 ? duration(seconds) : duration(seconds).replaceAll(/ (?=[a-z])/g, "").replaceAll("min", "m");
 }
 
+// Of what people call by another name than its id.
+export const nameOf = (node) => node.label ?? node.node_id;
+
 export function makeCard(node) {
   const card = element("div", "gnode");
   card.dataset.node = node.node_id;
   const badge = element("span", "gnode-badge", icon(TYPE_ICONS[node.type] ?? "box"));
   // With spaces between the words, for those who hear them.
-  const name = element("span", "gnode-title", element("span", "gnode-name", node.node_id), " ", element("span", "gnode-tries"));
+  const name = element("span", "gnode-title", element("span", "gnode-name", nameOf(node)), " ", element("span", "gnode-tries"));
   const state = element("span", "gnode-state", icon("circle"), element("span", "gnode-word"), " ", element("span", "gnode-time"));
   const main = element("button", "gnode-main", badge, element("span", "gnode-text", name, " ", state));
   main.type = "button";
@@ -53,7 +56,7 @@ export function updateCard(card, node) {
   const is = displayState(node);
   const main = card.firstChild;
   const seconds = short(secondsOf(node));
-  const still = node.status ? is.word : node.handler ?? node.type.replace("_", "-");
+  const still = node.note ?? (node.status ? is.word : node.handler ?? node.type.replace("_", "-"));
   card.dataset.status = is.name;
   card.classList.toggle("is-added", Boolean(sum(node.added)));
   const mark = card.querySelector(".gnode-state .icon");
@@ -63,8 +66,8 @@ export function updateCard(card, node) {
   const tries = node.retry_count ? `${node.retry_count + 1}×` : "";
   say(card.querySelector(".gnode-tries"), tries);
   say(card.querySelector(".gnode-time"), seconds);
-  main.setAttribute("aria-label", described(node, [node.node_id, tries, still, seconds]));
-  main.title = [node.node_id, node.handler, node.description, node.error_message].filter(Boolean).join("\n");
+  main.setAttribute("aria-label", described(node, [nameOf(node), tries, still, seconds]));
+  main.title = [nameOf(node), node.handler, node.description, node.error_message].filter(Boolean).join("\n");
   updateItems(card, node);
 }
 

@@ -65,12 +65,13 @@ function follow(jobId, current, load) {
 function count(container, { nodes }) {
   const counts = new Map();
   for (const node of nodes) {
-    const { name, word: shown } = displayState(node);
-    const word = name === "completed_with_failures" ? "completed with failures" : shown;
+    const { name, word: label } = displayState(node);
+    const word = name === "completed_with_failures" ? "completed with failures" : label;
     if (word) counts.set(word, (counts.get(word) ?? 0) + 1);
   }
-  const said = [`${nodes.length.toLocaleString("en")} ${nodes.length === 1 ? "node" : "nodes"}`, ...[...counts].map(([word, number]) => `${number.toLocaleString("en")} ${word}`)];
-  container.querySelector(".graph-count").textContent = said.join(" · ");
+  const noun = nodes.every(({ type }) => type === "table" || type === "dropped") ? "table" : "node";
+  const parts = [`${nodes.length.toLocaleString("en")} ${noun}${nodes.length === 1 ? "" : "s"}`, ...[...counts].map(([word, number]) => `${number.toLocaleString("en")} ${word}`)];
+  container.querySelector(".graph-count").textContent = parts.join(" · ");
 }
 
 function problem(container, text) {
@@ -89,9 +90,9 @@ function installBar(container, view) {
   on("out", () => view.zoomBy(1 / 1.4));
   on("fit", () => view.fit());
   on("critical", (button) => {
-    const wanted = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(wanted));
-    view.showCritical(wanted);
+    const isPressed = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(isPressed));
+    view.showCritical(isPressed);
   });
   const widen = (wide) => {
     container.classList.toggle("is-wide", wide);

@@ -52,25 +52,25 @@ export class Drawing {
 
   #seenEdges({ model }, seen) {
     if (model.nodes.size <= WHOLE) return model.edges;
-    const found = new Map();
+    const touching = new Map();
     for (const id of seen) {
-      for (const edge of model.outgoing.get(id)) found.set(edge.key, edge);
-      for (const edge of model.incoming.get(id)) found.set(edge.key, edge);
+      for (const edge of model.outgoing.get(id)) touching.set(edge.key, edge);
+      for (const edge of model.incoming.get(id)) touching.set(edge.key, edge);
     }
-    return [...found.values()];
+    return [...touching.values()];
   }
 
   // The active card is always there: it keeps the focus.
   #drawCards({ model, layout, active, selected, marked, critical }, seen) {
-    const wanted = new Set(seen);
-    if (active) wanted.add(active);
+    const visible = new Set(seen);
+    if (active) visible.add(active);
     for (const [id, card] of this.made) {
-      if (wanted.has(id)) continue;
+      if (visible.has(id)) continue;
       card.remove();
       this.made.delete(id);
     }
     for (const id of model.order) {
-      if (!wanted.has(id)) continue;
+      if (!visible.has(id)) continue;
       const node = model.nodes.get(id);
       let card = this.made.get(id);
       if (!card) {
@@ -96,12 +96,12 @@ export class Drawing {
 
   #drawEdges({ model, layout, marked, critical }, edges) {
     const groups = this.curves.selectAll("g.gedge").data(edges, (edge) => edge.key).join((entering) => {
-      const made = entering.append("g").attr("class", "gedge");
-      made.append("path").attr("class", "gedge-line").attr("d", (edge) => path(edge, layout));
-      made.append("path").attr("class", "gedge-tip").attr("d", (edge) => tip(edge, layout));
-      made.filter((edge) => edge.branch).append("text").attr("class", "gedge-branch")
+      const group = entering.append("g").attr("class", "gedge");
+      group.append("path").attr("class", "gedge-line").attr("d", (edge) => path(edge, layout));
+      group.append("path").attr("class", "gedge-tip").attr("d", (edge) => tip(edge, layout));
+      group.filter((edge) => edge.branch).append("text").attr("class", "gedge-branch")
         .attr("x", (edge) => ends(edge, layout)[1][0] - 4).attr("y", (edge) => labelY(edge, layout));
-      return made;
+      return group;
     });
     groups.each(function (edge) {
       const target = displayState(model.nodes.get(edge.target)).name;

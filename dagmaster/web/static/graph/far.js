@@ -33,7 +33,7 @@ export function sized(canvas, width, height) {
 export function drawFar(canvas, view, seen) {
   const { layout, model, transform: at, size, marked, critical } = view;
   const context = sized(canvas, size.width, size.height);
-  const shown = palette();
+  const colours = palette();
   context.translate(at.x, at.y);
   context.scale(at.k, at.k);
   const lines = (edges, colour, width, alpha) => {
@@ -50,17 +50,17 @@ export function drawFar(canvas, view, seen) {
     context.stroke();
   };
   const edges = model.edges.filter((edge) => seen.has(edge.source) || seen.has(edge.target));
-  lines(edges.slice(0, MOST_EDGES), shown.line, 0.5, marked ? 0.12 : 0.3);
-  if (marked) lines(edges.filter((edge) => marked.edges.has(edge.key)), shown.accent, 1.2, 0.9);
-  if (critical) lines(edges.filter((edge) => critical.edges.has(edge.key)), shown.running, 2, 1);
+  lines(edges.slice(0, MOST_EDGES), colours.line, 0.5, marked ? 0.12 : 0.3);
+  if (marked) lines(edges.filter((edge) => marked.edges.has(edge.key)), colours.accent, 1.2, 0.9);
+  if (critical) lines(edges.filter((edge) => critical.edges.has(edge.key)), colours.running, 2, 1);
   for (const id of seen) {
     const { x, y } = layout.places.get(id);
     const status = displayState(model.nodes.get(id)).name;
     context.globalAlpha = marked && !marked.nodes.has(id) ? 0.2 : status === "skipped" ? 0.5 : 1;
-    context.fillStyle = shown[status] ?? shown.pending;
+    context.fillStyle = colours[status] ?? colours.pending;
     context.fillRect(x, y, WIDTH, HEIGHT);
     if (status === "failed" || id === view.selected || critical?.nodes.has(id)) {
-      context.strokeStyle = id === view.selected ? shown.accent : shown.text;
+      context.strokeStyle = id === view.selected ? colours.accent : colours.text;
       context.lineWidth = 2 / at.k;
       context.strokeRect(x, y, WIDTH, HEIGHT);
     }

@@ -34,15 +34,15 @@ function labelsOf(model) {
 
 // Between two layers there is room for the longest name that stands there: cards lie over the edges.
 function makeRoom(model, layout) {
-  const wanted = new Map();
+  const rooms = new Map();
   for (const { key, target } of model.edges) {
     const label = layout.labels.get(key);
     if (!label) continue;
     const x = Math.round(layout.places.get(target).x);
-    wanted.set(x, Math.max(wanted.get(x) ?? 0, label.text.length * LETTER + LABEL_ROOM));
+    rooms.set(x, Math.max(rooms.get(x) ?? 0, label.text.length * LETTER + LABEL_ROOM));
   }
-  if (!wanted.size) return;
-  const shifts = [...wanted].map(([x, room]) => [x, Math.max(0, room - ACROSS)]).sort(([one], [other]) => one - other);
+  if (!rooms.size) return;
+  const shifts = [...rooms].map(([x, room]) => [x, Math.max(0, room - ACROSS)]).sort(([left], [right]) => left - right);
   // What lies in the gap before a layer moves with it.
   const shift = (x) => shifts.reduce((all, [from, more]) => (x > from - ACROSS ? all + more : all), 0);
   for (const place of layout.places.values()) place.x += shift(place.x);

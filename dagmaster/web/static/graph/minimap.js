@@ -56,9 +56,9 @@ export class Minimap {
     this.top = (this.height - layout.height * this.scale) / 2;
     this.picture = document.createElement("canvas");
     const context = sized(this.picture, ROOM.width, this.height);
-    const shown = palette();
+    const colours = palette();
     for (const [id, { x, y }] of layout.places) {
-      context.fillStyle = shown[displayState(model.nodes.get(id)).name] ?? shown.pending;
+      context.fillStyle = colours[displayState(model.nodes.get(id)).name] ?? colours.pending;
       const width = Math.max(WIDTH * this.scale, 1);
       context.fillRect(this.left + x * this.scale, this.top + y * this.scale, width, Math.max(HEIGHT * this.scale, 1));
     }

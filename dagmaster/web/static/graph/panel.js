@@ -5,7 +5,8 @@ import { TYPE_NAMES } from "./states.js";
 export class Panel {
   constructor(root, { onClose }) {
     this.box = root.querySelector(".graph-panel");
-    this.jobId = root.dataset.job;
+    // Where the server writes the panels of nodes; of a workflow there are none.
+    this.place = root.dataset.panels;
     this.close = this.close.bind(this);
     this.onClose = onClose;
     this.shown = null; // {node, part}
@@ -24,14 +25,14 @@ export class Panel {
     const isNew = this.shown?.node !== node.node_id || this.shown.part !== part;
     this.shown = { node: node.node_id, part };
     this.box.hidden = false;
-    if (!this.jobId) return this.#fill(node);
-    this.address = `/ui/jobs/${this.jobId}/nodes/${encodeURIComponent(node.node_id)}/${part}`;
+    if (!this.place) return this.#fill(node);
+    this.address = `${this.place}${encodeURIComponent(node.node_id)}/${part}`;
     if (isNew) this.box.replaceChildren(element("div", "graph-panel-skeleton skeleton"));
     this.#load(isNew);
   }
 
   refresh(nodeId) {
-    if (this.shown && this.jobId && (!nodeId || nodeId === this.shown.node) && !this.busy) this.#load(false);
+    if (this.shown && this.place && (!nodeId || nodeId === this.shown.node) && !this.busy) this.#load(false);
   }
 
   async #load(isNew) {
@@ -46,9 +47,9 @@ export class Panel {
   }
 
   #fail(status) {
-    const said = status ? `The server answered ${status}.` : "The server cannot be reached.";
+    const reason = status ? `The server answered ${status}.` : "The server cannot be reached.";
     const close = closing();
-    this.box.replaceChildren(element("header", "panel-head", element("h2", "", this.shown?.node ?? ""), close), element("p", "notice is-failed", icon("alert-triangle"), said));
+    this.box.replaceChildren(element("header", "panel-head", element("h2", "", this.shown?.node ?? ""), close), element("p", "notice is-failed", icon("alert-triangle"), reason));
   }
 
   focus() {

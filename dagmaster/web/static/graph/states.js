@@ -1,11 +1,11 @@
 // What a node is and how it stands, as shape, word and colour.
 export const TYPE_ICONS = {
   start: "play", end: "flag", task: "box", conditional: "git-branch", fan_out: "grid", fan_in: "git-merge",
-  wait: "clock", approval: "user-check", workflow: "layers", added: "plus-square",
+  wait: "clock", approval: "user-check", workflow: "layers", added: "plus-square", table: "database", dropped: "trash-2",
 };
 export const TYPE_NAMES = {
   start: "start", end: "end", task: "task", conditional: "conditional", fan_out: "fan-out", fan_in: "fan-in",
-  wait: "wait", approval: "approval", workflow: "workflow", added: "added from outside",
+  wait: "wait", approval: "approval", workflow: "workflow", added: "added from outside", table: "table", dropped: "dropped table",
 };
 const STATUS_ICONS = {
   pending: "circle", ready: "clock", dispatched: "send", running: "loader", completed: "check-circle", failed: "x-octagon",
@@ -45,11 +45,11 @@ export function secondsOf(node, now = Date.now()) {
   return Math.max(0, (end - Date.parse(node.started_at)) / 1000);
 }
 
-export function described(node, shown) {
+export function described(node, words) {
   const counts = items(node);
   const total = sum(counts);
   return [
-    shown.filter(Boolean).join(" "), TYPE_NAMES[node.type] ?? node.type,
+    words.filter(Boolean).join(" "), TYPE_NAMES[node.type] ?? node.type,
     node.retry_count ? `attempt ${node.retry_count + 1}` : "",
     total ? `${counts.completed ?? 0} of ${total} items completed${counts.failed ? `, ${counts.failed} failed` : ""}` : "",
   ].filter(Boolean).join(", ");

@@ -158,8 +158,8 @@ export class View {
     if (!this.size.width || !this.model.nodes.size) return;
     const fitting = this.#fitting();
     if (fitting >= READABLE || this.model.nodes.size > 300) return this.fit(false);
-    const found = URGENT.map((name) => this.model.order.find((id) => displayState(this.model.nodes.get(id)).name === name)).find(Boolean);
-    const { x, y } = this.layout.places.get(found ?? this.model.order[0]);
+    const urgent = URGENT.map((name) => this.model.order.find((id) => displayState(this.model.nodes.get(id)).name === name)).find(Boolean);
+    const { x, y } = this.layout.places.get(urgent ?? this.model.order[0]);
     const k = 0.8;
     const left = Math.min(Math.max(x + WIDTH / 2 - this.size.width / 2 / k, -20), Math.max(-20, this.layout.width + 20 - this.size.width / k));
     this.centre(left + this.size.width / 2 / k, y + HEIGHT / 2, false, k);
@@ -211,8 +211,8 @@ export class View {
   }
 
   #hover(id) {
-    const wanted = id ?? this.selected ?? null;
-    if ((this.marked?.of ?? null) !== wanted) this.highlight(wanted);
+    const target = id ?? this.selected ?? null;
+    if ((this.marked?.of ?? null) !== target) this.highlight(target);
   }
 
   // The node at a place of the canvas.

@@ -1,0 +1,209 @@
+"""Tables of Python tasks: the list, and one of them with its rows, its columns and where they come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse
+
+from dagmaster.data.column_lineage import ColumnSource, columns_by_source
+from dagmaster.ids import NodeId
+from dagmaster.model.data_object import DataObjectState, Scope
+from dagmaster.model.redact import redact
+from dagmaster.store.data_objects import LINEAGE_TABLES, get_object, lineage, list_objects, query_name
+from dagmaster.web.access import READERS, Admitted
+from dagmaster.web.services import Conn, Given
+from dagmaster.web.ui.filters import plural, pretty
+from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.table_rows import first_rows
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+PAGE_SIZE: Final = 50
+
+Row = Mapping[str, Any]
+TableId = Annotated[int, Path(gt=0, lt=2**63)]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A column of another table; `label` names both."""
+
+    label: str
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLine:
+    name: str
+    type: str
+    origins: Sequence[Origin]
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table, with the task that made it. `sql` and `plan` are those it was computed by."""
+
+    table_id: str
+    name: str | None
+    scope: str
+    state: str
+    job_id: str | None
+    node_id: NodeId | None
+    workflow_id: str | None
+    row_count: int | None
+    size_bytes: int | None
+    created_at: datetime
+    columns: Sequence[ColumnLine]
+    sql: str | None
+    plan: str | None
+    query_name: str
+
+    @property
+    def title(self) -> str:
+        return self.name or self.table_id
+
+    @property
+    def node_path(self) -> str | None:
+        return f"/ui/jobs/{self.job_id}/nodes/{quote(self.node_id, safe='')}" if self.node_id else None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == DataObjectState.READY
+
+
+@router.get("/tables", dependencies=[READERS])
+async def show_tables(
+    page: Shown,
+    conn: Conn,
+    text: Annotated[str, Query(max_length=128)] = "",
+    scope: str = "",
+    job: Annotated[str, Query(pattern=r"^\d{0,18}$")] = "",
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> HTMLResponse:
+    text, scope = text.strip(), scope if scope in set(Scope) else ""
+    rows = await list_objects(
+        conn,
+        scope=Scope(scope) if scope else None,
+        job_id=int(job) if job else None,
+        text=text or None,
+        limit=PAGE_SIZE + 1,
+        offset=offset,
+    )
+    return page.render(
+        "tables.html",
+        {
+            "tables": [_view(row) for row in rows[:PAGE_SIZE]],
+            "has_more": len(rows) > PAGE_SIZE,
+            "offset": offset,
+            "page_size": PAGE_SIZE,
+            "text": text,
+            "scope": scope,
+            "job": job,
+            "scopes": list(Scope),
+        },
+    )
+
+
+@router.get("/tables/{table_id}", dependencies=[READERS])
+async def show_table(table_id: TableId, page: Shown, conn: Conn) -> HTMLResponse:
+    return page.render("table.html", {"table": await _get(conn, table_id)})
+
+
+@router.get("/tables/{table_id}/panel", dependencies=[READERS])
+async def show_panel(table_id: TableId, page: Shown, conn: Conn) -> HTMLResponse:
+    rows = await lineage(conn, table_id)
+    table = None if rows[0]["state"] is None else await _get(conn, table_id)
+    return page.render("table_panel.html", {"table": table, "table_id": str(table_id)})
+
+
+@router.get("/tables/{table_id}/rows", dependencies=[READERS])
+async def show_rows(table_id: TableId, request: Request, services: Given, caller: Admitted) -> HTMLResponse:
+    """No connection is held while the engine answers."""
+    async with services.pool.connection() as conn:
+        row = await get_object(conn, str(table_id))
+    return Page(request, services, caller).render("table_rows.html", {"answer": await first_rows(services, row)})
+
+
+@router.get("/tables/{table_id}/graph", dependencies=[READERS])
+async def show_graph(table_id: TableId, conn: Conn) -> dict[str, Any]:
+    """The table and all that it comes from, as the component of graphs draws them."""
+    await get_object(conn, str(table_id))  # Raises for one that does not exist.
+    rows = await lineage(conn, table_id)
+    drawn = {row["object_id"] for row in rows}
+    return {
+        "nodes": [_node(row) for row in rows],
+        "edges": [
+            {"source": str(source), "target": str(row["object_id"]), "branch": None}
+            for row in rows
+            for source in row["inputs"]
+            if source in drawn
+        ],
+    }
+
+
+def _node(row: Row) -> dict[str, Any]:
+    if row["state"] is None:
+        return {"node_id": str(row["object_id"]), "type": "dropped", "note": "dropped"}
+    rows = "not complete" if row["row_count"] is None else plural(row["row_count"], "row")
+    task = _node_of(row)
+    return {
+        "node_id": str(row["object_id"]),
+        "label": row["name"] or str(row["object_id"]),
+        "type": "table",
+        "note": f"{task} · {rows}" if task else rows,
+        "description": f"{rows}, by task {row['task_id']}" if row["task_id"] else rows,
+    }
+
+
+async def _get(conn: Conn, table_id: int) -> TableView:
+    """Raises UnknownTable."""
+    row = await get_object(conn, str(table_id))
+    rows = await lineage(conn, table_id, limit=LINEAGE_TABLES)
+    return _view({**rows[0], **row}, columns_by_source(rows).get(table_id, {}), {row["object_id"]: row for row in rows})
+
+
+def _view(
+    row: Row, sources: Mapping[str, Sequence[ColumnSource]] | None = None, tables: Mapping[int, Row] | None = None
+) -> TableView:
+    def origins(name: str) -> list[Origin]:
+        return [
+            Origin(
+                f"{_name_of((tables or {}).get(source.object_id), source.object_id)}.{source.column}",
+                str(source.object_id),
+            )
+            for source in (sources or {}).get(name, ())
+        ]
+
+    return TableView(
+        table_id=str(row["object_id"]),
+        name=row["name"],
+        scope=row["scope"],
+        state=row["state"],
+        job_id=str(row["job_id"]) if row["job_id"] else None,
+        node_id=_node_of(row),
+        workflow_id=row.get("workflow_id"),
+        row_count=row["row_count"],
+        size_bytes=row["size_bytes"],
+        created_at=row["created_at"],
+        columns=[
+            ColumnLine(column["name"], column["type"], origins(column["name"])) for column in row["columns"] or ()
+        ],
+        sql=row["sql"],
+        plan=pretty(redact(row["plan"]["root"])) if row["plan"] else None,
+        query_name=query_name(dict(row)),
+    )
+
+
+def _name_of(row: Row | None, table_id: int) -> str:
+    return (row["name"] if row else None) or str(table_id)
+
+
+def _node_of(row: Row) -> NodeId | None:
+    """The ids of tasks are `job_node_attempt`."""
+    if not row["task_id"] or not row["job_id"]:
+        return None
+    return NodeId(row["task_id"].removeprefix(f"{row['job_id']}_").rpartition("_")[0])
