@@ -1,17 +1,28 @@
-"""Azurite, Microsoft's own emulator of Azure Blob Storage. `make azurite` installs it where there is npm."""
+"""Azurite, Microsoft's own emulator of Azure Blob Storage. `make azurite` installs it where there is npm.
+
+It cannot check signatures by versions of azure-storage-blob after 12.28, with which constraints.txt stays for its sake.
+"""
 
 import base64
 import hmac
+import ipaddress
 import os
 import shutil
+import ssl
 import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from hashlib import sha256
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from emulator import run_emulator
 
 INSTALLED = Path(sys.prefix) / "azurite" / "node_modules" / ".bin"
@@ -22,18 +33,58 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 VERSION = "2021-08-06"
 
 
+@dataclass(frozen=True)
+class Azurite:
+    """`address` has the account in it; `certificate` is the file that clients must trust."""
+
+    address: str
+    certificate: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its clients, but for their credentials."""
+        return {
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ENDPOINT": self.address,
+            "SSL_CERT_FILE": str(self.certificate),
+            "REQUESTS_CA_BUNDLE": str(self.certificate),
+        }
+
+
 @contextmanager
-def run_azurite(container: str) -> Iterator[str]:
-    """Its address with the account; it has this container."""
+def run_azurite(container: str, folder: Path) -> Iterator[Azurite]:
+    """It has this container. It speaks HTTPS: tokens of an identity are refused without."""
     assert PROGRAM is not None
-    options = ("--silent", "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck")
-    with run_emulator([PROGRAM, "--blobPort", "0", *options], r"listens on (http://[\w.:]+)") as url:
-        address = f"{url}/{ACCOUNT}"
-        _make_container(address, container)
-        yield address
+    certificate, key = _make_certificate(folder)
+    options = ("--silent", "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck", "--oauth", "basic")
+    command = [PROGRAM, "--blobPort", "0", *options, "--cert", str(certificate), "--key", str(key)]
+    with run_emulator(command, r"listens on (https://[\w.:]+)") as url:
+        server = Azurite(f"{url}/{ACCOUNT}", certificate)
+        _make_container(server, container)
+        yield server
 
 
-def _make_container(address: str, name: str) -> None:
+def _make_certificate(folder: Path) -> tuple[Path, Path]:
+    """The files of a certificate of this machine, which signs itself, and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Azurite")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "azurite.pem", folder / "azurite.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths
+
+
+def _make_container(server: Azurite, name: str) -> None:
     moment = formatdate(usegmt=True)
     text = (
         f"PUT{chr(10) * 12}x-ms-date:{moment}\nx-ms-version:{VERSION}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
@@ -45,6 +96,7 @@ def _make_container(address: str, name: str) -> None:
         "Authorization": f"SharedKey {ACCOUNT}:{signature}",
         "Content-Length": "0",
     }
-    request = urllib.request.Request(f"{address}/{name}?restype=container", method="PUT", headers=headers)
-    with urllib.request.urlopen(request, timeout=60):
+    request = urllib.request.Request(f"{server.address}/{name}?restype=container", method="PUT", headers=headers)
+    trusted = ssl.create_default_context(cafile=server.certificate)
+    with urllib.request.urlopen(request, timeout=60, context=trusted):
         pass

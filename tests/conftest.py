@@ -70,14 +70,18 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def registered(request: pytest.FixtureRequest) -> Iterator[None]:
     """Hide handlers of other test modules that want processes: each worker would start one for them, to no end."""
     own = {request.module.__name__, *filter(None, map(_module_of, vars(request.module).values()))}
-    hidden = [one for one in registry if one.isolation == "process" and own.isdisjoint(_places(one.function))]
-    for one in hidden:
+    hidden = [
+        handler_definition
+        for handler_definition in registry
+        if handler_definition.isolation == "process" and own.isdisjoint(_places(handler_definition.function))
+    ]
+    for handler_definition in hidden:
         for names in (registry._handlers, registry._dotted):
-            for name in [name for name, handler in names.items() if handler is one]:
+            for name in [name for name, handler in names.items() if handler is handler_definition]:
                 del names[name]
     yield
-    for one in hidden:
-        registry.register(one)
+    for handler_definition in hidden:
+        registry.register(handler_definition)
 
 
 def _places(function: Callable[..., Any]) -> set[str]:
@@ -99,8 +103,8 @@ def pg_server() -> Iterator[EmbeddedServer]:
     shutil.rmtree(folder)
 
 
-# Tests crash the server, never the machine.
-CARELESS = {"fsync": "off", "full_page_writes": "off", "jit": "off"}
+# Tests crash the server, never the machine. Databases live too briefly to be worth a visit of autovacuum.
+CARELESS = {"fsync": "off", "full_page_writes": "off", "jit": "off", "autovacuum_naptime": "'1h'"}
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ STOP_SECONDS = 10.0
 LOADED = ("client", "python", "web", "handlers", "worker", "store", "authoring")
 # What workers load only if they are told to, and what loads ClickHouse.
 NOT_LOADED = {
+    "dagmaster.handlers.layer_tables",
     "dagmaster.python.data_context",
     "dagmaster.python.table_operators",
     *(module for module, _ in OPTIONAL_HANDLERS.values()),
@@ -103,10 +104,10 @@ class Forked:
     def __init__(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], stdout: io.IOBase, stderr: io.IOBase
     ) -> None:
-        given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         with Path(os.devnull).open("rb") as stdin:
             files = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-            self._connection = Connection(fork_server().address, list(command), str(folder), given, files)
+            self._connection = Connection(fork_server().address, list(command), str(folder), variables, files)
         self.args, self.pid = command, self._connection.pid
         self.returncode: int | None = None
 
@@ -248,9 +249,9 @@ def _send(connection: socket.socket, number: int) -> None:
 def load() -> None:
     for package in LOADED:
         module = importlib.import_module(f"dagmaster.{package}")
-        for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"dagmaster.{package}."):
-            if found.name not in NOT_LOADED:
-                importlib.import_module(found.name)
+        for submodule in pkgutil.iter_modules(getattr(module, "__path__", ()), f"dagmaster.{package}."):
+            if submodule.name not in NOT_LOADED:
+                importlib.import_module(submodule.name)
     for outline in importlib.import_module("dagmaster.cli.app").COMMANDS.values():
         importlib.import_module(f"dagmaster.cli.{outline.module}")
     for library in LIBRARIES:

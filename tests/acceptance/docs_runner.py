@@ -40,12 +40,12 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import psycopg
+from docs_pages import ESCAPES, ROOT, Block, Page, find_missing
 from fork_server import IS_REAL, PROGRAMS, fork_server
 from type_checker import CONFIGURATION
 
@@ -54,7 +54,6 @@ from dagmaster.model.expressions import compile_template
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
-ROOT = Path(__file__).parents[2]
 COMMAND_SECONDS = 120
 STOP_SECONDS = 20
 FIRST_WORDS_SECONDS = 10
@@ -67,106 +66,6 @@ FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WO
 
 class DocumentationWrong(AssertionError):
     """What a page says does not work."""
-
-
-# Reading pages
-
-
-@dataclass(frozen=True)
-class Block:
-    place: str
-    language: str
-    text: str
-    marks: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_workflow(self) -> bool:
-        return self.language == "yaml" and ("nodes" in self.marks or bool(re.search(r"^nodes:", self.text, re.M)))
-
-
-@dataclass(frozen=True)
-class Page:
-    path: Path
-    text: str
-    kind: str
-    blocks: list[Block]
-
-    @property
-    def name(self) -> str:
-        return str(self.path.relative_to(ROOT))
-
-
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_COMMENT = re.compile(r"<!-- ([\w ]+?)(?:: (.*?))? -->")
-_FENCE = re.compile(r"```(\w*)")
-
-
-def find_pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def read_page(path: Path) -> Page:
-    text = path.read_text(encoding="utf-8")
-    kind = next((value for name, value in _COMMENT.findall(text) if name == "page"), "")
-    return Page(path, text, kind, list(_blocks(text.splitlines(), str(path.relative_to(ROOT)))))
-
-
-def _blocks(lines: Sequence[str], name: str) -> Iterator[Block]:
-    marks: dict[str, str] = {}
-    start: int | None = None
-    language = ""
-    for number, line in enumerate(lines, 1):
-        fence = _FENCE.match(line.strip())
-        if start is not None and fence:
-            indent = len(lines[start - 1]) - len(lines[start - 1].lstrip())
-            text = "".join(f"{inner[indent:]}\n" for inner in lines[start : number - 1])
-            yield Block(f"{name}:{start}", language, text, marks)
-            start, marks = None, {}
-        elif start is None and fence:
-            start, language = number, fence[1]
-        elif start is None and line.strip():
-            comment_marks = dict(_COMMENT.findall(line)) if _COMMENT.fullmatch(line.strip()) else None
-            marks = {**marks, **comment_marks} if comment_marks is not None else {}
-
-
-# Comparing output
-
-_MASKS = [
-    (re.compile(pattern), mask)
-    for pattern, mask in (
-        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "TIME"),
-        (r"\b\d\d:\d\d:\d\d(\.\d+)?\b", "TIME"),
-        (r"\b\d{4}-\d\d-\d\d\b", "DATE"),
-        (r"\b\d{15,20}", "ID"),
-        (r"\b[0-9a-f]{40,64}\b", "HASH"),
-        (r"[+]?\b\d+(\.\d+)? (ms|s|min)\b", "DURATION"),
-        (r"(\w*duration\w*\"?[:=] ?)[\d.]+", r"\1DURATION"),
-        (r"[○◌●✓✗–↻] (?=\w)", ""),  # shown to people; a pipe gets plain words
-        (r"\s+", " "),
-    )
-]
-
-
-def mask(line: str) -> str:
-    for pattern, replacement in _MASKS:
-        line = pattern.sub(replacement, line)
-    return line.strip()
-
-
-def find_missing(expected: str, actual: str) -> str | None:
-    """The first line of what is expected that does not come, in order."""
-    lines = iter([mask(line) for line in actual.splitlines()])
-    for line in expected.splitlines():
-        expected_line = mask(line)
-        if not expected_line or expected_line == "...":
-            continue
-        pattern = re.compile(re.escape(expected_line).replace(r"\.\.\.", ".*"))
-        if not any(pattern.fullmatch(line_of_output) for line_of_output in lines):
-            return line
-    return None
-
-
-# Running pages
 
 
 class Ended(NamedTuple):
@@ -186,6 +85,7 @@ class Reader:
         self._held: dict[Path, EmbeddedServer] = {}
         self._stack = ExitStack()
         self._output = ""
+        self.outputs: dict[str, str] = {}
         self._scope: dict[str, Any] = {}
         self._valid: list[Path] = []
         self._workflows = 0
@@ -371,6 +271,7 @@ class Reader:
 
     def _compare_with_last(self, block: Block) -> None:
         self._compare(block, self._output)
+        self.outputs[block.place] = self._output
 
     def _compare(self, block: Block, output: str) -> None:
         missing = find_missing(block.text, output)
@@ -486,12 +387,12 @@ def prepared(page: Page, template: Path) -> Iterator[Reader]:
 
 
 def _clean_env(home: Path, *, is_real: bool) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+    inherited = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
     programs = PROGRAMS if is_real else fork_server().programs
-    path = os.pathsep.join([str(programs), str(PROGRAMS), kept["PATH"]])
+    path = os.pathsep.join([str(programs), str(PROGRAMS), inherited["PATH"]])
     plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
     # A plugin of this project's own tests, which takes seconds to load.
-    return kept | plain | {"PATH": path, "HOME": str(home), "PYTEST_ADDOPTS": "-p no:schemathesis"}
+    return inherited | plain | {"PATH": path, "HOME": str(home), "PYTEST_ADDOPTS": "-p no:schemathesis"}
 
 
 def make_template(folder: Path) -> Path:

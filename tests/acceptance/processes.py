@@ -228,12 +228,12 @@ class Stage:
 
         async def run() -> list[int]:
             async with opened(self.dsn, application="acceptance") as conn:
-                made = [
+                submitted_jobs = [
                     await submission.submit(conn, new_job(*arguments), threshold_seconds=60)
                     for arguments in submissions
                 ]
                 await conn.execute(f"NOTIFY {MAIL}")
-            return [submitted.job_id for submitted in made]
+            return [submitted.job_id for submitted in submitted_jobs]
 
         return asyncio.run(run())
 

@@ -30,7 +30,7 @@ def workflows(tmp_path: Path) -> Path:
     return folder
 
 
-def said(process: Process, word: str) -> str:
+def first_line(process: Process, word: str) -> str:
     """Its first line with this word."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -44,7 +44,7 @@ def said(process: Process, word: str) -> str:
 
 def serve(stage: Stage, workflows: Path, *options: str) -> tuple[Process, str]:
     process = stage.start("api", "--port", "0", *options, workflows_dir=workflows)
-    return process, said(process, "serving").split()[-1]
+    return process, first_line(process, "serving").split()[-1]
 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(stage: Stage, workflows: Path) -> None:
@@ -80,7 +80,7 @@ def test_it_stops_at_once_although_somebody_watches(stage: Stage, workflows: Pat
     stage.is_real = True
     process, url = serve(stage, workflows)
     job = httpx.post(f"{url}/api/v1/jobs", json={"workflow_id": "slow"}).json()
-    with httpx.stream("GET", f"{url}/api/v1/jobs/{job['job_id']}/stream", timeout=30) as stream:
+    with httpx.stream("GET", f"{url}/api/v1/jobs/{job['job_id']}/stream", timeout=90) as stream:
         lines = stream.iter_lines()
         while not next(lines).startswith("data:"):
             pass

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_runner import ROOT, find_pages, make_template, prepared, read_page
+from docs_pages import ROOT, Block, Page, find_missing, find_pages, read_page
+from docs_runner import make_template, prepared
+from docs_samples import record, with_samples
 from pydantic_core import PydanticUndefined
 
 import dagmaster
@@ -25,7 +28,8 @@ from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JOB_MOVES, NODE_MOVES
 from dagmaster.model.workflow import Aggregation, InputSpec, InputType, Workflow
 from dagmaster.settings import ALIASES, PREFIX, Settings
-from dagmaster.store.tables import EVENT_TYPES, Base
+from dagmaster.store.job_tables import EVENT_TYPES
+from dagmaster.store.tables import Base
 from dagmaster.web.checks import CHECKS
 from dagmaster.web.commands import COMMANDS
 from dagmaster.web.errors import CODES, STATUS, code_of
@@ -35,6 +39,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 PAGES = find_pages()
 MAX_NOT_RUN = 16
+RECORDS = bool(os.environ.get("DAGMASTER_RECORD_SAMPLES"))
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +54,34 @@ def test_what_the_page_says_works(path: Path, template: Path) -> None:
     page = read_page(path)
     with prepared(page, template) as reader:
         reader.read(page)
+    if RECORDS:
+        path.write_text(with_samples(page, reader.outputs), encoding="utf-8")
+
+
+def test_sample_output_takes_the_times_of_a_run() -> None:
+    written = (
+        "JOB                 STATUS       TIME   ERROR\n"
+        "247846017759457860  ✗ failed     46 ms  node a failed: ...\n"
+        "...\n"
+        " ✓ nap   completed       504 ms\n"
+        "03:00:00.100  a failed\n"
+    )
+    actual = (
+        "JOB                 STATUS  TIME     ERROR\n247900000000000001  failed  1.2 min  node a failed: disk full\n"
+        "nap   completed      9 ms\n18:05:09.007  b failed\n18:05:10.008  a failed\n"
+    )
+    recorded = (
+        "JOB                 STATUS       TIME   ERROR\n"
+        "247846017759457860  ✗ failed     1.2 min  node a failed: ...\n"
+        "...\n"
+        " ✓ nap   completed         9 ms\n"
+        "18:05:10.008  a failed\n"
+    )
+    assert record(written, actual) == recorded
+    assert find_missing(recorded, actual) is None
+    text = f"# Page\n\n<!-- output -->\n```text\n{written}```\n"
+    page = Page(ROOT / "docs" / "index.md", text, "", [Block("docs/index.md:4", "text", written, {"output": ""})])
+    assert with_samples(page, {"docs/index.md:4": actual}) == text.replace(written, recorded)
 
 
 def test_hardly_anything_is_not_run() -> None:

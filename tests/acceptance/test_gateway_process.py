@@ -18,7 +18,7 @@ import pytest
 from docs_runner import free_ports
 from processes import ORCHESTRATOR, PATIENCE_SECONDS, POLL_SECONDS, WORKER, Process, Stage
 from reading import as_role, make_reader
-from test_api_process import said
+from test_api_process import first_line
 
 from dagmaster.model.access import Role
 from dagmaster.store.connect import opened
@@ -69,7 +69,7 @@ def stage(server: EmbeddedServer, tmp_path: Path) -> Iterator[Stage]:
 class Gateway:
     def __init__(self, process: Process, key: str) -> None:
         self.process = process
-        self._url = said(process, "serving").split()[-1]
+        self._url = first_line(process, "serving").split()[-1]
         self._options: dict[str, Any] = {"headers": {"Authorization": f"Bearer {key}"}, "timeout": 30}
 
     def get(self, path: str) -> httpx.Response:
@@ -113,7 +113,7 @@ def test_it_waits_for_an_orchestrator_that_is_away(stage: Stage, keys: dict[str,
     assert (refused.status_code, refused.json()["error"]["code"]) == (502, "bad_gateway")
     assert it.get("/api/assets").status_code == 200
     stage.launch(ORCHESTRATOR, WORKER)
-    said(stage.start("api", "--port", port, workflows_dir=tmp_path), "serving")
+    first_line(stage.start("api", "--port", port, workflows_dir=tmp_path), "serving")
     accepted = it.submit()
     assert accepted.status_code == 202, accepted.text
     path = f"/api/platform/status/{accepted.json()['request_id']}"

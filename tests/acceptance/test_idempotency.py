@@ -22,28 +22,29 @@ def test_twenty_concurrent_submissions_with_one_key_make_one_job(stage: Stage) -
     async def submit_together() -> list[submission.Submitted]:
         connections = [await connect(stage.dsn, application="acceptance") for _ in range(20)]
         job = new_job(CHAIN, {"n": 1}, idempotency_key=KEY)
-        made = await asyncio.gather(*(submission.submit(conn, job, threshold_seconds=60) for conn in connections))
+        submissions = await asyncio.gather(
+            *(submission.submit(conn, job, threshold_seconds=60) for conn in connections)
+        )
         for conn in connections:
             await conn.close()
-        return made
+        return submissions
 
-    made = asyncio.run(submit_together())
-    assert len({submitted.job_id for submitted in made}) == 1
-    assert sum(submitted.is_new for submitted in made) == 1
+    submissions = asyncio.run(submit_together())
+    assert len({submitted.job_id for submitted in submissions}) == 1
+    assert sum(submitted.is_new for submitted in submissions) == 1
     stage.until_ended()
     assert stage.database.value("SELECT count(*) FROM dagapp.dag_jobs") == 1
     assert_promise_kept(stage.dsn)
 
 
 def test_three_processes_that_submit_one_key_make_one_job(stage: Stage) -> None:
-    stage.is_real = True
     file = stage.write_file(CHAIN)
     arguments = ["submit", file, "--idempotency-key", KEY, "--json", "-i"]
     processes = [stage.start(*arguments, "n=1") for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
-    made = [json.loads(process.out.read_text()) for process in processes]
-    assert len({submitted["job_id"] for submitted in made}) == 1
-    assert sorted(submitted["is_new"] for submitted in made) == [False, False, True]
+    submissions = [json.loads(process.out.read_text()) for process in processes]
+    assert len({submitted["job_id"] for submitted in submissions}) == 1
+    assert sorted(submitted["is_new"] for submitted in submissions) == [False, False, True]
     other = stage.start(*arguments, "n=2")
     assert other.wait() == 2
     assert "use a new key" in other.log.read_text()

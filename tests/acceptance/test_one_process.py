@@ -31,11 +31,14 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def stage(data_dir: Path, tmp_path: Path) -> Iterator[Stage]:
-    """The ledger is made; then nobody holds the server, so that it is the killed process that leaves it behind."""
+def stage(data_dir: Path, tmp_path: Path, *, with_server: bool) -> Iterator[Stage]:
+    """The ledger is made; then nobody holds the server, so that it is the killed process that leaves it behind.
+
+    Of both cases one has processes that load everything themselves.
+    """
     with EmbeddedServer.start(data_dir) as server:
         upgrade(server.dsn)
-        stage = Stage(server.dsn, tmp_path, in_folder=data_dir, forgetful=False, is_real=True)
+        stage = Stage(server.dsn, tmp_path, in_folder=data_dir, forgetful=False, is_real=with_server)
         stage.database.close()
     yield stage
     sys.stderr.write(stage.close())

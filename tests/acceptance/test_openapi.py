@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
-REQUESTS = 12
+REQUESTS = 8
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Server:
 def server(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Everything in one process, with a job that completed, one that failed, and an admin's key."""
     stage = Stage(shared_dsn, tmp_path_factory.mktemp("openapi"))
-    made = subprocess.run(
+    created = subprocess.run(
         [sys.executable, "-m", "dagmaster", "keys", "create", "--name", "tester", "--role", "admin"],
         env=stage.environment,
         capture_output=True,
@@ -49,7 +49,7 @@ def server(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         assert not process.has_ended() and time.monotonic() < deadline, process.last_words()
         time.sleep(POLL_SECONDS)
     [url] = [line.split()[1] for line in process.out.read_text().splitlines() if line.startswith("api ")]
-    server = Server(url, made.stdout.strip())
+    server = Server(url, created.stdout.strip())
     with httpx.Client(base_url=url, headers=authorized(server)) as http:
         for workflow_id in ("hello_world", "fan_out_fan_in"):
             http.post("/api/v1/jobs", json={"workflow_id": workflow_id}).raise_for_status()
@@ -67,7 +67,7 @@ def operations(document: Any) -> list[schemathesis.APIOperation[Any, Any, Any, A
 
 @pytest.mark.timeout(400)
 def test_no_request_breaks_the_server_or_its_promise(server: Server) -> None:
-    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json", timeout=90)
     with requests.Session() as session:  # One connection for all requests.
         session.trust_env = False  # No look for a proxy before each of them.
         broken = [problem for operation in operations(document) if (problem := examine(operation, server, session))]
@@ -83,7 +83,7 @@ def examine(
     @given(case=operation.as_strategy())
     def request(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(
-            base_url=server.url, headers=authorized(server), checks=CHECKS, timeout=30, session=session
+            base_url=server.url, headers=authorized(server), checks=CHECKS, timeout=90, session=session
         )
 
     try:

@@ -87,11 +87,11 @@ def test_a_worker_is_killed_in_the_middle_of_60_tiles(stage: Stage, tmp_path: Pa
 
     written = Counter((tmp_path / "written.txt").read_text().split())
     assert written == Counter(list(undisturbed))
-    made = {path.name: path.read_bytes() for path in (tmp_path / "storage" / "silver" / "tiles").iterdir()}
-    assert made == undisturbed
+    tiles = {path.name: path.read_bytes() for path in (tmp_path / "storage" / "silver" / "tiles").iterdir()}
+    assert tiles == undisturbed
     attempts = stage.database.rows("SELECT retry_count FROM dagapp.dag_node_states WHERE node_id LIKE 'tiles\\_\\_%%'")
     assert sorted(row["retry_count"] for row in attempts) == [0, 0, 1]
-    paths = [tmp_path / "storage" / "silver" / "tiles" / name for name in made]
+    paths = [tmp_path / "storage" / "silver" / "tiles" / name for name in tiles]
     with open_mosaic(arrange(paths)) as joined, rasterio.open(path) as original:
         np.testing.assert_array_equal(joined.read(), original.read())
         assert joined.transform.almost_equals(original.transform)

@@ -9,7 +9,7 @@ import ledger
 import pytest
 from processes import ORCHESTRATOR, PATIENCE_SECONDS, POLL_SECONDS, Process, Stage
 from shapes import CHAIN
-from test_api_process import said
+from test_api_process import first_line
 
 from dagmaster.model.access import Role
 from dagmaster.store.connect import opened
@@ -24,7 +24,7 @@ ENDED = "SELECT count(*) = %s FROM acceptance_ledger WHERE node_id = %s AND even
 
 def serve(stage: Stage, port: str = "0") -> tuple[Process, str]:
     process = stage.start("api", "--port", port)
-    return process, said(process, "serving").split()[-1]
+    return process, first_line(process, "serving").split()[-1]
 
 
 def far_worker(stage: Stage, url: str, number: int = 1, **settings: Any) -> Process:
@@ -33,13 +33,13 @@ def far_worker(stage: Stage, url: str, number: int = 1, **settings: Any) -> Proc
     return process
 
 
-def kept(folder: Path) -> int:
+def spooled(folder: Path) -> int:
     return len(list(folder.glob("data/spool/*/*/*.json")))
 
 
-def until_kept(stage: Stage, folder: Path, number: int) -> None:
+def until_spooled(stage: Stage, folder: Path, number: int) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while kept(folder) < number:
+    while spooled(folder) < number:
         stage._assert_alive()
         assert time.monotonic() < deadline
         time.sleep(POLL_SECONDS)
@@ -68,7 +68,7 @@ def test_results_wait_on_disk_while_the_server_is_away(stage: Stage, tmp_path: P
     stage.until("SELECT count(*) = 1 FROM acceptance_ledger WHERE node_id = 'a'")
     stage.kill(server)
     stage.until(ENDED, 1, "a")
-    until_kept(stage, tmp_path, 1)
+    until_spooled(stage, tmp_path, 1)
     assert stage.database.value("SELECT status FROM dagapp.dag_jobs WHERE job_id = %s", job_id) == "running"
     serve(stage, url.rpartition(":")[2])
     stage.until_ended(job_id)
@@ -77,7 +77,7 @@ def test_results_wait_on_disk_while_the_server_is_away(stage: Stage, tmp_path: P
     assert executions(stage) == {"a": 1, "b": 1, "c": 1}
     worker.terminate()
     assert worker.wait() == 0
-    assert kept(tmp_path) == 0
+    assert spooled(tmp_path) == 0
     stage.until(AT_WORK, 0)
 
 
@@ -88,7 +88,7 @@ def test_a_result_outlives_the_worker_that_could_not_report_it(stage: Stage, tmp
     job_id = stage.submit(CHAIN, n=1, seconds=1)
     stage.until("SELECT count(*) = 1 FROM acceptance_ledger WHERE node_id = 'a'")
     stage.kill(server)
-    until_kept(stage, tmp_path, 1)
+    until_spooled(stage, tmp_path, 1)
     stage.kill(worker)
     serve(stage, url.rpartition(":")[2])
     far_worker(stage, url, 2, data_dir=tmp_path / "data")

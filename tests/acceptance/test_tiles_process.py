@@ -8,7 +8,7 @@ import pytest
 from asset_rows import add_asset
 from processes import Stage
 from rasters import DEM
-from test_api_process import said
+from test_api_process import first_line
 
 from dagmaster.model.access import Role
 from dagmaster.store.connect import opened
@@ -31,7 +31,7 @@ def test_tiles_are_served_by_a_process_that_serves_nothing_else(stage: Stage, tm
     (silver / DEM.name).write_bytes(DEM.read_bytes())
     key = asyncio.run(prepare(stage.dsn))
     process = stage.start("tiles", "--port", "0", storage_silver=silver)
-    url = said(process, "serving").split()[-1]
+    url = first_line(process, "serving").split()[-1]
     with httpx.Client(base_url=url, timeout=60) as client:
         tile = "/tiles/dem/tiles/WebMercatorQuad/9/105/193.png"
         assert client.get(tile).status_code == 404

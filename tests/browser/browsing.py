@@ -1,19 +1,26 @@
 """What tests of the pages work with: the server, a person's browser, and what axe-core finds."""
 
+import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
 import psycopg
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize, sync_playwright
 from serving import Server
 
 FOLDER = Path(__file__).parent
 WORKFLOWS = FOLDER / "workflows"
 AXE = (FOLDER / "vendor" / "axe.min.js").read_text()
 THEMES: Final = ("light", "dark")
+# The second theme has other colours and the same elements.
+RULES: Final = {
+    "light": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "dark": ["color-contrast", "link-in-text-block"],
+}
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
 EMPTY_PAGE = "/ui/static/theme.js"  # Of the same server, so that the browser keeps its process.
 SOON = 60.0
@@ -24,7 +31,7 @@ class Site:
 
     def __init__(self, running: Server, dsn: str) -> None:
         self.server, self.dsn, self.url = running, dsn, running.url
-        self.client = httpx.Client(base_url=running.url, timeout=10)
+        self.client = httpx.Client(base_url=running.url, timeout=60)
 
     def submit(self, workflow_id: str, **inputs: Any) -> str:
         answer = self.client.post("/api/v1/jobs", json={"workflow_id": workflow_id, "input_params": inputs})
@@ -57,6 +64,29 @@ class Site:
             conn.execute(statement, values)
 
 
+class Chromium:
+    """Started once for modules that follow each other: that takes as long as several tests."""
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+        self._browser: Browser | None = None
+
+    def opened(self) -> Browser:
+        if self._browser is None or not self._browser.is_connected():
+            self.close()
+            path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+            assert path, "the pages are tested in Chromium, and there is none; on Debian: apt-get install chromium"
+            playwright = self._running.enter_context(sync_playwright())
+            arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+            self._browser = playwright.chromium.launch(executable_path=path, args=arguments)
+            self._running.callback(self._browser.close)
+        return self._browser
+
+    def close(self) -> None:
+        self._browser = None
+        self._running.close()
+
+
 class Visit:
     """One person's page, and what it complained of."""
 
@@ -70,10 +100,10 @@ class Visit:
         self.page.on("pageerror", lambda error: self._note(f"script: {error}"))
         self.page.on("request", self._check_host)
 
-    def _hear(self, said: ConsoleMessage) -> None:
+    def _hear(self, message: ConsoleMessage) -> None:
         # Browsers ask for this icon where a page names none, as the empty one; that no other does is seen by `visit`.
-        if said.type == "error" and not (self.is_shared and said.location["url"].endswith("/favicon.ico")):
-            self._note(f"console: {said.text} ({said.location['url']})")
+        if message.type == "error" and not (self.is_shared and message.location["url"].endswith("/favicon.ico")):
+            self._note(f"console: {message.text} ({message.location['url']})")
 
     def _note(self, text: str) -> None:
         self.complaints.append(text)
@@ -124,6 +154,10 @@ class Tab:
         complaints, visit.complaints = visit.complaints, []
         assert not complaints, "\n".join(complaints)
 
+    def close(self) -> None:
+        if self._visit is not None:
+            self._visit.context.close()
+
 
 def new_context(browser: Browser, site: Site, **options: Any) -> BrowserContext:
     """With options of Playwright, such as a viewport."""
@@ -140,14 +174,13 @@ def accessibility_findings(page: Page) -> list[str]:
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-        findings += [f"{theme}: {finding}" for finding in _examine(page)]
+        findings += [f"{theme}: {finding}" for finding in _examine(page, RULES[theme])]
     return findings
 
 
-def _examine(page: Page) -> list[str]:
+def _examine(page: Page, rules: list[str]) -> list[str]:
     violations = page.evaluate(
-        "async () => (await axe.run(document, {resultTypes: ['violations'],"
-        " runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})).violations"
+        "async (runOnly) => (await axe.run(document, {resultTypes: ['violations'], runOnly})).violations", rules
     )
     return [
         f"{violation['id']} ({violation['impact']}): {node['target']} {node['failureSummary']}"

@@ -1,15 +1,15 @@
 """A whole installation and a real Chromium before it. No page may say an error or ask another host for anything."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from browsing import WORKFLOWS, Site, Tab, Visit, new_context
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from browsing import WORKFLOWS, Chromium, Site, Tab, Visit, new_context
+from playwright.sync_api import Browser, Page, expect
 from serving import server
 
+chromium = Chromium()
 expect.set_options(timeout=45_000)  # How long a busy machine may take; what is there ends the wait at once.
 
 
@@ -21,25 +21,25 @@ def site(shared_dsn: str) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def playwright() -> Iterator[Playwright]:
-    """For a module, not for longer: its loop would be in the way of tests that run one."""
-    with sync_playwright() as playing:
-        yield playing
+def browser() -> Browser:
+    return chromium.opened()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Chromium ends with the last of these tests in a row: Playwright's loop is in the way of tests that run one."""
+    try:
+        yield
+    finally:
+        if nextitem is None or nextitem.path.parent != item.path.parent:
+            chromium.close()
 
 
 @pytest.fixture(scope="module")
-def browser(playwright: Playwright) -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path, "the pages are tested in Chromium, and there is none; on Debian: apt-get install chromium"
-    opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def tab(browser: Browser, site: Site) -> Tab:
+def tab(browser: Browser, site: Site) -> Iterator[Tab]:
     """Loads scripts and styles once for all the pages of a module, in one process."""
-    return Tab(browser, site)
+    with closing(Tab(browser, site)) as tab:
+        yield tab
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def visit(browser: Browser, site: Site, tab: Tab, leave: Callable[[Visit], None]
         return opened[-1]
 
     yield open_one
-    for one in opened:
-        if one.is_shared:
-            leave(one)
+    for opened_visit in opened:
+        if opened_visit.is_shared:
+            leave(opened_visit)
         else:
-            one.close()
-            one.context.close()
+            opened_visit.close()
+            opened_visit.context.close()
 
 
 @pytest.fixture
 def page(tab: Tab, leave: Callable[[Visit], None]) -> Iterator[Page]:
     """A page of a desktop browser that remembers nothing. At the end nothing may have been complained of."""
-    one = tab.take()
-    yield one.page
-    leave(one)
+    taken = tab.take()
+    yield taken.page
+    leave(taken)

@@ -10,7 +10,7 @@ from typing import Any
 from browsing import FOLDER, Site
 from serving import server
 
-from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.contract import HandlerContext, Permanent
 
 WORKFLOWS = FOLDER / "job_workflows"
 POLL_SECONDS = 0.02
@@ -53,10 +53,18 @@ async def chatter(ctx: HandlerContext) -> dict[str, Any]:
     return {}
 
 
+async def tile(ctx: HandlerContext) -> dict[str, Any]:
+    """One that fails waits for the test, the first time."""
+    if ctx.params["fails"] and ctx.retry_count == 0:
+        await HOLD.wait()
+        raise Permanent("no image")
+    return {}
+
+
 @contextmanager
 def job_site(dsn: str) -> Iterator[Site]:
     with (
-        server(dsn, WORKFLOWS, until_told=until_told, chatter=chatter) as running,
+        server(dsn, WORKFLOWS, until_told=until_told, chatter=chatter, tile=tile) as running,
         closing(Site(running, dsn)) as site,
     ):
         yield site

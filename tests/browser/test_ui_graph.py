@@ -370,8 +370,8 @@ def test_names_of_branches_are_not_covered(page: Page, asking: str) -> None:
     assert not [pair for pair in combinations(boxes, 2) if meet(*pair)]
 
 
-def box_of(shown: Locator) -> FloatRect:
-    box = shown.bounding_box()
+def box_of(element: Locator) -> FloatRect:
+    box = element.bounding_box()
     assert box is not None
     return box
 

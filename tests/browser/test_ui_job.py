@@ -216,6 +216,30 @@ def test_inputs_and_result_are_copied_as_json(site: Site, page: Page) -> None:
     expect(page.locator("#result")).to_contain_text("step")
 
 
+def test_a_fan_out_over_tiles_is_watched_on_the_map(site: Site, visit: Callable[..., Visit]) -> None:
+    job_id = site.submit("tiles")
+    page = visit(viewport={"width": 390, "height": 844}, reduced_motion="reduce").page
+    page.goto(f"/ui/jobs/{job_id}?tab=data")
+    legend = page.get_by_role("list", name="Tiles by state")
+    expect(legend.locator("li")).to_have_text(["1 completed", "1 running", "2 ready"])
+    expect(page.locator(".map-tile")).to_have_count(4)
+    expect(page.locator(".map-tile.is-ready")).to_have_count(2)
+    box = page.locator(".map-tile.is-running").bounding_box()
+    assert box and box["x"] + box["width"] <= 390 and page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="Zoom in").click()
+    moved = page.locator(".map-canvas svg > g").first
+    looked_at = moved.get_attribute("transform") or ""
+    HOLD.let_go()
+    expect(legend.locator("li")).to_have_text(["1 completed", "1 failed", "2 skipped", "tiles__1"])
+    expect(page.locator(".map-tile.is-failed")).to_have_count(1)
+    expect(moved).to_have_attribute("transform", looked_at)
+    assert accessibility_findings(page) == []
+    site.client.post(f"/api/v1/jobs/{job_id}/retry", json={"bbox": [9, 51, 10, 51.5]}).raise_for_status()
+    expect(legend.locator("li")).to_have_text(["2 completed", "2 skipped"])
+    page.locator(".map-tile.is-skipped").first.click()
+    expect(page).to_have_url(f"{site.url}/ui/jobs/{job_id}/nodes/tiles__2")
+
+
 def test_related_runs_lead_to_each_other(site: Site, page: Page) -> None:
     first, second = site.run("stumble", failures=0), site.run("stumble", failures=0)
     page.goto(f"/ui/jobs/{first}?tab=related")

@@ -12,12 +12,12 @@ from dagmaster.model.access import Role
 @pytest.fixture(scope="module")
 def keys(site: Site) -> dict[Role, str]:
     """One of each role. The first is made as long as nobody needs one."""
-    made: dict[Role, str] = {}
+    key_of: dict[Role, str] = {}
     for role in (Role.ADMIN, *(role for role in Role if role is not Role.ADMIN)):
-        headers = {"Authorization": f"Bearer {made[Role.ADMIN]}"} if made else {}
+        headers = {"Authorization": f"Bearer {key_of[Role.ADMIN]}"} if key_of else {}
         answer = site.client.post("/api/v1/keys", json={"name": f"the {role}", "role": role}, headers=headers)
-        made[role] = answer.raise_for_status().json()["key"]
-    return made
+        key_of[role] = answer.raise_for_status().json()["key"]
+    return key_of
 
 
 @pytest.fixture

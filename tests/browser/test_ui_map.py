@@ -7,8 +7,8 @@ from typing import Any
 from browsing import Visit, accessibility_findings
 from playwright.sync_api import Page, expect
 
+from dagmaster.model.shapes import shapes_of
 from dagmaster.web.ui.headers import POLICY
-from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import TEMPLATES
 
 PAGE = TEMPLATES.from_string(

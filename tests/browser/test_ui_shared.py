@@ -156,8 +156,8 @@ def test_times_stay_true_and_tell_the_exact_one(site: Site, page: Page) -> None:
     go(page)
     time = page.locator(f"#job-{job_id} time").first
     expect(time).to_have_attribute("title", re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
-    said = time.inner_text()
-    expect(time).not_to_have_text(said)
+    wording = time.inner_text()
+    expect(time).not_to_have_text(wording)
     expect(time).to_have_text(re.compile(r"^\d+ s ago$"))
 
 
@@ -232,11 +232,11 @@ def test_a_page_is_asked_for_once_when_it_is_opened(site: Site, page: Page, path
     page.on("request", lambda request: urls.append(urlsplit(request.url).path))
     with page.expect_websocket() as opened:
         page.goto(path.format(job=job_id))
-    said: list[str] = []
+    frames: list[str] = []
 
     def is_second(frame: object) -> bool:
-        said.append(str(frame))
-        return len(said) == 2
+        frames.append(str(frame))
+        return len(frames) == 2
 
     with opened.value.expect_event("framereceived", is_second):
         pass  # That nothing has happened, and that all is quiet.

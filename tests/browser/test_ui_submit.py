@@ -171,7 +171,7 @@ def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
     page.get_by_role("tab", name="JSON").click()
     editor = page.get_by_label("All inputs as a JSON object")
     problem = page.locator("#json-problem")
-    for typed, said in {
+    for typed, complaint in {
         '{\n  "name" "Ada"\n}': "Expected a colon at line 2, column 10",
         '{"name": "Ada",\n}': "Expected a name in double quotes at line 2, column 1",
         '{"name": Ada}': "Expected a value at line 1, column 10",
@@ -181,7 +181,7 @@ def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
         '{"name": "Ada", "nam": 1}': "nam: unknown input",
     }.items():
         editor.fill(typed)
-        expect(problem).to_contain_text(said)
+        expect(problem).to_contain_text(complaint)
     editor.fill("{")
     page.get_by_role("tab", name="Form").click()
     expect(editor).to_be_focused()

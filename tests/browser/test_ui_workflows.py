@@ -49,10 +49,10 @@ nodes:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("workflows")
+    path = tmp_path_factory.mktemp("workflows")
     for name, text in {"routes": ROUTES, "plain": PLAIN, "broken": BROKEN}.items():
-        (made / f"{name}.yaml").write_text(text)
-    return made
+        (path / f"{name}.yaml").write_text(text)
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,8 @@ def assert_all_slots_are_free(stage: Stage, slots: int, *, seconds: float) -> No
 def assert_doctor_finds_nothing(stage: Stage) -> None:
     doctor = stage.start("doctor", "--json")
     code = doctor.wait()
-    said = doctor.out.read_text()
-    assert code == 0 and json.loads(said)["findings"] == [], f"the doctor found: {said}{doctor.last_words()}"
+    findings = doctor.out.read_text()
+    assert code == 0 and json.loads(findings)["findings"] == [], f"the doctor found: {findings}{doctor.last_words()}"
 
 
 def assert_nobody_crashed(processes: Iterable[Process]) -> None:
@@ -47,9 +47,9 @@ def assert_nobody_crashed(processes: Iterable[Process]) -> None:
     for process in processes:
         code = process.popen.poll()
         assert code is None or code >= 0 or code == -signal.SIGKILL, f"it died by itself:\n{process.last_words()}"
-        said = process.log.read_text(errors="replace")
+        log = process.log.read_text(errors="replace")
         for sign in SIGNS_OF_A_CRASH:
-            assert sign not in said, f"{sign!r} was said:\n{said[max(0, said.index(sign) - 500) :][:4000]}"
+            assert sign not in log, f"{sign!r} was said:\n{log[max(0, log.index(sign) - 500) :][:4000]}"
 
 
 def assert_nobody_is_left_behind(dsn: str) -> None:

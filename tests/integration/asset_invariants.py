@@ -31,7 +31,7 @@ class Attempt:
 class Seen:
     """The world as it is in the database, with the rows; `told` are the jobs that were asked to stop.
 
-    `published` are the assets whose layer is published, `shown` the versions that the catalogue shows.
+    `published` are the assets whose layer is published, `catalog` the versions that the catalogue shows.
     """
 
     world: World
@@ -39,7 +39,7 @@ class Seen:
     versions: Sequence[Any]
     told: frozenset[int]
     published: frozenset[str]
-    shown: Mapping[str, int]
+    catalog: Mapping[str, int]
 
 
 @dataclass
@@ -76,7 +76,9 @@ class Checks:
             expect(not is_published or not asset.is_deleted, "a layer outlives its asset", (name, asset))
             expected = asset.latest if is_published else None
             expect(
-                seen.shown.get(name) == expected, "the catalogue does not show the latest", (name, seen.shown, asset)
+                seen.catalog.get(name) == expected,
+                "the catalogue does not show the latest",
+                (name, seen.catalog, asset),
             )
         expect(all(status for status in after.requests.values()), "a request without outcome", after.requests)
         for job_id, status in after.requests.items():
@@ -154,14 +156,14 @@ def explain(before: World, attempts: Sequence[Attempt], after: World) -> None:
     raise Violation(f"no order explains\n{told}\ndifferences: {ends[:2]}")
 
 
-def expect(holds: bool, what: str, shown: object) -> None:
+def expect(holds: bool, claim: str, evidence: object) -> None:
     if not holds:
-        raise Violation(f"{what}: {shown}")
+        raise Violation(f"{claim}: {evidence}")
 
 
-def differences(expected: World, found: World) -> Iterator[str]:
+def differences(expected: World, actual: World) -> Iterator[str]:
     for name in ("assets", "jobs", "requests", "events"):
-        left, right = getattr(expected, name), getattr(found, name)
+        left, right = getattr(expected, name), getattr(actual, name)
         for key in {*left, *right}:
             if left.get(key) != right.get(key):
                 yield f"{name} {key}: expected {left.get(key)}, found {right.get(key)}"

@@ -1,5 +1,6 @@
 """Assets as rows, for tests that are not about how they come to be."""
 
+import json
 from typing import Any
 
 from fleet import rows
@@ -37,3 +38,21 @@ async def add_version(dsn: str, asset_id: str, ordinal: int, *, is_approved: boo
         *(asset_id, ordinal, "approved" if is_approved else "pending_review", *columns.values()),
     )
     await rows(dsn, "UPDATE dagapp.geospatial_assets SET next_ordinal = %s WHERE asset_id = %s", ordinal + 1, asset_id)
+
+
+async def add_item(dsn: str, asset_id: str, clearance: str, collection_id: str = "c") -> None:
+    """The entry of an approved version."""
+    await add_asset(dsn, asset_id, clearance=clearance)
+    item = {
+        "type": "Feature",
+        "stac_version": "1.1.0",
+        "geometry": {"type": "Point", "coordinates": [8.5, 47.4]},
+        "bbox": [8.5, 47.4, 8.5, 47.4],
+        "properties": {"datetime": "2026-05-01T00:00:00Z", "platform:dataset_id": asset_id},
+        "assets": {"data": {"href": "silver/secret-place.tif"}},
+    }
+    documents = {
+        "stac_collection": {"type": "Collection", "id": collection_id, "description": "d", "license": "other"},
+        "stac_item": {**item, "id": f"{asset_id}-0", "collection": collection_id},
+    }
+    await rows(dsn, "SELECT dagapp.store_stac_documents(%s::jsonb, %s, 0)", json.dumps(documents), asset_id)

@@ -191,9 +191,9 @@ class Site:
             requests={row["job_id"]: row["status"] for row in seen["requests"]},
             events=Counter(_event(row, self.names[row["asset_id"]]) for row in seen["events"]),
         )
-        shown = {self.names[asset_id]: ordinal for asset_id, ordinal in seen["catalog"].items()}
+        catalog = {self.names[asset_id]: ordinal for asset_id, ordinal in seen["catalog"].items()}
         published = frozenset(self.names[asset_id] for asset_id in seen["published"])
-        return Seen(world, seen["assets"], seen["versions"], frozenset(seen["told"]), published, shown)
+        return Seen(world, seen["assets"], seen["versions"], frozenset(seen["told"]), published, catalog)
 
 
 def _event(row: dict[str, Any], name: str) -> Event:

@@ -27,13 +27,13 @@ TABLES = (
 
 
 async def ended(
-    dsn: str, what: Graph | None = None, *, days_ago: float = 40.0, times: int = 1, **inputs: Any
+    dsn: str, definition: Graph | None = None, *, days_ago: float = 40.0, times: int = 1, **inputs: Any
 ) -> list[JobId]:
     """Jobs that ran and ended some days ago."""
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
-        new = [submission.NewJob(what or single(), inputs) for _ in range(times)]
+        new = [submission.NewJob(definition or single(), inputs) for _ in range(times)]
         job_ids = await running.submit_all(new)
         await running.ended(*job_ids)
         await running.is_clean()
@@ -78,6 +78,11 @@ async def make_day(dsn: str, days_ago: int) -> str:
             FOR VALUES FROM ('{low} 00:00+00') TO ('{low + timedelta(days=1)} 00:00+00')""",
     )
     return f"{low:%Y%m%d}"
+
+
+async def remove_alone(conn: Connection) -> None:
+    """Let nobody else remove old jobs while this connection lives: a running orchestrator does so now and then."""
+    await conn.execute("SELECT pg_advisory_lock(7233, 1)")
 
 
 async def remove(conn: Connection, days: float | None = 30.0, **options: Any) -> Removed:

@@ -40,7 +40,7 @@ from dagmaster.store import submission
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.notifications import MAIL, TASKS, Notifier
+from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.worker import Worker
@@ -187,8 +187,8 @@ class OrchestratorRole(Role):
     async def start(self, *, listens: bool = True) -> None:
         ready = asyncio.Event()
         running = process.run_orchestrator(self.dsn, self.it, self.intervals, self.notifier, self._stop, ready=ready)
-        if listens:
-            self.notifier.on(MAIL, self.it.look)
+        if not listens:
+            setattr(self.it, "hear", _hear_nothing)  # noqa: B010 - mypy lets nobody assign a method
         self._begin(running, self.notifier.run())
         waiter = asyncio.ensure_future(ready.wait())
         await asyncio.wait([waiter, self._main], return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +220,6 @@ class WorkerRole(Role):
         return self.it.worker_id
 
     def start(self) -> None:
-        self.notifier.on(TASKS, self.it.look)
         self._begin(self.it.run(self._stop), *([] if self._is_local else [self.notifier.run()]))
 
     async def kill(self) -> None:
@@ -233,6 +232,10 @@ class WorkerRole(Role):
 
 
 async def _nothing(*_: Any) -> None:
+    pass
+
+
+def _hear_nothing(*_: Any) -> None:
     pass
 
 
@@ -292,10 +295,10 @@ class Fleet:
         )
         return role
 
-    async def submit(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> JobId:
+    async def submit(self, definition: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> JobId:
         async with self.connected() as conn:
             submitted = await submission.submit(
-                conn, submission.NewJob(what, inputs or {}, **options), threshold_seconds=30
+                conn, submission.NewJob(definition, inputs or {}, **options), threshold_seconds=30
             )
             await conn.execute(f"NOTIFY {MAIL}")
         return submitted.job_id
@@ -355,9 +358,9 @@ class Fleet:
         assert {(row["status"], row["error_message"]) for row in jobs} == {("completed", None)}
         return jobs
 
-    async def run(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    async def run(self, definition: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         """Submit it and wait for its end."""
-        [row] = await self.ended(await self.submit(what, inputs, **options))
+        [row] = await self.ended(await self.submit(definition, inputs, **options))
         return row
 
     async def nodes(self, job_id: int) -> dict[str, dict[str, Any]]:

@@ -82,9 +82,9 @@ class Site:
 
     async def key(self, name: str, role: Role, platform_id: str | None = None) -> str:
         async with opened(self.owner_dsn, application="test") as conn:
-            made = await new_key(conn, name=name, role=role, created_by="test", platform_id=platform_id)
-        self.keys[name] = made.text
-        return made.text
+            new = await new_key(conn, name=name, role=role, created_by="test", platform_id=platform_id)
+        self.keys[name] = new.text
+        return new.text
 
 
 @dataclass
@@ -118,9 +118,9 @@ class Gateway:
     async def until(self, request_id: str, *statuses: str, key: str = "partner") -> Any:
         async with asyncio.timeout(SECONDS):
             while True:
-                found = await self.get(f"/api/platform/status/{request_id}", key=key)
-                if found["status"] in statuses:
-                    return found
+                request_status = await self.get(f"/api/platform/status/{request_id}", key=key)
+                if request_status["status"] in statuses:
+                    return request_status
                 await asyncio.sleep(0.02)
 
     def job_of(self, request_id: str) -> int:

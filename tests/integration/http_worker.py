@@ -18,8 +18,8 @@ class HttpWorker:
         return await self.it.post(f"{WORKERS}/{self.id}/{verb}", body, status, headers=self.headers)
 
     async def claim(self, limit: int = 4, wait_seconds: float = 10, **body: Any) -> list[dict[str, Any]]:
-        said = await self.post("claim", {"limit": limit, "wait_seconds": wait_seconds, **body})
-        return list(said["tasks"])
+        reply = await self.post("claim", {"limit": limit, "wait_seconds": wait_seconds, **body})
+        return list(reply["tasks"])
 
     async def report(self, *reports: dict[str, Any]) -> list[str]:
         return [outcome["outcome"] for outcome in (await self.post("results", list(reports)))["outcomes"]]
@@ -28,16 +28,16 @@ class HttpWorker:
         return await self.post("heartbeat", {"running": list(running), **counts}, status)
 
     async def claimed(self) -> list[str]:
-        said = await self.it.get(f"{WORKERS}/{self.id}/tasks", headers=self.headers)
-        return [task["task_id"] for task in said["tasks"]]
+        reply = await self.it.get(f"{WORKERS}/{self.id}/tasks", headers=self.headers)
+        return [task["task_id"] for task in reply["tasks"]]
 
     async def leave(self) -> None:
         await self.it.ask("DELETE", f"{WORKERS}/{self.id}", 204, headers=self.headers)
 
 
 async def registered_worker(it: Web, headers: dict[str, str] | None = None, **offer: Any) -> HttpWorker:
-    said = await it.post(WORKERS, {**OFFER, **offer}, 201, headers=headers)
-    return HttpWorker(it, said["worker_id"], headers or {})
+    reply = await it.post(WORKERS, {**OFFER, **offer}, 201, headers=headers)
+    return HttpWorker(it, reply["worker_id"], headers or {})
 
 
 async def submitted(it: Web, workflow_id: str = "single", **body: Any) -> int:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from dagmaster import Context, HandlerResult, Permanent, Retry, handler
 from dagmaster.errors import TaskOver
-from dagmaster.model.added import AddedNode
+from dagmaster.model.added_nodes import AddedNode
 from dagmaster.model.dynamic_nodes import encode_slices
 
 

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from dagmaster.store.connect import opened
-from dagmaster.store.reader import create_reader
+from dagmaster.store.gateway_role import create_reader
 
 PASSWORD = "correct horse battery staple"
 numbers = itertools.count(1)

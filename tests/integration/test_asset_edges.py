@@ -8,7 +8,7 @@ import orjson
 import psycopg
 import pytest
 from asset_worlds import move_job
-from expired_jobs import age, exported, remove
+from expired_jobs import age, exported, remove, remove_alone
 from fleet import graph, rows, single, task
 from psycopg.types.json import Jsonb
 from test_assets import ASSET_ID, BODY, REFS, decide, events, export, ingest, site, submit, submit_and_process
@@ -192,6 +192,7 @@ async def test_requests_about_assets_outlive_their_jobs_and_others_do_not(
         job_ids = [int(version["job_id"]), int(plain["job_id"])]
         jobs = await it.fleet.ended(*job_ids)
         await age(dsn, [job["job_id"] for job in jobs], 40)
+        await remove_alone(conn)
         assert (await remove(conn, export=Archive(tmp_path).export)).jobs == 2
         archived = {row["job_id"]: (row["asset_id"], row["version_ordinal"]) for row in exported(tmp_path, "jobs")}
         assert archived == {job_ids[0]: (ASSET_ID, 0), job_ids[1]: (None, None)}
@@ -298,8 +299,11 @@ async def test_what_the_public_must_not_see_looks_like_what_does_not_exist(dsn: 
         await it.key("me")
 
         async def answer(asset_id: str, query: str = "") -> tuple[int, Any]:
-            said = await it.client.get(f"/assets/{asset_id}/service{query}")
-            return said.status_code, {**said.json(), "detail": said.json()["detail"].replace(asset_id, "ID")}["detail"]
+            response = await it.client.get(f"/assets/{asset_id}/service{query}")
+            return response.status_code, {
+                **response.json(),
+                "detail": response.json()["detail"].replace(asset_id, "ID"),
+            }["detail"]
 
         for query in ("", "?version=0", "?preview=true", "?preview=true&version=0"):
             assert await answer(ASSET_ID, query) == await answer("f" * 32, query)

@@ -72,10 +72,10 @@ async def test_two_owners_that_move_two_versions_crosswise_do_not_deadlock(
     for asset_id in ("a", "b"):
         await add_asset(dsn, asset_id, latest=None)
     async with fleet(dsn) as running, opened(dsn, application="observer") as observer:
-        one, two = await running.orchestrator(), await running.orchestrator()
+        first, two = await running.orchestrator(), await running.orchestrator()
         for _ in range(ROUNDS):
             jobs = [
-                *await process_and_export(running, one, "a", "b"),
+                *await process_and_export(running, first, "a", "b"),
                 *await process_and_export(running, two, "b", "a"),
             ]
             await running.until("SELECT bool_and(status <> 'pending') AS ok FROM dagapp.dag_jobs")
@@ -180,11 +180,11 @@ async def test_a_job_with_many_nodes_moves_its_version(dsn: str, conn: Connectio
         "gather": FanInNode(aggregation="collect", next=("work",)),
         "work": task("finish", "END"),
     }
-    what = graph(nodes, "fan", start="spread", inputs={"items": "array"})
+    definition = graph(nodes, "fan", start="spread", inputs={"items": "array"})
     await add_asset(dsn, "a", latest=None)
     async with fleet(dsn, finish=finish) as running:
         await running.worker(owner=await running.orchestrator())
-        new = NewJob(what, {"items": list(range(CHILDREN))}, asset_id="a", version_ordinal=0)
+        new = NewJob(definition, {"items": list(range(CHILDREN))}, asset_id="a", version_ordinal=0)
         async with running.connected() as own, own.transaction():
             job_id = (await submission.submit(own, new, threshold_seconds=30)).job_id
             await own.execute(

@@ -297,8 +297,8 @@ def the_public_sees_what_is_not_cleared(patch: pytest.MonkeyPatch, dsn: str) -> 
 def clearance_is_not_recorded(patch: pytest.MonkeyPatch, dsn: str) -> None:
     cleared = review.clear
 
-    def clear(*given: Any) -> AssetChange:
-        return replace(cleared(*given), events=())
+    def clear(*args: Any) -> AssetChange:
+        return replace(cleared(*args), events=())
 
     patch.setattr(review, "clear", clear)
 
@@ -311,7 +311,7 @@ def a_revision_is_not_counted(patch: pytest.MonkeyPatch, dsn: str) -> None:
 
 @bug(approve_the_next_version_of_a_published_layer)
 def a_published_layer_stays_as_it_was(patch: pytest.MonkeyPatch, dsn: str) -> None:
-    async def refresh(*given: Any, **options: Any) -> None:
+    async def refresh(*args: Any, **options: Any) -> None:
         """Nothing."""
 
     patch.setattr(layers, "refresh", refresh)
@@ -321,8 +321,8 @@ def a_published_layer_stays_as_it_was(patch: pytest.MonkeyPatch, dsn: str) -> No
 def the_jobs_of_a_deleted_version_go_on(patch: pytest.MonkeyPatch, dsn: str) -> None:
     deleted = review.delete_version
 
-    def delete_version(*given: Any) -> AssetChange:
-        return replace(deleted(*given), cancelled_job_ids=())
+    def delete_version(*args: Any) -> AssetChange:
+        return replace(deleted(*args), cancelled_job_ids=())
 
     patch.setattr(review, "delete_version", delete_version)
 

@@ -210,9 +210,9 @@ async def test_references_identify_an_asset_by_what_its_platform_requires(dsn: s
         assert "is a vector dataset" in refused["detail"]
         with psycopg.connect(dsn) as conn, pytest.raises(psycopg.Error, match="cannot change"):
             conn.execute("UPDATE dagapp.geospatial_assets SET platform_refs = '{}'")
-        found = await it.get("/api/v1/assets", params={"refs": '{"dataset_id": "0038272"}'})
-        assert [asset["asset_id"] for asset in found["items"]] == [ASSET_ID]
-        assert (await it.get("/api/v1/assets", params={"refs": '{"note": "x"}'}))["items"] == found["items"]
+        matches = await it.get("/api/v1/assets", params={"refs": '{"dataset_id": "0038272"}'})
+        assert [asset["asset_id"] for asset in matches["items"]] == [ASSET_ID]
+        assert (await it.get("/api/v1/assets", params={"refs": '{"note": "x"}'}))["items"] == matches["items"]
         assert (await it.get("/api/v1/assets", params={"platform_id": "arcgis"}))["items"] == []
 
 
@@ -287,8 +287,8 @@ async def test_a_deleted_asset_is_gone_for_everybody_but_its_history(dsn: str) -
         assert (await it.get("/api/v1/assets"))["items"] == []
         assert "is deleted" in (await submit(it, 409))["detail"]
         await decide(it, "/approve", {"clearance_level": "ouo"}, 404)
-        kept = await it.get("/api/v1/assets?include_deleted=true")
-        assert kept["items"][0]["deleted_at"] is not None
+        everything = await it.get("/api/v1/assets?include_deleted=true")
+        assert everything["items"][0]["deleted_at"] is not None
         history = await it.get(f"/api/v1/assets/{ASSET_ID}/history?include_deleted=true")
         assert history["items"][-1]["reason"] == "duplicate"
 

@@ -127,8 +127,8 @@ async def test_every_end_is_told_and_signed(dsn: str, status: str) -> None:
         "result_url": f"https://dag.example/api/v1/jobs/{2**62}",
     }
     assert call.headers["host"] == f"127.0.0.1:{receiver.port}"
-    said = [call.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
-    assert said[2] == sign(derive(SECRET, "callback_signing"), said[0], int(said[1]), call.body)
+    signed = [call.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
+    assert signed[2] == sign(derive(SECRET, "callback_signing"), signed[0], int(signed[1]), call.body)
     row = await callback(dsn)
     assert (row["status"], row["attempts"], row["response_status"]) == ("delivered", 1, 204)
     assert row["delivered_at"] is not None
@@ -143,8 +143,8 @@ async def test_without_a_chosen_secret_the_fleets_own_signs(dsn: str) -> None:
         await make_calls(dsn, options(secret=None))
         secret = await get_secret(conn, "callback_signing")
     [call] = receiver.calls
-    said = [call.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
-    assert said[2] == sign(secret, said[0], int(said[1]), call.body)
+    signed = [call.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
+    assert signed[2] == sign(secret, signed[0], int(signed[1]), call.body)
     assert orjson.loads(call.body)["result_url"] is None
 
 

@@ -22,10 +22,10 @@ def serving(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("project") / "workflows"
     folder.mkdir()
     write_workflow(folder, IMPORT, "import.yaml")
-    with server(shared_dsn, folder, works=False) as one, pytest.MonkeyPatch.context() as patch:
+    with server(shared_dsn, folder, works=False) as running, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder.parent)
         patch.setenv("DAGMASTER_WORKER_QUEUE", "q")
-        yield one
+        yield running
 
 
 @pytest.fixture(params=["database", "http"])
@@ -96,8 +96,8 @@ def test_a_version_is_approved_and_the_asset_cleared_and_deleted(where: str, roa
     refused = call("assets", "approve", roads)
     assert (refused.code, "clearance_level" in refused.err) == (2, True)
     assert call("assets", "approve", roads, "--clearance", "ouo").out == f"Approved version 0 of asset {roads}\n"
-    shown = call("assets", "show", roads, "--json").json
-    assert (shown["clearance_state"], shown["versions"][0]["approval_state"]) == ("ouo", "approved")
+    asset = call("assets", "show", roads, "--json").json
+    assert (asset["clearance_state"], asset["versions"][0]["approval_state"]) == ("ouo", "approved")
     made_public = call("assets", "clear", roads, "public", "--reason", "released")
     assert made_public.out == f"Cleared asset {roads}: public\n"
     assert "warning: the version was not exported: no workflow is named" in made_public.err
@@ -116,8 +116,8 @@ def test_a_version_is_rejected_and_resubmitted(where: str, roads: str) -> None:
     assert (rejected["asset_id"], rejected["ordinal"]) == (roads, 0)
     resubmitted = call("assets", "reprocess", roads, 0, "--workflow", "import", "--inputs", "{}", "--resubmit")
     assert (resubmitted.code, resubmitted.out.strip().isdecimal()) == (0, True), resubmitted.err
-    shown = call("assets", "show", roads, "--json").json["versions"][0]
-    assert (shown["revision"], shown["current_job_id"]) == (2, resubmitted.out.strip())
+    version = call("assets", "show", roads, "--json").json["versions"][0]
+    assert (version["revision"], version["current_job_id"]) == (2, resubmitted.out.strip())
     events = [event["event_type"] for event in call("assets", "history", roads, "--json").json]
     assert events == ["version_rejected", "version_resubmitted"]
     assert "wrong projection" in call("assets", "history", roads).out

@@ -54,8 +54,8 @@ def test_submit_prints_the_jobs_id_and_warns_that_nobody_runs_it(working: Path) 
     assert done.code == 0
     assert done.out.strip().isdecimal()
     assert done.err.startswith("warning: no orchestrator is running")
-    shown = call("show", done.out.strip(), "--json").json
-    assert (shown["status"], shown["job_id"]) == ("pending", done.out.strip())
+    job = call("show", done.out.strip(), "--json").json
+    assert (job["status"], job["job_id"]) == ("pending", done.out.strip())
 
 
 def test_the_same_key_gives_the_first_job(working: Path) -> None:
@@ -76,8 +76,8 @@ def test_the_same_key_with_other_inputs_is_refused() -> None:
 
 
 def test_what_is_said_of_a_job_is_kept(working: Path) -> None:
-    said = ("--priority", 5, "--correlation-id", "c", "--submitted-by", "me")
-    job = call("show", call("submit", working, *said, "--json").json["job_id"], "--json").json
+    options = ("--priority", 5, "--correlation-id", "c", "--submitted-by", "me")
+    job = call("show", call("submit", working, *options, "--json").json["job_id"], "--json").json
     assert (job["priority"], job["correlation_id"], job["submitted_by"]) == (5, "c", "me")
 
 
@@ -158,13 +158,13 @@ def test_without_jobs_it_says_so() -> None:
 
 
 def test_a_job_is_shown_with_its_nodes_and_its_result(ended: str) -> None:
-    shown = call("show", ended)
-    assert shown.code == 0
-    lines = [line.split() for line in shown.out.splitlines()]
+    result = call("show", ended)
+    assert result.code == 0
+    lines = [line.split() for line in result.out.splitlines()]
     assert ["status", "✓", "completed"] in lines
     assert ["yes", "skipped"] in lines
     assert any(line[:2] == ["fork", "completed"] for line in lines)
-    assert '"fan_out_count": 2' in shown.out
+    assert '"fan_out_count": 2' in result.out
 
 
 def test_a_python_workflow_shows_what_it_returned(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_a_python_workflow_shows_what_it_returned(tmp_path: Path) -> None:
     )
     ran = call("run", "sums_up.py", "-i", "n=4", "--json").json
     assert ran["value"] == {"first": 5, "given": 4}
-    shown = call("show", ran["job_id"])
-    assert "returned\n{\n" in shown.out
-    assert '"first": 5' in shown.out
+    result = call("show", ran["job_id"])
+    assert "returned\n{\n" in result.out
+    assert '"first": 5' in result.out
     assert call("show", ran["job_id"], "--json").json["value"] == {"first": 5, "given": 4}
 
 
@@ -186,9 +186,9 @@ def test_nodes_and_results_are_in_the_order_of_the_graph(tmp_path: Path) -> None
     order = ["START", "zebra", "apple", "END"]
     assert [node["node_id"] for node in call("show", waiting, "--json").json["nodes"]] == order
     assert call("run", write_workflow(tmp_path, f"workflow_id: other\n{nodes}")).code == 0
-    shown = call("show", waiting, "-o", "json").json
-    assert [name for name in shown["result_data"] if name in order] == [
-        name for name in order if name in shown["result_data"]
+    job = call("show", waiting, "-o", "json").json
+    assert [name for name in job["result_data"] if name in order] == [
+        name for name in order if name in job["result_data"]
     ]
 
 
@@ -208,16 +208,16 @@ def test_of_a_job_that_runs_it_is_shown_how_far_it_is(working: Path, dsn: str) -
         conn.execute("UPDATE dagapp.dag_jobs SET status = 'running', started_at = now() WHERE job_id = %s", [job_id])
         query = "UPDATE dagapp.dag_node_states SET status = 'completed' WHERE job_id = %s AND node_id = 'a'"
         conn.execute(query, [job_id])
-    shown = call("show", job_id, "--json").json
-    assert (shown["estimate_basis"], shown["estimated_completion"] is None) == ("history", False)
-    assert f"progress    {shown['work_percent']} %, a few seconds left" in call("show", job_id).out.splitlines()
+    job = call("show", job_id, "--json").json
+    assert (job["estimate_basis"], job["estimated_completion"] is None) == ("history", False)
+    assert f"progress    {job['work_percent']} %, a few seconds left" in call("show", job_id).out.splitlines()
 
 
 def test_children_are_shown_when_asked_for(ended: str) -> None:
     nodes = {node["node_id"] for node in call("show", ended, "--json").json["nodes"]}
     assert nodes == {"START", "END", "fork", "yes", "no"}
-    shown = call("show", ended, "--children", "--json").json
-    children = {node["node_id"]: node["retry_count"] for node in shown["nodes"] if node["parent_node_id"] == "no"}
+    job = call("show", ended, "--children", "--json").json
+    children = {node["node_id"]: node["retry_count"] for node in job["nodes"] if node["parent_node_id"] == "no"}
     assert children == {"no__0": 1, "no__1": 1}  # Which of them is listed first is a matter of when they began.
 
 

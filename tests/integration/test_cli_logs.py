@@ -123,16 +123,16 @@ async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> N
 
 async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
     async with owner(dsn) as job_owner:
-        kept: list[str] = []
+        task_ids: list[str] = []
         for _ in range(2):
             await job_owner.submit(single())
             await job_owner.advance(Load())
             await run(job_owner, "work", logs, "something")
-            kept.append(f"{job_owner.job_id}_work_0")
+            task_ids.append(f"{job_owner.job_id}_work_0")
         await age(dsn, job_owner.job_id)
     done = await ask("--database-url", dsn, "prune", "--days", 7)
     assert done.out.startswith("removed 1 job,"), done.err
-    assert [await logs.size(task_id) for task_id in kept] == [9, None]
+    assert [await logs.size(task_id) for task_id in task_ids] == [9, None]
 
 
 async def test_jobs_are_removed_although_their_logs_are_out_of_reach(dsn: str, logs: TaskLogs) -> None:

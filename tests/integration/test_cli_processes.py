@@ -16,12 +16,23 @@ from typing import Any
 
 import pytest
 from command_line import WORKFLOWS, call, write_workflow
+from fork_server import IS_REAL, fork_server
 
 NAPS = """\
 workflow_id: naps
 nodes:
-  nap: {handler: sleep, params: {seconds: 1.5}, retry: {max_attempts: 3, initial_delay_seconds: 0}}
+  nap: {handler: cli.nap, retry: {max_attempts: 3, initial_delay_seconds: 0}}
   end_of_nap: {handler: echo, depends_on: [nap]}
+"""
+NAP = """\
+import asyncio
+from pathlib import Path
+from dagmaster import handler
+
+@handler("cli.nap")
+async def nap(ctx):
+    while not Path("alarm").exists():
+        await asyncio.sleep(0.05)
 """
 THREAD = """\
 import time
@@ -34,6 +45,11 @@ def stubborn(ctx):
 START_SECONDS = 60.0
 
 
+def program(*, is_real: bool) -> list[str]:
+    """A fork of a process that has loaded everything is the same program, and there at once."""
+    return [sys.executable, "-m", "dagmaster"] if is_real or IS_REAL else [str(fork_server().programs / "dagmaster")]
+
+
 class Folder:
     """A folder with an installation of its own."""
 
@@ -44,9 +60,9 @@ class Folder:
         self.env |= {"DAGMASTER_WORKFLOWS_DIR": str(WORKFLOWS)}
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, *args: object, **env: str) -> subprocess.Popen[str]:
+    def start(self, *args: object, is_real: bool = True, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dagmaster", *map(str, args)],
+            [*program(is_real=is_real), *map(str, args)],
             cwd=self.path,
             env=self.env | env,
             stdout=subprocess.PIPE,
@@ -65,13 +81,13 @@ class Folder:
 @pytest.fixture
 def folder() -> Iterator[Folder]:
     # Not below pytest's temporary folder, which other users may not pass: as root the server is one.
-    made = Folder(Path(tempfile.mkdtemp(prefix="dagmaster-cli-")))
-    yield made
-    for process in made.started:
+    new = Folder(Path(tempfile.mkdtemp(prefix="dagmaster-cli-")))
+    yield new
+    for process in new.started:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=START_SECONDS)
-    shutil.rmtree(made.path)
+    shutil.rmtree(new.path)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -97,7 +113,10 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, s
 
 
 def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
-    running = folder.start("run", write_workflow(folder.path, NAPS), DAGMASTER_SHUTDOWN_GRACE_SECONDS="0")
+    nap = folder.path / "cli_nap.py"
+    nap.write_text(NAP)
+    flow = write_workflow(folder.path, NAPS)
+    running = folder.start("run", flow, "--handlers", nap, DAGMASTER_SHUTDOWN_GRACE_SECONDS="0")
     read_until(running, "nap: running")
     code, err = stop(running, signal.SIGINT)
     assert code == 130
@@ -105,10 +124,11 @@ def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
     assert match
     job_id = match[1]
 
-    dev = folder.start("dev", "--port", "0")
+    (folder.path / "alarm").touch()
+    dev = folder.start("dev", "--port", "0", "--handlers", nap)
     read_until(dev, "ready; stop with Ctrl-C")
     until(lambda: bool(folder.ask("show", job_id)["status"] == "completed"))
-    submitted = folder.start("submit", "hello_world", "-i", "name=Ada", "--poll")
+    submitted = folder.start("submit", "hello_world", "-i", "name=Ada", "--poll", is_real=False)
     out, err = submitted.communicate(timeout=START_SECONDS)
     assert (submitted.returncode, err) == (0, "")
     assert re.match(r"\d+\n(greet: running\n)?greet: completed", out)
@@ -121,9 +141,9 @@ def test_roles_apart_share_the_folder_and_a_running_job_is_cancelled(folder: Fol
     stubborn = folder.path / "cli_stubborn.py"
     stubborn.write_text(THREAD)
     flow = write_workflow(folder.path, "workflow_id: w\nnodes:\n  a: {handler: cli.stubborn}\n")
-    orchestrator = folder.start(RUN_MODE="orchestrator")
+    orchestrator = folder.start(is_real=False, RUN_MODE="orchestrator")
     quick = {"DAGMASTER_SHUTDOWN_GRACE_SECONDS": "1"}
-    worker = folder.start("worker", "--queues", "default, other", "--handlers", stubborn, **quick)
+    worker = folder.start("worker", "--queues", "default, other", "--handlers", stubborn, is_real=False, **quick)
     until((folder.path / ".dagmaster" / "postgres" / "data").exists)
     until(lambda: len(folder.ask("workers")["workers"]) == 1)
     until(lambda: len(folder.ask("workers")["orchestrators"]) == 1)
@@ -146,16 +166,16 @@ def test_roles_apart_share_the_folder_and_a_running_job_is_cancelled(folder: Fol
 
 def test_on_a_terminal_a_job_is_shown_while_it_runs(folder: Folder, dsn: str) -> None:
     leader, follower = pty.openpty()
-    script = [sys.executable, "-m", "dagmaster", "run", "fan_out_fan_in", "--database-url", dsn]
+    script = [*program(is_real=False), "run", "fan_out_fan_in", "--database-url", dsn]
     env = folder.env | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     running = subprocess.Popen(script, cwd=folder.path, env=env, stdout=follower, stderr=follower)
     os.close(follower)
-    shown = b""
+    screen = b""
     with suppress(OSError):  # the other end was closed
         while part := os.read(leader, 65536):
-            shown += part
+            screen += part
     os.close(leader)
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.decode())
     assert running.wait(START_SECONDS) == 0
     assert re.search(r"✓ add_each completed +\d+(\.\d)? m?s ━+ 3/3", text)
     assert '"total": {"result": 136, "processed": 3}' in text

@@ -83,9 +83,9 @@ class Dev:
 
 @pytest.fixture
 def dev(project: Path) -> Iterator[Dev]:
-    made = Dev(project)
-    yield made
-    made.end()
+    dev_server = Dev(project)
+    yield dev_server
+    dev_server.end()
 
 
 def test_dev_takes_up_what_is_edited(project: Path, dev: Dev) -> None:

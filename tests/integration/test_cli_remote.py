@@ -6,6 +6,7 @@ import pytest
 from command_line import Called, call, write_workflow
 from serving import Server, server
 
+from dagmaster import Client
 from dagmaster.handlers import HandlerContext, Permanent
 
 GREETING = """\
@@ -20,6 +21,22 @@ workflow_id: broken
 nodes:
   work: {handler: broken, queue: q, retry: {max_attempts: 0}}
 """
+# The first tile is made, the second fails, and the third and the fourth never begin.
+TILES = """\
+workflow_id: tiles
+nodes:
+  tiles:
+    type: fan_out
+    source:
+      - {fails: false, bbox: [5, 50, 6, 51]}
+      - {fails: true, bbox: [6, 50, 7, 51]}
+      - {fails: false, bbox: [5, 49, 6, 50]}
+      - {fails: false, bbox: [179, 49, -179, 50]}
+    max_parallel: 1
+    task: {handler: tile, queue: q, params: {fails: "{{ item.fails }}"}, retry: {max_attempts: 0}}
+    next: merge
+  merge: {type: fan_in}
+"""
 WAITING = """\
 workflow_id: waiting
 nodes:
@@ -31,15 +48,20 @@ def broken(ctx: HandlerContext) -> None:
     raise Permanent("no luck")  # without a traceback in the log, which is that of the command too
 
 
+def tile(ctx: HandlerContext) -> None:
+    if ctx.params["fails"] and ctx.retry_count == 0:
+        raise Permanent("no image")
+
+
 @pytest.fixture
 def running(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     folder = tmp_path / "workflows"
     folder.mkdir()
-    for name, text in {"greeting": GREETING, "broken": BROKEN, "waiting": WAITING}.items():
+    for name, text in {"greeting": GREETING, "broken": BROKEN, "tiles": TILES, "waiting": WAITING}.items():
         write_workflow(folder, text, f"{name}.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
-    with server(dsn, folder, broken=broken) as host:
+    with server(dsn, folder, broken=broken, tile=tile) as host:
         yield host
 
 
@@ -121,6 +143,47 @@ def test_a_failed_job_is_tried_again(dsn: str, directly: bool) -> None:
 
 
 @pytest.mark.usefixtures("at_server")
+def test_only_the_tiles_that_touch_a_box_are_tried_again(dsn: str, running: Server) -> None:
+    job_id = submit("tiles", "--poll", "--json").json["job_id"]
+    far = call("retry", job_id, "--bbox", "100,0,101,1")
+    assert far.err == (
+        "error: none of the 3 unfinished nodes with a place touches the bbox; they lie within 5,49,181,51\n"
+    )
+    assert "is not west,south,east,north in degrees" in call("retry", job_id, "--bbox", "5,50").err
+    assert "a node or a bbox, not both" in call("retry", job_id, "tiles__1", "--bbox", "5,49,6,50").err
+    told = f"Retrying 1 of 3 unfinished nodes of job {job_id}\n"
+    assert call("retry", job_id, "--bbox=-180,49.5,-179.5,49.6").out == told
+    assert "node tiles__1 failed: no image" in call("timeline", job_id, "--follow").out.splitlines()[-1]
+    assert statuses(job_id) == {
+        "tiles__0": "completed",
+        "tiles__1": "failed",
+        "tiles__2": "skipped",
+        "tiles__3": "completed",
+    }
+    with Client(running.url) as client:
+        steered = client.retry(job_id, bbox=[6.5, 50.5, 6.6, 50.6])
+        assert (steered.selected_nodes, steered.unfinished_nodes) == (1, 2)
+    assert "node tiles__2 was not retried" in call("timeline", job_id, "--follow").out.splitlines()[-1]
+    direct = ["--database-url", dsn, "retry", job_id, "--json", "--bbox=0,0,5,49"]
+    assert call(*direct).json["selected_nodes"] == 1
+    assert "the job is completed" in call("timeline", job_id, "--follow").out.splitlines()[-1]
+    assert set(statuses(job_id).values()) == {"completed"}
+    assert "only a failed job can be tried again" in call("retry", job_id, "--bbox", "0,0,9,90").err
+
+
+def statuses(job_id: str) -> dict[str, str]:
+    nodes = call("show", job_id, "--children", "--json").json["nodes"]
+    return {node["node_id"]: node["status"] for node in nodes if node["node_id"].startswith("tiles__")}
+
+
+@pytest.mark.usefixtures("at_server")
+def test_a_job_without_places_is_not_tried_again_by_a_box() -> None:
+    job_id = submit("broken", "--poll", "--json").json["job_id"]
+    assert "none of the 1 unfinished nodes" in (refused := call("retry", job_id, "--bbox", "0,0,1,1").err)
+    assert "retry the job without a bbox" in refused
+
+
+@pytest.mark.usefixtures("at_server")
 def test_the_server_is_asked_who_is_there() -> None:
     header, orchestrator, worker = call("workers").out.splitlines()
     assert header.split()[:3] == ["ROLE", "ID", "STATUS"]
@@ -170,7 +233,7 @@ def test_what_needs_the_database_does_not_look_for_one_here(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = call("--url", "http://127.0.0.1:1", *command)
-    assert said.code == 2
-    assert "--database-url" in said.err
+    result = call("--url", "http://127.0.0.1:1", *command)
+    assert result.code == 2
+    assert "--database-url" in result.err
     assert list(tmp_path.iterdir()) == []

@@ -20,10 +20,10 @@ nodes:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    made = tmp_path / "workflows"
-    made.mkdir()
-    write(made, "nightly", '"0 6 * * *"')
-    return made
+    path = tmp_path / "workflows"
+    path.mkdir()
+    write(path, "nightly", '"0 6 * * *"')
+    return path
 
 
 def write(folder: Path, name: str, schedule: str) -> None:
@@ -49,9 +49,9 @@ def scheduled_jobs(dsn: str) -> list[str]:
 
 
 def test_schedules_are_listed(place: list[str]) -> None:
-    shown = call("schedules", *place)
-    assert (shown.code, shown.err) == (0, "")
-    assert shown.out.splitlines()[1].split()[:8] == ["nightly", "0", "6", "*", "*", "*", "UTC", "last"]
+    result = call("schedules", *place)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[1].split()[:8] == ["nightly", "0", "6", "*", "*", "*", "UTC", "last"]
     [record] = call("schedules", "list", "--json", *place).json
     assert (record["schedule_id"], record["rule"], len(record["next_times"])) == ("nightly", "0 6 * * *", 5)
 
@@ -78,16 +78,16 @@ def test_a_backfill_says_what_it_has_done(dsn: str, place: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("times", "reason"),
     [
         (["--from", "soon", "--to", "2026-01-01"], "--from must be a date or time such as 2026-01-31"),
-        (["--from", "2026-02-01", "--to", "2026-01-01"], "it must begin after 1970, and end behind its beginning"),
+        (["--from", "2026-02-01", "--to", "2026-01-01"], "it must begin after 1970, and end after its beginning"),
     ],
 )
-def test_a_range_that_is_none_is_refused(place: list[str], times: list[str], said: str) -> None:
+def test_a_range_that_is_none_is_refused(place: list[str], times: list[str], reason: str) -> None:
     refused = call("backfill", "nightly", *times, *place)
     assert refused.code == 2
-    assert said in refused.err
+    assert reason in refused.err
 
 
 def test_the_folder_says_what_the_schedules_are(folder: Path, place: list[str]) -> None:

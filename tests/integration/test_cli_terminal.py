@@ -73,15 +73,15 @@ def at_terminal(width: int, *args: str) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100])
 def test_lists_are_readable_at_a_narrow_terminal(failed: str, width: int) -> None:
     listed = at_terminal(width, "jobs")
-    shown = at_terminal(width, "show", "last")
+    lines = at_terminal(width, "show", "last")
     assert max(len(line) for line in listed) <= width
     [row] = [line for line in listed if line.startswith(failed)]
     assert "✗ failed" in row
-    [node] = [line for line in shown if line.startswith("check_the_customers_of_the_last_day ")]
+    [node] = [line for line in lines if line.startswith("check_the_customers_of_the_last_day ")]
     assert "✗ failed" in node
     [tolerating] = [line for line in listed if " tolerating " in line]
     assert "✓ completed ✗1 " in tolerating
-    assert "nothing that could be checked" in " ".join(line.strip() for line in shown if line.startswith("    "))
+    assert "nothing that could be checked" in " ".join(line.strip() for line in lines if line.startswith("    "))
 
 
 def test_sentences_break_between_words(failed: str) -> None:

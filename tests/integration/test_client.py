@@ -255,10 +255,10 @@ def scripted(*answers: Answer | int | dict[str, object]) -> tuple[Client, list[h
 
     def answer(request: httpx.Request) -> httpx.Response:
         requests.append(request)
-        said = waiting.pop(0)
-        if isinstance(said, int):
-            return httpx.Response(said, headers={"Retry-After": "0"})
-        return httpx.Response(200, json=said) if isinstance(said, dict) else said(request)
+        canned = waiting.pop(0)
+        if isinstance(canned, int):
+            return httpx.Response(canned, headers={"Retry-After": "0"})
+        return httpx.Response(200, json=canned) if isinstance(canned, dict) else canned(request)
 
     client = Client("http://server")
     client._transport.http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")

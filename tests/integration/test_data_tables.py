@@ -1,77 +1,17 @@
-"""Tables on every engine: what is stored, computed and kept is right, also where it is tempting to be wrong."""
+"""Values and operators on every engine: what is computed is right, also where it is tempting to be wrong."""
 
-import asyncio
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pytest
-from clickhouse_server import CLUSTER, Unavailable, run_servers
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from data_values import VALUES, table
 from pyarrow import csv, ipc, parquet
 
-from dagmaster.data import DataContext, Object, View, aggregates, call, col, get_data_context, lit
-from dagmaster.data.cluster_engine import ClusterEngine
-from dagmaster.data.engine import Limits, folder_of, folder_url
-from dagmaster.data.references import ViewRef
-from dagmaster.data.service import find_address
+from dagmaster.data import DataContext, aggregates, call, col, lit
 from dagmaster.data.sql import table_name
-from dagmaster.data.sql_query import NamedTable, reading, run_query
-from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
-    try:
-        with run_servers(tmp_path_factory.mktemp("clickhouse"), 2) as addresses:
-            yield addresses
-    except Unavailable as error:
-        pytest.skip(str(error))
-
-
-# Servers are downloaded, and runs on two shards have lost connections: `make test-clickhouse` asks for them.
-ENGINES = ["server", "shards"] if os.environ.get("DAGMASTER_TEST_CLICKHOUSE") else ["chdb", "service"]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    if request.param in ("chdb", "service"):
-        return folder_url(tmp_path_factory.mktemp("tables"), request.param)
-    servers = request.getfixturevalue("servers")
-    return f"http://{servers[0]}" if request.param == "server" else f"http://{','.join(servers)}?cluster={CLUSTER}"
-
-
-@pytest.fixture(scope="module")
-def context(url: str) -> Iterator[DataContext]:
-    opened = DataContext(url)
-    yield opened
-    asyncio.run(opened.close())
-
-
-async def table(context: DataContext, **columns: list[Any]) -> Object:
-    return await context.create_object_from_value(columns)
-
-
-VALUES = {
-    "bool": [True, False],
-    "int": [1, -(2**63)],
-    "large": pa.array([2**63, 1], pa.uint64()),
-    "small": pa.array([-128, 127], pa.int8()),
-    "float": [1.5, -0.25],
-    "text": ["", "ä\t'\\\n😀"],
-    "date": [date(1950, 1, 1), date(2026, 2, 3)],
-    "time": [datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), datetime(1999, 1, 1, tzinfo=UTC)],
-    "decimal": [Decimal("1.25"), Decimal("-99999.99")],
-}
+from dagmaster.errors import Invalid, QueryFailed, TooLarge
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -95,6 +35,18 @@ async def test_sums_of_small_integers_do_not_overflow(context: DataContext) -> N
     assert await numbers.limit(1).select(y=col("x") + col("x")).scalar() == 200
     with pytest.raises(QueryFailed):
         await numbers.select(y=(col("x") * 100).cast("Int8")).collect()
+
+
+async def test_remainders_are_those_of_python_for_every_type(context: DataContext) -> None:
+    columns = {
+        "a": pa.array([-128, -5, 127], pa.int8()),
+        "b": pa.array([-(2**63), 2**63 - 1, -7], pa.int64()),
+        "c": pa.array([2**64 - 1, 0, 255], pa.uint64()),
+    }
+    numbers = await context.create_object_from_value(columns)
+    for divisor in (3, 255, 256, 65_536, 2**32):
+        remainders = await numbers.select(**{name: col(name) % divisor for name in columns}).data()
+        assert remainders == {name: [x % divisor for x in values.to_pylist()] for name, values in columns.items()}
 
 
 async def test_empty_tables_have_columns_and_no_rows(context: DataContext) -> None:
@@ -166,6 +118,8 @@ async def test_one_column_takes_operators(context: DataContext) -> None:
     numbers = await context.create_object_from_value([1, 2, None])
     assert await (numbers + 1).data() == [2, 3, None]
     assert await (10 - numbers * 2).data() == [8, 6, None]
+    assert await (7 % numbers).data() == [0, 1, None]
+    assert await (2**numbers).data() == [2, 4, None]
     assert await numbers.limit(1).scalar() == 1
 
 
@@ -289,325 +243,3 @@ async def test_tables_are_exported(context: DataContext, tmp_path: Path) -> None
     with pytest.raises(Invalid, match="column 'v' holds lists"):
         await (await table(context, v=[[1]])).export(tmp_path / "v.csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.arrow", "t.csv", "t.parquet"]
-
-
-SLEEPER = "SELECT sum(sleepEachRow(0.1)) AS slept FROM numbers(3000) SETTINGS max_block_size = 10"
-SLEEPERS = "SELECT count() AS n FROM system.processes WHERE query LIKE '%AS slept%' AND query NOT LIKE '%processes%'"
-
-
-class Names:
-    """Tables by names, as a query sees them."""
-
-    def __init__(self, **tables: Object) -> None:
-        self._tables = {name.replace("__", "."): table for name, table in tables.items()}
-
-    async def find(self, names: Sequence[str]) -> dict[str, NamedTable]:
-        return {
-            name: NamedTable(table.table_id, list(table.schema()))
-            for name, table in self._tables.items()
-            if name in names
-        }
-
-    async def known(self) -> Sequence[str]:
-        return list(self._tables)
-
-
-@pytest.fixture
-async def reader(url: str) -> AsyncIterator[DataContext]:
-    opened = DataContext(url, limits=reading(Limits()))
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def names(context: DataContext) -> Names:
-    sales = await table(context, shop=["a", "b", "a"], units=[1, 2, 3])
-    return Names(sales=sales, **{"7__sales": sales})
-
-
-QUERIES = {
-    "SELECT shop, sum(units) AS n, sumIf(units, units > 1) AS m FROM sales GROUP BY shop ORDER BY n DESC -- all": [
-        {"shop": "a", "n": 4, "m": 3},
-        {"shop": "b", "n": 2, "m": 2},
-    ],
-    'WITH best AS (SELECT max(units) AS units FROM "7.sales") SELECT s.shop FROM sales s JOIN best USING units': [
-        {"shop": "a"}
-    ],
-    "SELECT units FROM sales WHERE shop IN (SELECT shop FROM sales WHERE units = 2) OR units IN (1) ORDER BY units": [
-        {"units": 1},
-        {"units": 2},
-    ],
-    "SELECT row_number() OVER (ORDER BY units DESC) AS r, upper(shop) || '`' AS s FROM sales ORDER BY r LIMIT 1": [
-        {"r": 1, "s": "A`"}
-    ],
-    "SELECT * FROM sales WHERE units > 5": [],
-}
-
-
-async def test_people_query_tables_by_their_names(reader: DataContext, names: Names) -> None:
-    for sql, rows in QUERIES.items():
-        assert (await run_query(reader, sql, names)).rows == rows, sql
-    assert (await run_query(reader, "SELECT * FROM sales WHERE units > 5", names)).columns == ["shop", "units"]
-
-
-OUTSIDE = [
-    "SELECT * FROM system.tables",
-    "SELECT * FROM outside",
-    "SELECT * FROM default.outside",
-    "WITH a AS (SELECT 1) SELECT * FROM system.tables",
-    "WITH a AS (SELECT 1) SELECT * FROM outside",
-    "SELECT * FROM outside, (WITH outside AS (SELECT 1 AS y) SELECT y FROM outside) AS inner",
-    "SELECT units IN system.one FROM sales",
-    "SELECT notIn(units, system.one) FROM sales",
-    "SELECT units IN (SELECT dummy FROM system.one) FROM sales",
-    "SELECT (SELECT count() FROM system.tables)",
-    "SELECT * FROM file('/etc/hostname', 'LineAsString')",
-    "SELECT * FROM url('http://127.0.0.1:1/', 'LineAsString')",
-    "SELECT * FROM remote('127.0.0.1:1', 'system', 'one')",
-    "SELECT * FROM merge('system', '.*')",
-    "SELECT * FROM numbers(3)",
-    "SELECT `file`('/etc/hostname')",
-    "SELECT dictGet('d', 'x', 1)",
-    "SELECT joinGet('default.outside', 'x', 1)",
-    "SELECT hostName()",
-    "SELECT sleep(3)",
-    "SELECT * APPLY(file) FROM sales",
-    "SELECT 1 SETTINGS readonly = 0",
-    "SELECT 1 INTO OUTFILE 'x'",
-    "SELECT 1) SETTINGS readonly = 0 --",
-    "SELECT 1; DROP TABLE default.outside",
-    "DROP TABLE default.outside",
-    "INSERT INTO default.outside SELECT 1",
-    "SHOW TABLES",
-    "SELECT * FROM (EXPLAIN SELECT 1)",
-    "SELECT `a\\n TableIdentifier sales` FROM system.tables",
-    "SELECT 1 AS `a (alias b)`",
-]
-
-
-async def test_a_query_reaches_nothing_but_named_tables(
-    context: DataContext, reader: DataContext, names: Names
-) -> None:
-    engine: Any = context.engine
-    host = engine._hosts[0] if isinstance(engine, ClusterEngine) else engine
-    host.create("default.outside", "`row_id` UInt64")
-    try:
-        for sql in OUTSIDE:
-            with pytest.raises((Invalid, QueryFailed, UnknownTable)):
-                pytest.fail(f"{sql} gave {await run_query(reader, sql, names)}")
-        assert host.query("SELECT count() AS n FROM default.outside", {})["n"].to_pylist() == [0]
-    finally:
-        host.drop("default.outside")
-    with pytest.raises(UnknownTable, match=r"no table is named 'shops'; known are sales, 7\.sales"):
-        await run_query(reader, "SELECT * FROM shops", names)
-
-
-async def test_what_checks_a_query_missed_the_engine_would_refuse(reader: DataContext, names: Names) -> None:
-    for sql in ("CREATE DATABASE more", "SELECT * FROM file('/etc/hostname', 'LineAsString')"):
-        with pytest.raises(QueryFailed, match=r"(?i)readonly|READONLY"):
-            reader.engine.query(sql, {})
-
-
-async def test_an_answer_that_is_cut_says_so(reader: DataContext, names: Names) -> None:
-    whole = await run_query(reader, "SELECT * FROM sales", names, max_rows=3)
-    assert (len(whole.rows), whole.truncated_by) == (3, None)
-    short = await run_query(reader, "SELECT * FROM sales", names, max_rows=2)
-    assert (len(short.rows), short.truncated_by) == (2, "rows")
-    narrow = await run_query(reader, "SELECT repeat('x', 500) AS t FROM sales", names, max_bytes=1100)
-    assert (len(narrow.rows), narrow.truncated_by) == (2, "bytes")
-
-
-async def test_a_cancelled_task_kills_its_query(context: DataContext) -> None:
-    def running() -> int:
-        count: int = context.engine.query(SLEEPERS, {})["n"][0].as_py()
-        return count
-
-    sleeping = asyncio.create_task(context.run(lambda: context.engine.query(SLEEPER, {})))
-    while not await context.run(running):
-        assert not sleeping.done()
-    sleeping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await sleeping
-    assert await context.run(running) == 0
-
-
-async def test_a_query_that_reads_too_much_fails_alone(url: str) -> None:
-    async with DataContext(url, limits=Limits(memory_bytes=1 << 30, seconds=600, rows_read=1000)) as context:
-        numbers = await context.create_object_from_value(pa.table({"x": pa.array(range(1001))}))
-        with pytest.raises(QueryFailed, match="TOO_MANY_ROWS"):
-            await numbers.agg(s=aggregates.sum("x")).scalar()
-        assert await (await table(context, x=[1, 2])).agg(s=aggregates.sum("x")).scalar() == 3
-
-
-async def test_rows_of_one_token_are_appended_once(context: DataContext) -> None:
-    log = await table(context, x=[1])
-    for _ in range(3):
-        await log.append({"x": [2, 3]}, token="task-1:step:0")
-    await log.append({"x": [2, 3]}, token="task-1:step:1")
-    await log.append((await table(context, x=[9])).where(col("x") > 1))
-    assert await log.data() == {"x": [1, 2, 3, 2, 3, 9]}
-    assert await log.limit(2, 4).data() == {"x": [3, 9]}
-    with pytest.raises(Invalid, match="need the columns x, not y"):
-        await log.append({"y": [1]})
-
-
-async def test_appends_at_the_same_time_leave_no_gap(context: DataContext) -> None:
-    log = await table(context, x=[-1])
-    await asyncio.gather(*(log.append({"x": [index]}) for index in range(8)))
-    ids = context.engine.query(f"SELECT row_id FROM {table_name(log.table_id)} ORDER BY row_id", {})
-    assert ids["row_id"].to_pylist() == list(range(9))
-
-
-async def test_chunks_cover_a_view_once_and_in_order(context: DataContext) -> None:
-    numbers = await table(context, x=list(range(25)))
-    chunks = await numbers.with_columns(y=col("x") * 2).chunks(10)
-    assert [(await chunk.data())["y"] for chunk in chunks] == [  # type: ignore[attr-defined]
-        list(range(0, 20, 2)),
-        list(range(20, 40, 2)),
-        list(range(40, 50, 2)),
-    ]
-    filtered = await numbers.where(col("x") > 19).chunks(3)
-    assert [(await chunk.data())["x"] for chunk in filtered] == [[20, 21, 22], [23, 24]]  # type: ignore[attr-defined]
-
-
-async def test_a_view_is_the_same_after_its_journey(context: DataContext) -> None:
-    numbers = await table(context, x=[1, 2, 3])
-    view = numbers.with_columns(y=col("x") * 2).where(col("y") > 2)
-    again = View.from_reference(ViewRef.model_validate_json(view.reference().model_dump_json()))
-    with pytest.raises(Conflict, match="no tables are open here"):
-        await again.data()
-    async with DataContext(context.url) as other:
-        assert get_data_context() is other
-        assert await again.data() == {"x": [2, 3], "y": [4, 6]}
-
-
-async def test_temporary_tables_go_with_their_context(context: DataContext) -> None:
-    async with DataContext(context.url) as other:
-        gone = await other.create_object_from_value([1])
-    with pytest.raises(UnknownTable, match="may have been dropped"):
-        await Object(gone.table_id, context).data()
-
-
-@pytest.mark.parametrize("url", ["service"], indirect=True)
-async def test_the_service_is_started_again_after_a_kill_and_has_all_rows(context: DataContext) -> None:
-    kept = await table(context, x=[1, 2, 3])
-    address = find_address(folder_of(context.url))
-    assert address is not None
-    os.kill(address.pid, signal.SIGKILL)
-    await kept.append({"x": [4]}, token="after the kill")
-    assert await kept.data() == {"x": [1, 2, 3, 4]}
-    after = find_address(folder_of(context.url))
-    assert after is not None
-    assert after.pid != address.pid
-
-
-@pytest.mark.parametrize("url", ["service"], indirect=True)
-async def test_a_stranger_is_not_served(context: DataContext) -> None:
-    await table(context, x=[1])
-    address = find_address(folder_of(context.url))
-    assert address is not None
-    for path in ("/", "/?query=SELECT+1", "/ping"):
-        response = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{address.port}{path}")
-        assert response.status_code == 403
-
-
-async def test_without_a_catalog_nothing_can_be_kept(context: DataContext) -> None:
-    with pytest.raises(Conflict, match=r"dagmaster\.DataContext"):
-        await context.create_object_from_value([1], name="kept", scope="global")
-    with pytest.raises(UnknownTable, match="dagmaster data list"):
-        await context.open("kept")
-
-
-@pytest.mark.parametrize("url", ["chdb"], indirect=True)
-async def test_one_process_opens_a_folder_at_a_time(context: DataContext, tmp_path: Path) -> None:
-    await table(context, x=[1])
-    with pytest.raises(Conflict, match="one process can open one folder"):
-        await DataContext(folder_url(tmp_path)).create_object_from_value([1])
-    code = f"from dagmaster.data.engine import open_engine; open_engine({context.url!r})"
-    ended = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
-    assert "open in another process (pid " in ended.stderr
-    with pytest.raises(Invalid, match="not the URL of a data engine"):
-        await DataContext("sqlite:///x").create_object_from_value([1])
-
-
-NUMBERS = st.integers(-5, 5) | st.none()
-ROWS = st.lists(st.tuples(NUMBERS, st.sampled_from(["a", "b", "c"])), max_size=12)
-Row = tuple[int | None, str]
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("where"), st.integers(-5, 5)),
-        st.tuples(st.just("limit"), st.integers(0, 6)),
-        st.tuples(st.just("offset"), st.integers(0, 4)),
-        st.tuples(st.just("order"), st.booleans()),
-        st.tuples(st.just("add"), st.integers(-3, 3)),
-        st.tuples(st.just("distinct"), st.none()),
-        st.tuples(st.just("double"), st.none()),
-    ),
-    max_size=6,
-)
-
-
-def computed(rows: list[Row], step: tuple[str, Any]) -> list[Row]:
-    match step:
-        case "where", least:
-            return [row for row in rows if row[0] is not None and row[0] > least]
-        case "limit", count:
-            return rows[:count]
-        case "offset", count:
-            return rows[count:]
-        case "order", is_down:
-            known = sorted((row for row in rows if row[0] is not None), key=lambda row: -row[0] if is_down else row[0])
-            return [*known, *(row for row in rows if row[0] is None)]
-        case "add", number:
-            return [(None if x is None else x + number, g) for x, g in rows]
-        case "distinct", _:
-            return _first_of_each(rows)
-        case _:
-            return rows + rows
-
-
-def _first_of_each(rows: list[Row]) -> list[Row]:
-    first: dict[str, Row] = {}
-    for row in rows:
-        first.setdefault(row[1], row)
-    return list(first.values())
-
-
-def planned(view: View, step: tuple[str, Any]) -> View:
-    match step:
-        case "where", least:
-            return view.where(col("x") > least)
-        case "limit", count:
-            return view.limit(count)
-        case "offset", count:
-            return view.offset(count)
-        case "order", is_down:
-            return view.order_by(col("x").desc() if is_down else "x")
-        case "add", number:
-            return view.with_columns(x=col("x") + number)
-        case "distinct", _:
-            return view.distinct("g")
-        case _:
-            return view.union(view)
-
-
-@pytest.mark.parametrize("url", ["chdb"], indirect=True)
-@settings(max_examples=60)
-@given(ROWS, STEPS)
-def test_random_plans_give_what_python_gives(url: str, rows: list[Row], steps: list[tuple[str, Any]]) -> None:
-    async def run() -> tuple[list[Any], int, list[Any]]:
-        async with DataContext(url) as context:
-            source = pa.table(
-                {"x": pa.array([x for x, _ in rows], pa.int64()), "g": pa.array([g for _, g in rows], pa.string())}
-            )
-            view: View = await context.create_object_from_value(source)
-            for step in steps:
-                view = planned(view, step)
-            found = [tuple(row.values()) for row in await view.records()]
-            stored = await view.materialize()
-            return found, await view.count(), [tuple(row.values()) for row in await stored.records()]
-
-    expected = rows
-    for step in steps:
-        expected = computed(expected, step)
-    assert asyncio.run(run()) == (expected, len(expected), expected)

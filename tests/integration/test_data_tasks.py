@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from command_line import call as run_command
 from psycopg.rows import dict_row
 from pyarrow import csv, feather, parquet
 
-from dagmaster import JobFailed, apply, current_task, map, map_table, reduce, task, workflow
+from dagmaster import JobFailed, apply, current_task, map, reduce, task, workflow
 from dagmaster.data import Object, View, aggregates, col, get_data_context
 from dagmaster.data.table_store import TableStore
-from dagmaster.errors import TooLarge, UnknownTable
-from dagmaster.model.data_object import Scope
+from dagmaster.errors import UnknownTable
 from dagmaster.python.context import session
 from dagmaster.python.data_context import DataContext, release_engines
 from dagmaster.python.local import LocalFleet
@@ -49,6 +47,13 @@ def installation(shared_dsn: str, tables: Path, tmp_path: Path, monkeypatch: pyt
 def entries(dsn: str) -> list[dict[str, Any]]:
     with psycopg.connect(dsn, row_factory=dict_row) as conn:
         return conn.execute("SELECT * FROM dagapp.data_objects ORDER BY object_id").fetchall()
+
+
+def uses(dsn: str, table_id: int) -> dict[str, bool]:
+    """The nodes that use a table, and whether they passed it on."""
+    with psycopg.connect(dsn) as conn:
+        sql = "SELECT node_id, is_passed_on FROM dagapp.data_object_uses WHERE object_id = %s"
+        return dict(conn.execute(sql, [table_id]).fetchall())
 
 
 @task
@@ -91,6 +96,8 @@ def test_a_view_crosses_tasks_with_its_computed_columns(shared_dsn: str) -> None
     assert (entry["scope"], entry["state"], entry["row_count"]) == ("job", "ready", 6)
     assert entry["columns"] == [{"name": "x", "type": "Int64"}, {"name": "shop", "type": "String"}]
     assert done["view"]["table_id"] == entry["object_id"]
+    # Written with the tasks. The one that passed it on keeps it for the others of its job.
+    assert uses(shared_dsn, entry["object_id"]) == {"double": True, "total": False, "total_in_a_thread": False}
 
 
 @task
@@ -127,12 +134,21 @@ def selected(table_id: int) -> list[int]:
     )
 
 
-def test_a_view_can_be_written_by_hand() -> None:
+@workflow
+def first_rows_of(table: dict[str, Any]) -> list[int]:
+    return first_rows(table)
+
+
+def test_a_view_can_be_written_by_hand(shared_dsn: str) -> None:
     async def make() -> int:
         async with DataContext() as context:
             return (await context.create_object_from_value({"x": list(range(9))}, name="nine", scope="global")).table_id
 
-    assert selected.run(asyncio.run(make())) == [3, 4]
+    table_id = asyncio.run(make())
+    assert selected.run(table_id) == [3, 4]
+    assert uses(shared_dsn, table_id) == {"first_rows": False}
+    assert first_rows_of.run({"object_type": "object", "table_id": table_id}) == list(range(9))
+    assert uses(shared_dsn, table_id) == {"": True, "first_rows": False}
 
 
 @task
@@ -179,7 +195,7 @@ async def halve_at_second_try(chunk: View, divisor: int) -> View:
 @task
 async def spread_table(rows: int, callback: str) -> Any:
     numbers = await get_data_context().create_object_from_value(pa.table({"x": pa.array(range(0, 2 * rows, 2))}))
-    return await apply(await map_table(callback, numbers.where(col("x") >= 0), chunk_rows=4, divisor=2))
+    return await apply(map(callback, numbers.where(col("x") >= 0), chunk_rows=4, divisor=2))
 
 
 @task
@@ -206,7 +222,7 @@ def smallest(parts: list[View]) -> View:
 @task
 async def spread_reduction(numbers: list[int]) -> Any:
     table = await get_data_context().create_object_from_value({"x": numbers})
-    return await apply(reduce(smallest, await table.chunks(2), fan_in=2))
+    return await apply(reduce(smallest, table, chunk_rows=2, fan_in=2))
 
 
 @task
@@ -294,21 +310,24 @@ def test_a_reaper_in_the_middle_of_a_map_takes_nothing_that_is_needed(monkeypatc
 
 
 @task(retries=2, retry_delay=0.01)
-async def flaky(sales: Object, name: str) -> int:
+async def flaky(sales: Object, name: str) -> list[int]:
     log = await get_data_context().open(name)
-    await log.append(sales.select("x"))
+    await log.append({"x": [100 + current_task().retry_count]})
     await log.append(sales.select("x").limit(1))
+    await log.append(sales.select("x"))
+    await log.append({"x": [7]})
+    await log.append({"x": [7]})
     if current_task().retry_count == 0:
-        raise OSError("the first attempt fails after its append")
-    return await log.count()
+        raise OSError("the first attempt fails after its appends")
+    return sorted((await log.data())["x"])
 
 
 @workflow
-def retried(name: str) -> int:
+def retried(name: str) -> list[int]:
     return flaky(make_sales(4), name)
 
 
-def test_a_retry_finds_its_input_and_doubles_no_row() -> None:
+def test_a_retry_finds_its_input_doubles_no_row_and_keeps_what_is_new() -> None:
     async def make() -> None:
         async with DataContext() as context:
             await context.create_object_from_value(
@@ -316,7 +335,7 @@ def test_a_retry_finds_its_input_and_doubles_no_row() -> None:
             )
 
     asyncio.run(make())
-    assert retried.run("log") == 5
+    assert retried.run("log") == [0, 0, 1, 2, 3, 7, 7, 100, 101]
 
 
 @task
@@ -352,82 +371,6 @@ async def test_a_name_is_taken_over_by_the_newest_table(conn: Connection, dsn: s
         assert await (await context.open("prices")).data() == [2]
         with pytest.raises(UnknownTable):
             await Object(old.table_id, context).data()
-
-
-JOB = """INSERT INTO dagapp.dag_jobs
-(job_id, workflow_id, workflow_version, workflow_hash, status, priority, completed_at)
-VALUES ($1, 'w', 1, 'h', $2, 5, $3)"""
-RUNNING = """INSERT INTO dagapp.dag_tasks_running
-(task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds, dispatched_at)
-VALUES ('1_a_0', 1, 'a', 0, 'q', 5, now(), 'h', 60, now())"""
-
-
-async def test_the_reaper_takes_what_nobody_needs(conn: Connection) -> None:
-    now = datetime.now(UTC)
-    for job_id, status, ended in (
-        (1, "running", None),
-        (2, "completed", now - timedelta(days=8)),
-        (3, "completed", now - timedelta(days=6)),
-        (4, "failed", now - timedelta(days=8)),
-    ):
-        await conn.execute(JOB, [job_id, status, ended])
-    await conn.execute(RUNNING)
-    for object_id, scope, job_id, task_id in (
-        (11, Scope.JOB, 1, "1_a_0"),
-        (12, Scope.JOB, 2, "2_a_0"),
-        (13, Scope.JOB, 3, "3_a_0"),
-        (14, Scope.JOB, 4, "4_a_0"),
-        (15, Scope.JOB, 99, "99_a_0"),
-        (16, Scope.TEMP, 1, "1_a_0"),
-        (17, Scope.TEMP, 1, "1_b_0"),
-        (18, Scope.GLOBAL, 2, "2_a_0"),
-        (19, Scope.TEMP, None, None),
-    ):
-        await data_objects.announce(conn, object_id, scope, location="here", job_id=job_id, task_id=task_id)
-    assert await data_objects.expire_ended(conn, retention_days=7) == 3
-    assert await data_objects.expired(conn, "here") == [12, 14, 15]
-    assert await data_objects.expire_ended(conn, retention_days=7, grace_seconds=0) == 1
-    assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
-    assert await data_objects.expired(conn, "elsewhere") == []
-    with pytest.raises(UnknownTable, match="dropped while it ran"):
-        await data_objects.keep(conn, [12])
-    assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
-
-
-async def test_a_table_is_kept_for_the_jobs_that_may_need_it(conn: Connection) -> None:
-    long_ago = datetime.now(UTC) - timedelta(days=8)
-    for job_id, status, ended in ((1, "running", None), (2, "completed", long_ago), (3, "running", None)):
-        await conn.execute(JOB, [job_id, status, ended])
-    await conn.execute("UPDATE dagapp.dag_jobs SET parent_job_id = 1 WHERE job_id = 2")
-    await data_objects.announce(conn, 21, Scope.JOB, location="here", job_id=2, task_id="2_a_0")
-    await data_objects.announce(conn, 22, Scope.GLOBAL, location="here", name="prices")
-    for object_id in (21, 22):
-        await data_objects.complete(conn, object_id, row_count=1, size_bytes=1, columns={"x": "Int64"})
-    # Table 21 is the result of a child of job 1; job 3 has nothing to do with it.
-    assert await data_objects.expire_ended(conn, retention_days=7) == 0
-    await data_objects.use(conn, [21, 22], 1)
-    with pytest.raises(UnknownTable, match="job 3 has no table 21"):
-        await data_objects.use(conn, [21, 22], 3)
-    # Another table takes over the name while job 1 reads the old one.
-    await data_objects.announce(conn, 23, Scope.GLOBAL, location="here", name="prices")
-    await data_objects.complete(conn, 23, row_count=1, size_bytes=1, columns={"x": "Int64"})
-    assert await data_objects.expired(conn, "here") == []
-    await data_objects.use(conn, [22], 1)
-    await conn.execute(
-        "UPDATE dagapp.dag_jobs SET status = 'completed', completed_at = $1 WHERE job_id = 1", [long_ago]
-    )
-    assert await data_objects.expire_ended(conn, retention_days=7) == 1
-    await conn.execute("UPDATE dagapp.dag_jobs SET status = 'completed' WHERE job_id = 3")
-    assert await data_objects.expired(conn, "here") == [21, 22]
-    await data_objects.forget(conn, [21, 22])
-    assert (await (await conn.execute("SELECT count(*) AS n FROM dagapp.data_object_uses")).fetchall())[0]["n"] == 0
-
-
-async def test_a_job_has_a_limit_of_tables(conn: Connection) -> None:
-    for object_id in (31, 32):
-        await data_objects.announce(conn, object_id, Scope.JOB, location="here", job_id=1, max_tables=2)
-    with pytest.raises(TooLarge, match="job 1 has 2 tables"):
-        await data_objects.announce(conn, 33, Scope.JOB, location="here", job_id=1, max_tables=2)
 
 
 def test_tables_are_listed_shown_and_dropped_from_the_command_line(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,6 +455,10 @@ def test_a_table_tells_the_tables_and_tasks_it_comes_from() -> None:
     assert text.startswith(f"shop_labels ({table_id}), 2 rows, by task ")
     assert text.splitlines()[-1].lstrip("│└─ ").startswith(chain[-1]["object_id"])
     assert f"aggregate({chain[3]['object_id']})" in text
+    assert chain[2]["column_sources"] == {"shop": [{"object_id": chain[3]["object_id"], "column": "shop"}], "n": []}
+    columns = run_command("data", "lineage", str(table_id), "--columns").out
+    assert f"shop from {chain[3]['object_id']}.shop" in columns
+    assert "n from no column" in columns
     asyncio.run(drop(int(chain[2]["object_id"])))
     assert f"{chain[2]['object_id']} (dropped)" in run_command("data", "lineage", "shop_labels").out
 

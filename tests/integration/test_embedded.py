@@ -19,8 +19,9 @@ import psycopg
 import pytest
 
 from dagmaster.errors import EmbeddedServerFailed
-from dagmaster.store import embedded
+from dagmaster.store import embedded, embedded_account
 from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.embedded_account import Account
 
 HOLD_UNTIL_STDIN_CLOSES = """
 import signal, sys
@@ -78,7 +79,7 @@ class Holder:
         return self.process.stdout.readline().strip()
 
     def finish(self) -> int:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=90)
         return self.process.returncode
 
     def kill(self) -> None:
@@ -328,7 +329,7 @@ def test_somebody_elses_folder_is_not_used_for_the_socket(empty_folder):
     victim.symlink_to(empty_folder)
     try:
         with pytest.raises(EmbeddedServerFailed, match="is somebody else's; remove it"):
-            embedded._make_private(victim, embedded.Account(os.geteuid(), os.getegid()))
+            embedded_account.make_private(victim, Account(os.geteuid(), os.getegid()))
     finally:
         victim.unlink()
 
@@ -430,22 +431,22 @@ def test_as_root_another_users_closed_folder_is_not_opened(empty_folder):
 
 
 def test_processes_that_need_the_server_s_user_at_once_make_it_once(tmp_path, monkeypatch):
-    made = tmp_path / "made"
-    (tmp_path / "useradd").write_text(f"#!/bin/sh\nsleep 0.05\necho made >> {made}\n")
+    journal = tmp_path / "made"
+    (tmp_path / "useradd").write_text(f"#!/bin/sh\nsleep 0.05\necho made >> {journal}\n")
     (tmp_path / "useradd").chmod(0o755)
 
     def look_up(name: str) -> tuple[str, str, int, int]:
-        if not made.exists():
+        if not journal.exists():
             raise KeyError(name)
         return name, "x", 1234, 1235
 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(embedded, "_RUN_FOLDER", tmp_path)
+    monkeypatch.setattr(embedded_account, "RUN_FOLDER", tmp_path)
     monkeypatch.setattr(pwd, "getpwnam", look_up)
     with ThreadPoolExecutor(4) as threads:
-        accounts = set(threads.map(embedded._account_for, [tmp_path / "absent"] * 4))
-    assert accounts == {embedded.Account(1234, 1235)}
-    assert made.read_text() == "made\n"
+        accounts = set(threads.map(embedded_account.account_for, [tmp_path / "absent"] * 4))
+    assert accounts == {Account(1234, 1235)}
+    assert journal.read_text() == "made\n"
 
 
 def test_each_test_has_a_database_of_its_own(dsn):

@@ -307,7 +307,7 @@ async def test_the_command_says_the_sentence_first(dsn: str, tmp_path: Path, mon
         ]
         node = await asyncio.to_thread(call, "explain", job_id, "work", "--json")
         assert (node.json["kind"], node.json["data"]["queue"]) == ("queued", "q")
-        shown = await asyncio.to_thread(call, "explain", job_id, "END")
-        assert shown.out.startswith("Node `END` waits for `work`, which is queued.")
+        explained = await asyncio.to_thread(call, "explain", job_id, "END")
+        assert explained.out.startswith("Node `END` waits for `work`, which is queued.")
         missing = await asyncio.to_thread(call, "explain", job_id, "nope")
         assert (missing.code, "no node 'nope'" in missing.err) == (2, True)

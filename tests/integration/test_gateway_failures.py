@@ -235,12 +235,12 @@ async def test_a_response_that_is_too_large_is_not_passed_on(
 
 async def not_ready(it: Gateway) -> dict[str, str]:
     """By check; nothing but the probes is served."""
-    found = (await it.get("/api/readyz", 503, None))["error"]
+    error = (await it.get("/api/readyz", 503, None))["error"]
     assert (await it.get("/api/livez", key=None)) == {"status": "alive"}
     for path in ("/api/assets", "/api/status/stats", "/api/nothing"):
         response = await it.send("GET", path)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable"), path
-    return {detail["check"]: detail["message"] for detail in found["details"]}
+    return {detail["check"]: detail["message"] for detail in error["details"]}
 
 
 async def test_missing_settings_are_named() -> None:

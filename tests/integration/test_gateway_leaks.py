@@ -44,8 +44,8 @@ def installed(shared_dsn: str) -> Iterator[Site]:
 
 @pytest.fixture
 async def it(installed: Site) -> AsyncIterator[Gateway]:
-    async with gateway(installed, worker_url="http://127.0.0.1:1") as one:
-        yield one
+    async with gateway(installed, worker_url="http://127.0.0.1:1") as site:
+        yield site
 
 
 async def submit(it: Gateway, source: str) -> Request:
@@ -153,7 +153,7 @@ async def test_no_endpoint_tells_what_is_inside(it: Gateway, state: str) -> None
     hidden = machines(it.site)
     assert len(hidden) >= 6
     statuses: set[int] = set()
-    found = []
+    leaks = []
     for method, path, key, body in calls(request):
         response = await it.send(method, path, key, json=body)
         statuses.add(response.status_code)
@@ -166,8 +166,8 @@ async def test_no_endpoint_tells_what_is_inside(it: Gateway, state: str) -> None
         leaked += CODE.findall(seen)
         if path.startswith(OUTSIDE):
             leaked += IDS.findall(seen)
-        found += [f"{key} {method} {path}: {leaked} in {seen}"] if leaked else []
-    assert not found, "\n\n".join(found)
+        leaks += [f"{key} {method} {path}: {leaked} in {seen}"] if leaked else []
+    assert not leaks, "\n\n".join(leaks)
     assert statuses >= {200, 202}
 
 

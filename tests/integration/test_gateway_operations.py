@@ -85,8 +85,8 @@ def installed(shared_dsn: str) -> Iterator[Site]:
 
 @pytest.fixture
 async def it(installed: Site) -> AsyncIterator[Gateway]:
-    async with gateway(installed) as one:
-        yield one
+    async with gateway(installed) as site:
+        yield site
 
 
 async def operator_gets(it: Gateway, path: str, status: int = 200) -> Any:
@@ -248,8 +248,8 @@ async def test_jobs_nodes_and_events_are_shown_to_operators(it: Gateway) -> None
     assert {node["node_id"]: node["status"] for node in nodes["items"]}[STEP] == "failed"
     events = await operator_gets(it, f"/api/status/job/{job_id}/events")
     assert [event["event_type"] for event in events["items"]][-1] == "job_failed"
-    found = await operator_gets(it, f"/api/status/lookup?correlation_id={request_id}")
-    assert [one["job_id"] for one in found] == [job_id]
+    matches = await operator_gets(it, f"/api/status/lookup?correlation_id={request_id}")
+    assert [job["job_id"] for job in matches] == [job_id]
     for path in ("1", "x", "0", "9" * 30):
         assert (await operator_gets(it, f"/api/status/job/{path}", 404))["error"]["code"] == "unknown_job"
         await operator_gets(it, f"/api/status/job/{path}/nodes", 404)
@@ -272,7 +272,7 @@ async def test_jobs_are_looked_up_by_one_of_two_keys(it: Gateway) -> None:
     accepted = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
     [job] = await operator_gets(it, f"/api/status/lookup?correlation_id={accepted['request_id']}")
     assert job["submitted_by"] == "partner"
-    assert [one["job_id"] for one in await operator_gets(it, f"/api/status/lookup?idempotency_key={key}")] == [
+    assert [job["job_id"] for job in await operator_gets(it, f"/api/status/lookup?idempotency_key={key}")] == [
         job["job_id"]
     ]
     for query in ("", "?correlation_id=a&idempotency_key=b"):
@@ -360,9 +360,9 @@ async def test_the_proxy_reads_and_controls_jobs(it: Gateway) -> None:
     request_id = await it.submit("slow")
     await it.until(request_id, "running")
     job_id = it.job_of(request_id)
-    shown = await operator_gets(it, f"/api/proxy/orchestrator/api/v1/jobs/{job_id}")
-    assert (shown["job_id"], shown["status"]) == (str(job_id), "running")
-    assert "owner_id" not in shown
+    job = await operator_gets(it, f"/api/proxy/orchestrator/api/v1/jobs/{job_id}")
+    assert (job["job_id"], job["status"]) == (str(job_id), "running")
+    assert "owner_id" not in job
     path = f"/api/proxy/orchestrator/api/v1/jobs/{job_id}/cancel"
     cancelled = await it.post(path, {"reason": "enough"}, 200, "operator")
     assert cancelled["job_id"] == str(job_id)

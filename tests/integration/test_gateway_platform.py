@@ -29,8 +29,8 @@ def installed(shared_dsn: str) -> Iterator[Site]:
 
 @pytest.fixture
 async def it(installed: Site) -> AsyncIterator[Gateway]:
-    async with gateway(installed) as one:
-        yield one
+    async with gateway(installed) as site:
+        yield site
 
 
 def refs() -> dict[str, str]:
@@ -254,8 +254,8 @@ async def test_assets_are_found_by_references_and_states(it: Gateway) -> None:
     accepted = await submit_version(it)
     asset = await it.get(f"/api/assets/{accepted['asset_id']}")
     dataset = asset["platform_refs"]["dataset_id"]
-    found = await it.get("/api/assets", params={"refs": f'{{"dataset_id": "{dataset}"}}'})
-    assert [row["asset_id"] for row in found["items"]] == [accepted["asset_id"]]
+    matches = await it.get("/api/assets", params={"refs": f'{{"dataset_id": "{dataset}"}}'})
+    assert [row["asset_id"] for row in matches["items"]] == [accepted["asset_id"]]
     await it.until(str(accepted["request_id"]), "completed")
     query = {"approval_state": "pending_review", "processing_status": "completed", "clearance_state": "uncleared"}
     assert accepted["asset_id"] in {row["asset_id"] for row in (await it.get("/api/assets", params=query))["items"]}

@@ -74,9 +74,9 @@ async def test_what_a_worker_registers_counts_wherever_a_job_is_submitted(dsn: s
     async with far(dsn, folder) as it:
         await it.fleet.orchestrator()
         await it.fleet.worker(known=diggers(), queues=("earth",))
-        made = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
-        assert made["warnings"] == []
-        await it.fleet.completed(int(made["job_id"]))
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
+        assert submitted["warnings"] == []
+        await it.fleet.completed(int(submitted["job_id"]))
         settings = load_settings(database_url=dsn, workflows_dir=folder)
         arguments = SubmitArguments(str(folder / "far.yaml"))
         with local.opened(settings) as backend:
@@ -95,10 +95,10 @@ async def test_a_handler_that_nobody_registered_is_a_warning_and_a_reason(dsn: s
     async with far(dsn, folder) as it:
         await it.fleet.orchestrator()
         await it.fleet.worker(known=diggers(), queues=("earth",))
-        made = await it.post("/api/v1/jobs", {"workflow_id": "typo"}, 201)
-        assert made["warnings"] == ["no worker has registered the handler 'dgi'; did you mean 'dig'?"]
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "typo"}, 201)
+        assert submitted["warnings"] == ["no worker has registered the handler 'dgi'; did you mean 'dig'?"]
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
-        reason = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/dig/explain")
+        reason = await it.get(f"/api/v1/jobs/{submitted['job_id']}/nodes/dig/explain")
         assert reason["sentence"].endswith(
             "its only worker does not have the handler `dgi`, which no worker has registered."
         )
@@ -202,8 +202,8 @@ async def test_parameters_that_some_worker_may_take_are_a_warning(dsn: str, fold
         older = await it.fleet.worker(known=older_diggers(), queues=("earth",))
         newer = await it.fleet.worker(known=diggers(), queues=("earth",))
         assert (await it.get("/api/v1/handlers/dig"))["is_uniform"] is False
-        made = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
-        assert made["warnings"] == [REFUSED]
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
+        assert submitted["warnings"] == [REFUSED]
         assert await submit_locally(dsn, folder) == [REFUSED]
         await older.stop()
         assert (await it.get("/api/v1/handlers/dig"))["is_uniform"] is True
@@ -222,8 +222,8 @@ async def test_a_form_and_the_api_describe_inputs_as_their_handler_does(dsn: str
     (folder / "far.yaml").write_text(text)
     async with far(dsn, folder) as it:
         await it.fleet.worker(known=known, queues=("earth",))
-        shown = await it.get("/api/v1/workflows/far")
-        assert shown["inputs"]["properties"]["n"]["description"] == "In spades."
+        workflow = await it.get("/api/v1/workflows/far")
+        assert workflow["inputs"]["properties"]["n"]["description"] == "In spades."
         assert "In spades." in await it.get("/ui/submit?workflow=far")
 
 

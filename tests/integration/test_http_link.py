@@ -113,8 +113,8 @@ async def test_checkpoints_and_progress_go_over_the_link(dsn: str) -> None:
         assert await link.discard(second.task_id, before.checkpoint_id, "gone too") is None
         with pytest.raises(TaskOver):
             await link.save(first.task_id, SavedCheckpoint("late", b"{}"))
-        [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE task_id = %s", first.task_id)
-        assert (kept["error_type"], kept["cpu_seconds"]) == ("ValueError", 0.5)
+        [result] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE task_id = %s", first.task_id)
+        assert (result["error_type"], result["cpu_seconds"]) == ("ValueError", 0.5)
 
 
 async def test_a_checkpoint_that_is_too_large_is_refused_for_good(dsn: str) -> None:
@@ -230,7 +230,7 @@ def error(status: int, code: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "said"),
+    ("answer", "kind", "message"),
     [
         (error(500, "internal_error"), ServerUnavailable, "500: so it is"),
         (error(503, "unavailable"), ServerUnavailable, "503"),
@@ -246,9 +246,9 @@ def error(status: int, code: str) -> httpx.Response:
     ],
 )
 async def test_each_answer_is_lost_for_now_or_for_good(
-    answer: httpx.Response, kind: type[DagmasterError], said: str
+    answer: httpx.Response, kind: type[DagmasterError], message: str
 ) -> None:
-    with pytest.raises(kind, match=said) as raised:
+    with pytest.raises(kind, match=message) as raised:
         await answered(answer)
     assert isinstance(raised.value, ServerUnavailable) is (kind is ServerUnavailable)
 
@@ -310,7 +310,7 @@ async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeyp
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await asyncio.wait_for(is_over.wait(), 20)  # The server has heard of it.
+        await asyncio.wait_for(is_over.wait(), 60)  # The server has heard of it.
         await submitted(it)
         assert len(await claimed(link)) == 1
 
@@ -329,10 +329,10 @@ async def test_logs_go_to_the_server_in_pieces_and_once(dsn: str, monkeypatch: p
         async def broken(*args: Any, **options: Any) -> Any:
             nonlocal sent
             sent += 1
-            said = await original(*args, **options)
+            response = await original(*args, **options)
             if sent == 2:
                 raise ServerUnavailable
-            return said
+            return response
 
         monkeypatch.setattr(link._transport, "ask", broken)
         with pytest.raises(LogUnavailable):

@@ -28,12 +28,12 @@ async def commands(dsn: str) -> list[dict[str, str]]:
 
 
 async def test_a_key_is_found_by_its_text_and_stored_only_as_a_hash(conn: Connection, dsn: str) -> None:
-    made = await new_key(conn, name="ci", role=Role.OPERATOR, created_by="ada")
-    prefix, key_id, secret = made.text.split("_", 2)
-    assert (prefix, key_id, len(key_id), len(secret)) == ("dm", made.key_id, 12, 43)
-    key = await find_key(conn, made.text)
+    new = await new_key(conn, name="ci", role=Role.OPERATOR, created_by="ada")
+    prefix, key_id, secret = new.text.split("_", 2)
+    assert (prefix, key_id, len(key_id), len(secret)) == ("dm", new.key_id, 12, 43)
+    key = await find_key(conn, new.text)
     assert key is not None
-    assert (key.key_id, key.name, key.role, key.created_by) == (made.key_id, "ci", Role.OPERATOR, "ada")
+    assert (key.key_id, key.name, key.role, key.created_by) == (new.key_id, "ci", Role.OPERATOR, "ada")
     [row] = await rows(dsn, "SELECT * FROM dagapp.dag_api_keys")
     assert secret not in str(row)
     assert secret not in str(await commands(dsn))
@@ -116,14 +116,14 @@ async def test_a_key_is_found_while_its_row_is_locked(conn: Connection, dsn: str
 
 
 async def test_making_and_revoking_are_in_the_systems_own_timeline(conn: Connection, dsn: str) -> None:
-    made = await new_key(conn, name="ci", role=Role.WORKER, created_by="ada")
+    key = await new_key(conn, name="ci", role=Role.WORKER, created_by="ada")
     with pytest.raises(Conflict):
         await make(conn)
-    await revoke_key(conn, made.key_id, actor="bob")
-    said = {"key_id": made.key_id, "name": "ci", "role": "worker", "platform_id": None}
+    await revoke_key(conn, key.key_id, actor="bob")
+    details = {"key_id": key.key_id, "name": "ci", "role": "worker", "platform_id": None}
     assert await commands(dsn) == [
-        {"command": "keys.create", "actor": "ada", **said},
-        {"command": "keys.revoke", "actor": "bob", **said},
+        {"command": "keys.create", "actor": "ada", **details},
+        {"command": "keys.revoke", "actor": "bob", **details},
     ]
 
 
@@ -183,10 +183,10 @@ def test_the_new_key_stands_alone_on_stdout() -> None:
 
 @pytest.mark.usefixtures("installation")
 def test_keys_are_listed_until_they_are_revoked() -> None:
-    made = call("keys", "create", "--name", "ci", "--role", "viewer", "--expires-days", 1, "--by", "ada", "--json").json
-    assert made["key"].startswith(f"dm_{made['key_id']}_")
-    assert made["key_id"] in call("keys", "list").out
-    assert call("keys", "revoke", "ci").out == f"Revoked key {made['key_id']} (ci)\n"
+    key = call("keys", "create", "--name", "ci", "--role", "viewer", "--expires-days", 1, "--by", "ada", "--json").json
+    assert key["key"].startswith(f"dm_{key['key_id']}_")
+    assert key["key_id"] in call("keys", "list").out
+    assert call("keys", "revoke", "ci").out == f"Revoked key {key['key_id']} (ci)\n"
     assert call("keys", "list").err.startswith("no keys")
     [revoked] = call("keys", "list", "--all", "--json").json
     assert (revoked["state"], revoked["created_by"]) == ("revoked", "ada")

@@ -1,82 +1,44 @@
-"""Layers are published to the catalogue and to STAC, and outside only when they are public."""
+"""Layers are published to the catalogue and to STAC, and follow what is decided about their versions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import psycopg
 import pytest
 from asset_rows import add_asset, add_version
 from fleet import fleet, rows
+from layer_rows import (
+    FAILED,
+    FIELDS,
+    NOT_APPLICABLE,
+    REMOVED,
+    UNCHANGED,
+    WRITTEN,
+    add_roads,
+    decided_by,
+    describe,
+    history,
+    outcomes,
+)
 
 from dagmaster.assets import layer_metadata, layers
-from dagmaster.assets.external_layers import expect, send
-from dagmaster.assets.projections import ProjectionOutcome, catalog_entry
-from dagmaster.errors import Conflict, Unavailable, UnknownAsset, UnknownLayer
-from dagmaster.model.asset import DataType, ExposureMode
-from dagmaster.service.asset_contract import Approve, DeleteAsset, DeleteVersion, Expose
+from dagmaster.errors import Conflict, UnknownAsset, UnknownLayer
+from dagmaster.model.asset import DataType
+from dagmaster.service.asset_contract import Approve, DeleteAsset, DeleteVersion
 from dagmaster.service.assets import decide
-from dagmaster.service.context import ServiceContext
-from dagmaster.settings import load_settings
-from dagmaster.store.asset_versions import get_version_row
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.embedded import EmbeddedServer
-from dagmaster.store.external_catalog import OutcomeUnknown
 from dagmaster.store.layer_catalog import list_catalog
 from dagmaster.store.layers import get_layer
 
-WRITTEN, UNCHANGED, REMOVED, NOT_APPLICABLE, FAILED = (
-    ProjectionOutcome.WRITTEN,
-    ProjectionOutcome.UNCHANGED,
-    ProjectionOutcome.REMOVED,
-    ProjectionOutcome.NOT_APPLICABLE,
-    ProjectionOutcome.FAILED,
-)
-AWAY = "postgresql://writer:hunter2@127.0.0.1:1/outside"
-FIELDS: dict[str, Any] = {
-    "display_name": "Roads",
-    "description": "All roads",
-    "attribution": None,
-    "keywords": ["roads"],
-    "style": {"color": "red"},
-    "legend": None,
-    "field_metadata": None,
-    "min_zoom": 0,
-    "max_zoom": 24,
-    "default_visible": True,
-    "sort_order": 0,
-    "thumbnail_url": None,
-}
-
-
-async def describe(conn: Connection, asset_id: str, **changes: Any) -> None:
-    await layer_metadata.add_layer(conn, asset_id, None, {**FIELDS, **changes}, actor="ada")
-
 
 @pytest.fixture
-async def roads(conn: Connection, dsn: str) -> AsyncIterator[str]:
-    """A vector whose version 0 is approved, with metadata."""
-    await add_asset(dsn, "roads")
-    await describe(conn, "roads")
-    yield "roads"
-
-
-def outcomes(publication: layers.Publication) -> list[ProjectionOutcome]:
-    return [projection.outcome for projection in publication.projections]
-
-
-async def history(dsn: str, asset_id: str = "roads") -> list[str]:
-    found = await rows(
-        dsn, "SELECT event_type, actor FROM dagapp.asset_events WHERE asset_id = %s ORDER BY event_id", asset_id
-    )
-    assert {row["actor"] for row in found} <= {"ada"}
-    return [row["event_type"] for row in found]
+async def roads(conn: Connection, dsn: str) -> str:
+    return await add_roads(conn, dsn)
 
 
 async def collection(dsn: str, collection_id: str) -> dict[str, Any] | None:
     query = "SELECT content FROM dagapp.stac_collections WHERE collection_id = %s"
-    found = await rows(dsn, query, collection_id)
-    return found[0]["content"] if found else None
+    collections = await rows(dsn, query, collection_id)
+    return collections[0]["content"] if collections else None
 
 
 # Metadata
@@ -243,7 +205,7 @@ async def test_all_layers_are_published_at_once_and_those_that_cannot_be_are_cou
 
 async def test_a_layer_that_two_publish_at_once_is_published_once(conn: Connection, roads: str, dsn: str) -> None:
     async with opened(dsn, application="second") as second:
-        both = await asyncio.gather(*(layers.publish(one, roads, actor="ada") for one in (conn, second)))
+        both = await asyncio.gather(*(layers.publish(publisher, roads, actor="ada") for publisher in (conn, second)))
     assert sorted(outcomes(publication) for publication in both) == [[UNCHANGED] * 2, [WRITTEN] * 2]
     assert await history(dsn) == ["metadata_published"]
 
@@ -289,18 +251,14 @@ async def test_reindexing_withdraws_the_layers_of_what_is_gone(
 # Decisions
 
 
-def decided_by(conn: Connection) -> ServiceContext:
-    return ServiceContext(conn, load_settings(), actor="ada")
-
-
 async def test_a_published_layer_follows_what_is_decided_about_versions(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
-    shown = []
+    catalogs = []
     for command in (Approve(1), DeleteVersion(1), DeleteAsset()):
         assert (await decide(decided_by(conn), None, roads, command)).warnings == ()
-        shown.append([entry["table_name"] for entry in await list_catalog(conn, limit=10)])
-    assert shown == [["geo.roads_1"], ["geo.roads"], []]
+        catalogs.append([entry["table_name"] for entry in await list_catalog(conn, limit=10)])
+    assert catalogs == [["geo.roads_1"], ["geo.roads"], []]
     assert await collection(dsn, roads) is None
 
 
@@ -345,226 +303,3 @@ async def test_a_layer_follows_a_version_that_was_processed_again(conn: Connecti
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.until("SELECT table_name = 'geo.again' AS is_shown FROM dagapp.layer_catalog")
-
-
-# Outside
-
-
-@pytest.fixture
-def external(pg_server: EmbeddedServer) -> Iterator[str]:
-    """An empty database."""
-    with psycopg.connect(pg_server.dsn_of("postgres"), autocommit=True) as admin:
-        admin.execute("CREATE DATABASE outside")
-        yield pg_server.dsn_of("outside")
-        admin.execute("DROP DATABASE outside WITH (FORCE)")
-
-
-async def make_public(dsn: str) -> None:
-    await rows(dsn, "UPDATE dagapp.geospatial_assets SET clearance_state = 'public'")
-
-
-@pytest.mark.parametrize("clearance", ["uncleared", "ouo"])
-async def test_nothing_below_public_is_published_externally(
-    conn: Connection, roads: str, dsn: str, external: str, clearance: str
-) -> None:
-    await rows(dsn, "UPDATE dagapp.geospatial_assets SET clearance_state = %s", clearance)
-    with pytest.raises(Conflict, match=r"clear|only a public asset"):
-        await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-    [found] = await rows(external, "SELECT to_regclass('dagapp.layer_catalog') AS name")
-    assert found["name"] is None
-    assert (await get_layer(conn, roads))["published_externally_at"] is None
-
-
-async def test_nothing_unapproved_is_published_externally(conn: Connection, dsn: str, external: str) -> None:
-    await add_asset(dsn, "draft", clearance="public", latest=None)
-    await describe(conn, "draft")
-    with pytest.raises(Conflict, match="no version of asset 'draft' is approved"):
-        await layers.publish_externally(conn, "draft", actor="ada", external_dsn=external)
-
-
-async def test_a_public_layer_is_published_externally_and_withdrawn(
-    conn: Connection, roads: str, dsn: str, external: str
-) -> None:
-    await make_public(dsn)
-    for is_first in (True, False):
-        publication = await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-        assert outcomes(publication) == [WRITTEN if is_first else UNCHANGED]
-    [entry] = await rows(external, "SELECT * FROM dagapp.layer_catalog")
-    assert (entry["table_name"], entry["display_name"]) == ("geo.roads", "Roads")
-    assert (await get_layer(conn, roads))["published_externally_at"] is not None
-    unpublished = await layers.unpublish(conn, roads, actor="ada", external_dsn=external)
-    assert outcomes(unpublished)[-1] is REMOVED
-    assert await rows(external, "SELECT * FROM dagapp.layer_catalog") == []
-    assert (await get_layer(conn, roads))["published_externally_at"] is None
-
-
-async def test_without_an_external_database_the_error_names_the_setting(conn: Connection, roads: str, dsn: str) -> None:
-    await make_public(dsn)
-    with pytest.raises(Conflict, match="EXTERNAL_B2C_CONNECTION_STRING"):
-        await layers.publish_externally(conn, roads, actor="ada", external_dsn=None)
-
-
-async def test_dagmasters_own_database_is_not_an_external_one(conn: Connection, roads: str, dsn: str) -> None:
-    await make_public(dsn)
-    with pytest.raises(Conflict, match="a database of dagmaster itself"):
-        await layers.publish_externally(conn, roads, actor="ada", external_dsn=dsn)
-    assert await list_catalog(conn, limit=10) == []
-
-
-async def test_an_external_database_that_is_away_changes_nothing_and_tells_no_secret(
-    conn: Connection, roads: str, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await make_public(dsn)
-    with pytest.raises(Unavailable, match="the external database cannot be reached") as refused:
-        await layers.publish_externally(conn, roads, actor="ada", external_dsn=AWAY)
-    assert "hunter2" not in str(refused.value) + caplog.text
-    assert "127.0.0.1" not in str(refused.value)
-    assert (await get_layer(conn, roads))["published_externally_at"] is None
-    assert await history(dsn) == []
-
-
-async def test_what_the_external_database_refuses_is_reported(
-    conn: Connection, roads: str, dsn: str, external: str
-) -> None:
-    await make_public(dsn)
-    await rows(external, "CREATE SCHEMA dagapp")
-    await rows(external, "CREATE TABLE dagapp.layer_catalog (table_name text)")
-    with pytest.raises(Unavailable, match=r"the external database refused the change: .*source_asset_id"):
-        await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-    assert (await get_layer(conn, roads))["published_externally_at"] is None
-
-
-async def test_a_layer_that_cannot_be_withdrawn_outside_is_reported_as_still_there(
-    conn: Connection, roads: str, dsn: str, external: str
-) -> None:
-    await make_public(dsn)
-    await layers.publish(conn, roads, actor="ada")
-    await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-    publication = await layers.unpublish(conn, roads, actor="ada", external_dsn=None)
-    assert outcomes(publication) == [REMOVED, REMOVED, FAILED]
-    layer = await get_layer(conn, roads)
-    assert (layer["published_at"], layer["published_externally_at"] is None) == (None, False)
-    with pytest.raises(Conflict, match="unpublish it first"):
-        await layer_metadata.remove_layer(conn, roads, actor="ada")
-    assert outcomes(await layers.unpublish(conn, roads, actor="ada", external_dsn=external))[-1] is REMOVED
-
-
-async def test_an_external_layer_follows_the_next_version_and_is_withdrawn_with_its_asset(
-    conn: Connection, roads: str, dsn: str, external: str
-) -> None:
-    await make_public(dsn)
-    await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-    await add_version(dsn, roads, 1, table_name="geo.roads_1")
-    await layers.refresh(conn, roads, actor="ada", external_dsn=external)
-    assert await rows(external, "SELECT table_name FROM dagapp.layer_catalog") == [{"table_name": "geo.roads_1"}]
-    await rows(dsn, "UPDATE dagapp.geospatial_assets SET deleted_at = now()")
-    await layers.refresh(conn, roads, actor="ada", external_dsn=external)
-    assert await rows(external, "SELECT table_name FROM dagapp.layer_catalog") == []
-    assert await list_catalog(conn, limit=10) == []
-    layer = await get_layer(conn, roads)
-    assert (layer["published_at"], layer["published_externally_at"]) == (None, None)
-
-
-def outside(conn: Connection, external_dsn: str) -> ServiceContext:
-    return ServiceContext(conn, load_settings(external_b2c_connection_string=external_dsn), actor="ada")
-
-
-async def tables_outside(external: str) -> list[str]:
-    return [row["table_name"] for row in await rows(external, "SELECT table_name FROM dagapp.layer_catalog")]
-
-
-@pytest.fixture
-async def public_roads(conn: Connection, roads: str, dsn: str, external: str) -> str:
-    """Version 0 is published outside, version 1 waits for review."""
-    await make_public(dsn)
-    await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-    await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
-    return roads
-
-
-@pytest.mark.parametrize(
-    "command", [Approve(1), DeleteVersion(0), DeleteAsset()], ids=lambda command: type(command).__name__
-)
-async def test_a_decision_that_the_external_database_does_not_hear_of_is_sent_there_later(
-    conn: Connection, public_roads: str, external: str, command: Approve | DeleteVersion | DeleteAsset
-) -> None:
-    [*_, warning] = (await decide(outside(conn, AWAY), None, public_roads, command)).warnings
-    assert "external_catalog: the external database cannot be reached" in warning
-    assert "asset.reindex" in warning and "hunter2" not in warning
-    assert await tables_outside(external) == ["geo.roads"]
-    assert (await layers.refresh_stale(conn, external_dsn=external)).changed == 0, "it is still being sent"
-    await conn.execute("UPDATE dagapp.layer_metadata SET refresh_after = NULL")
-    assert (await layers.refresh_stale(conn, external_dsn=None)).changed == 0, "that needs the external database"
-    assert (await layers.refresh_stale(conn, external_dsn=external)).changed == 1
-    assert await tables_outside(external) == (["geo.roads_1"] if isinstance(command, Approve) else [])
-
-
-async def test_what_the_external_database_refuses_is_a_warning_of_the_decision(
-    conn: Connection, public_roads: str, external: str
-) -> None:
-    await rows(external, "ALTER TABLE dagapp.layer_catalog ADD CHECK (table_name <> 'geo.roads_1')")
-    [*_, warning] = (await decide(outside(conn, external), None, public_roads, Approve(1))).warnings
-    assert "the external database refused the change" in warning
-    assert await tables_outside(external) == ["geo.roads"]
-
-
-async def test_others_decide_while_the_external_database_is_slow(
-    conn: Connection, public_roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SECONDS", "LOCK_SECONDS"):
-        monkeypatch.setattr(f"dagmaster.store.external_catalog.{name}", 100.0)
-    async with opened(external, application="slow") as slow, opened(dsn, application="second") as second:
-        await second.execute("SET lock_timeout = '2s'")
-        async with slow.transaction():
-            await slow.execute("LOCK TABLE dagapp.layer_catalog")
-            approval = asyncio.create_task(decide(outside(conn, external), None, public_roads, Approve(1)))
-            await until_blocked(second, slow.info.backend_pid)
-            exposed = Expose(ExposureMode.ALL_VERSIONS)
-            assert (await decide(decided_by(second), None, public_roads, exposed)).warnings == ()
-        assert not any("layer" in warning for warning in (await approval).warnings)
-    assert await tables_outside(external) == ["geo.roads_1"]
-
-
-async def until_blocked(conn: Connection, blocker_pid: int) -> None:
-    """Until some session waits for a lock that this one holds."""
-    query = "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    while not await (await conn.execute(query, [blocker_pid])).fetchall():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-
-
-async def test_an_older_state_never_replaces_a_newer_one_outside(
-    conn: Connection, public_roads: str, external: str
-) -> None:
-    """Whichever arrives first; also where the newer one has removed the row."""
-
-    layer, version = await get_layer(conn, public_roads), await get_version_row(conn, public_roads, 0)
-    entry = catalog_entry(layer, version)
-    assert entry is not None
-    async with conn.transaction():
-        older = await expect(conn, public_roads, {**entry, "table_name": "geo.older"}, 0)
-        newer = await expect(conn, public_roads, {**entry, "table_name": "geo.newer"}, 0)
-        gone = await expect(conn, public_roads, None, is_external=False)
-    shown = []
-    for state in (newer, older, gone, newer):
-        await send(conn, state, actor="ada", external_dsn=external)
-        shown.append(await tables_outside(external))
-    assert shown == [["geo.newer"], ["geo.newer"], [], []]
-    assert (await get_layer(conn, public_roads))["external_pending"] is None
-
-
-async def test_a_publication_whose_outcome_is_unknown_is_taken_back_outside(
-    conn: Connection, roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await make_public(dsn)
-    monkeypatch.setattr("dagmaster.store.external_catalog.LOCK_SECONDS", 0.05)
-    async with opened(external, application="slow") as slow, slow.transaction():
-        await slow.execute("CREATE SCHEMA dagapp")  # A lock that the transaction there waits for.
-        with pytest.raises(OutcomeUnknown):
-            await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-    layer = await get_layer(conn, roads)
-    assert (layer["is_external"], layer["external_pending"] is None) == (False, False)
-    with pytest.raises(Conflict, match="unpublish it first"):
-        await layer_metadata.remove_layer(conn, roads, actor="ada")
-    await layers.unpublish(conn, roads, actor="ada", external_dsn=external)
-    assert await tables_outside(external) == []
-    await layer_metadata.remove_layer(conn, roads, actor="ada")

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from expired_jobs import remove_alone
 from fleet import Fleet, fleet, graph, retry, single, task
 
 from dagmaster.engine.change_set import Rules
@@ -17,7 +18,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import WaitNode, WorkflowNode
 from dagmaster.store.connect import opened
 from dagmaster.store.explanations import explain_job
-from dagmaster.store.job_control import call_off_orphans, request_retry
+from dagmaster.store.job_control import cancel_orphans, request_retry
 from dagmaster.store.retention import read_limits, remove_old
 from dagmaster.store.signals import send_signal
 from dagmaster.store.submission import Caller, NewJob, submit
@@ -49,12 +50,15 @@ def patient() -> Graph:
     return graph({"w": WaitNode(signal="never", next=("END",))}, "patient", start="w")
 
 
-def calls(what: Graph, **fields: Any) -> Graph:
+def calls(definition: Graph, **fields: Any) -> Graph:
     """A parent whose only node calls it, with the definition pinned as at a submission."""
     node = WorkflowNode(
-        workflow=what.workflow.workflow_id, workflow_hash=what.workflow.content_hash, next=("END",), **fields
+        workflow=definition.workflow.workflow_id,
+        workflow_hash=definition.workflow.content_hash,
+        next=("END",),
+        **fields,
     )
-    return replace(graph({"sub": node}, "parent", start="sub"), called=(*what.called, what))
+    return replace(graph({"sub": node}, "parent", start="sub"), called=(*definition.called, definition))
 
 
 async def children(running: Fleet, job_id: int) -> list[dict[str, Any]]:
@@ -181,9 +185,9 @@ async def test_a_child_whose_caller_is_gone_is_called_off(running: Fleet) -> Non
     job_id = await running.submit(calls(patient()))
     child = await until_called(running, job_id)
     async with opened(running.dsn, application="test") as conn:
-        assert await call_off_orphans(conn, age_seconds=0) == 0
+        assert await cancel_orphans(conn, age_seconds=0) == 0
         await conn.execute("UPDATE dagapp.dag_jobs SET parent_task_id = 'other' WHERE job_id = $1", [child["job_id"]])
-        assert await call_off_orphans(conn, age_seconds=0) == 1
+        assert await cancel_orphans(conn, age_seconds=0) == 1
         await conn.execute("NOTIFY dagmaster_mail")
     [called] = await running.ended(child["job_id"])
     assert called["status"] == "cancelled"
@@ -200,20 +204,21 @@ async def test_a_definition_that_may_still_be_called_is_kept(running: Fleet) -> 
     async with opened(running.dsn, application="test") as conn:
         await conn.execute("UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
         await conn.execute("DELETE FROM dagapp.dag_jobs WHERE workflow_hash = $1", [unused.workflow.content_hash])
+        await remove_alone(conn)
         await remove_old(conn, await read_limits(conn, 30))
-    kept = await running.rows("SELECT workflow_hash FROM dagapp.dag_workflows")
-    hashes = {row["workflow_hash"] for row in kept}
+    stored = await running.rows("SELECT workflow_hash FROM dagapp.dag_workflows")
+    hashes = {row["workflow_hash"] for row in stored}
     assert child().workflow.content_hash in hashes and unused.workflow.content_hash not in hashes
 
 
 async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else(running: Fleet) -> None:
     """Pinned by another version, or spoiled by hand: the orchestrator goes on."""
-    what = child()
+    callee = child()
     nodes: dict[str, Any] = {
         "w": WaitNode(signal="go", next=("sub",)),
-        "sub": WorkflowNode(workflow="child", workflow_hash=what.workflow.content_hash, next=("END",)),
+        "sub": WorkflowNode(workflow="child", workflow_hash=callee.workflow.content_hash, next=("END",)),
     }
-    job_id = await running.submit(replace(graph(nodes, "parent", start="w"), called=(what,)))
+    job_id = await running.submit(replace(graph(nodes, "parent", start="w"), called=(callee,)))
     spoil = "UPDATE dagapp.dag_workflows SET definition = '{}' WHERE workflow_id = 'child' RETURNING 1"
     await running.rows(spoil)
     async with opened(running.dsn, application="test") as conn:
@@ -234,7 +239,7 @@ async def test_a_child_that_somebody_tries_again_is_not_called_off(running: Flee
         await running.until(
             "SELECT status <> 'failed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [child_["job_id"]]
         )
-        assert await call_off_orphans(conn, age_seconds=0) == 0
+        assert await cancel_orphans(conn, age_seconds=0) == 0
     query = "SELECT status = 'completed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
     await running.until(query, lambda: [child_["job_id"]])
     [parent] = await running.ended(job["job_id"])

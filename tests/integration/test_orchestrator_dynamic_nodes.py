@@ -13,7 +13,7 @@ from web import Web, web
 from dagmaster.errors import Invalid, JobEnded, TaskOver
 from dagmaster.handlers import Handler, HandlerContext, Registry
 from dagmaster.ids import JobId
-from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode, result_of
+from dagmaster.model.added_nodes import AddedDependency, AddedGroup, AddedNode, result_of
 from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import WaitNode
@@ -85,8 +85,8 @@ async def adds_groups(ctx: HandlerContext) -> None:
     ]
     members = [node(ctx, 1, task=11), node(ctx, 2, "in", task=12, group=70), node(ctx, 3, "out", task=13)]
     groups = [AddedGroup(70, "inner", 71), AddedGroup(71, "outer")]
-    said = [AddedDependency(11, "task", 70, "group"), AddedDependency(70, "group", 13, "task")]
-    await ctx.add(encode_slices([*members, *gates], groups, said))
+    dependencies = [AddedDependency(11, "task", 70, "group"), AddedDependency(70, "group", 13, "task")]
+    await ctx.add(encode_slices([*members, *gates], groups, dependencies))
 
 
 async def test_the_graph_shows_groups_and_dependencies_that_were_added(dsn: str) -> None:
@@ -116,8 +116,10 @@ async def test_groups_and_dependencies_are_rows(dsn: str) -> None:
             (70, 71, "inner", job["job_id"]),
             (71, None, "outer", job["job_id"]),
         ]
-        said = await running.rows("SELECT previous_id, previous_type, next_id, next_type FROM dagapp.dag_dependencies")
-        assert {tuple(row.values()) for row in said} == {(11, "task", 70, "group"), (70, "group", 13, "task")}
+        dependencies = await running.rows(
+            "SELECT previous_id, previous_type, next_id, next_type FROM dagapp.dag_dependencies"
+        )
+        assert {tuple(row.values()) for row in dependencies} == {(11, "task", 70, "group"), (70, "group", 13, "task")}
         order = [line for line in await running.trace(job["job_id"]) if line.startswith("node_completed work.")]
         assert [line.rpartition(".")[2] for line in order] == ["1", "in", "2", "out", "3"]
 
@@ -311,8 +313,8 @@ async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
         job_id = await waiting_job(it.fleet)
         path = f"/api/v1/jobs/{job_id}/tasks"
         task = {"handler": "echo", "queue": "q", "params": {"x": 1}, "after": ["work"], "retry": {"max_attempts": 0}}
-        said = await it.post(path, {"tasks": [task, {**task, "label": "second"}]}, 201)
-        assert said["is_done"] is True and len(said["node_ids"]) == 2
+        reply = await it.post(path, {"tasks": [task, {**task, "label": "second"}]}, 201)
+        assert reply["is_done"] is True and len(reply["node_ids"]) == 2
         for bad, reason in (
             ({"after": ["nobody"]}, "no node nobody"),
             ({"retry": {"max_attempts": -1}}, "retry policy"),
@@ -322,7 +324,7 @@ async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
             assert reason in error["error"]["message"]
         go_on.set()
         await it.fleet.completed(job_id)
-        assert {name for name in await it.fleet.statuses(job_id) if name.startswith("added.")} == set(said["node_ids"])
+        assert {name for name in await it.fleet.statuses(job_id) if name.startswith("added.")} == set(reply["node_ids"])
         await it.post(path, {"tasks": [task]}, 409)
         await it.post("/api/v1/jobs/1/tasks", {"tasks": [task]}, 404)
 
@@ -333,10 +335,10 @@ async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
         it.services.registry.register(Handler("own", adds_a_chain, queue="special", timeout_seconds=7, retry=ONCE))
         path = f"/api/v1/jobs/{await waiting_job(it.fleet)}/tasks"
         added = [{"handler": "own"}, {"handler": "own", "queue": "q", "timeout_seconds": 9}]
-        said = await it.post(path, {"tasks": added}, 201)
-        nodes = await rows(dsn, "SELECT * FROM dagapp.dag_node_states WHERE node_id = ANY(%s)", said["node_ids"])
+        reply = await it.post(path, {"tasks": added}, 201)
+        nodes = await rows(dsn, "SELECT * FROM dagapp.dag_node_states WHERE node_id = ANY(%s)", reply["node_ids"])
         defined = {node["node_id"]: node["definition"] for node in nodes}
-        first, second = (defined[node_id] for node_id in said["node_ids"])
+        first, second = (defined[node_id] for node_id in reply["node_ids"])
         assert (first["queue"], first["timeout_seconds"], first["retry"]["max_attempts"]) == ("special", 7, 0)
         assert (second["queue"], second["timeout_seconds"], second["retry"]["max_attempts"]) == ("q", 9, 0)
         go_on.set()
@@ -349,7 +351,7 @@ async def test_who_adds_what_is_refused_hears_of_it(dsn: str) -> None:
         await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'last'")
         added = {"tasks": [{"handler": "echo", "queue": "q"}]}
         error = await it.post(f"/api/v1/jobs/{job_id}/tasks", added, 409)
-        assert "what was added is refused: the job is over but for what runs last" in error["error"]["message"]
+        assert "what was added is refused: only the finalizers of the job are left" in error["error"]["message"]
 
 
 async def test_a_worker_without_a_database_adds_over_http(dsn: str) -> None:

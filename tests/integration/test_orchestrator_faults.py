@@ -310,8 +310,8 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
         role = await running.orchestrator(poll=0.01)
         monkeypatch.setattr(inbox, "read_mail", fail_with_timers)
         await running.worker()
-        what = single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.3))
-        await running.completed(await running.submit(what), seconds=15)
+        definition = single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.3))
+        await running.completed(await running.submit(definition), seconds=15)
         assert failures == 5
 
 
@@ -330,7 +330,7 @@ async def test_a_job_is_not_cancelled_before_that_was_asked_for(dsn: str, monkey
         job_id = await running.submit(single())
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_jobs WHERE status = 'running'")
         monkeypatch.setattr(inbox, "read_mail", read_late)
-        await asyncio.wait_for(is_cut_off.wait(), 20)
+        await asyncio.wait_for(is_cut_off.wait(), 60)
         async with opened(dsn, application="test") as conn:
             await request_cancel(conn, job_id, actor="somebody", reason=None)
         asked_at = await running.value("SELECT clock_timestamp()")

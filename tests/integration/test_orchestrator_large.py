@@ -24,7 +24,7 @@ from dagmaster.store.orchestrators import stalled_orchestrators
 from dagmaster.store.statements import fetch
 from dagmaster.store.submission import NewJob
 
-SMALL = Rules(inline_bytes=1_000, max_turn_bytes=20_000, max_fan_in_bytes=200_000, max_result_bytes=200_000)
+SMALL = Rules(inline_bytes=1_000, max_change_set_bytes=20_000, max_fan_in_bytes=200_000, max_result_bytes=200_000)
 LARGE = 5_000
 
 
@@ -43,7 +43,7 @@ def held_values(owner: OrchestratorRole) -> list[bytes]:
 
 
 async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(dsn: str):
-    what = graph(
+    definition = graph(
         {
             "make": task("swell", "route"),
             "route": ConditionalNode(
@@ -60,11 +60,11 @@ async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(d
     async with fleet(dsn, swell=swell, weigh=weigh) as running:
         owner = await running.orchestrator(rules=SMALL)
         await running.worker()
-        job_id = await running.submit(what)
+        job_id = await running.submit(definition)
         query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE node_id = 'hold' AND status = 'running'"
         await running.until(query)
-        made = owner.it.jobs.get(job_id).state.nodes["make"].output
-        assert isinstance(made, StoredValue) and made.size > LARGE
+        output = owner.it.jobs.get(job_id).state.nodes["make"].output
+        assert isinstance(output, StoredValue) and output.size > LARGE
         assert max(map(len, held_values(owner))) < SMALL.inline_bytes
         await running.cancel(job_id)
         await running.ended(job_id)
@@ -74,7 +74,7 @@ async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(d
 
 
 async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_take_over(dsn: str):
-    what = graph(
+    definition = graph(
         {
             "make": task("swell", "spread", params={"size": LARGE}),
             "spread": FanOutNode(
@@ -86,7 +86,7 @@ async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_ta
     )
     async with fleet(dsn, swell=swell) as running:
         first = await running.orchestrator(rules=SMALL)
-        job_id = await running.submit(what)
+        job_id = await running.submit(definition)
         worker = await running.worker(concurrency=1)
         await running.until(
             "SELECT count(*) > 0 AS ok FROM dagapp.dag_node_states WHERE node_id = 'spread__1' AND status = 'completed'"
@@ -131,8 +131,8 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
 
     async with fleet(dsn, swell=swell) as running:
         first = await running.orchestrator(rules=SMALL)
-        what = single("swell", params={"size": 900})
-        jobs = await running.submit_all([NewJob(what, {}) for _ in range(60)])
+        definition = single("swell", params={"size": 900})
+        jobs = await running.submit_all([NewJob(definition, {}) for _ in range(60)])
         await running.until("SELECT count(*) = 60 AS ok FROM dagapp.dag_tasks_waiting")
         await first.kill()
         await running.worker()
@@ -141,7 +141,7 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
         await running.orchestrator(rules=SMALL, orphan_threshold_seconds=0.5)
         await running.completed(*jobs)
     assert sum(sizes) > 60 * 900
-    assert max(sizes) < SMALL.max_turn_bytes + 2_000
+    assert max(sizes) < SMALL.max_change_set_bytes + 2_000
 
 
 async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_written_first(
@@ -171,7 +171,7 @@ async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_
         await running.completed(large, neighbour)
     written = [batch for batch in batches if batch.get(large)]
     assert sum(batch[large] for batch in written) > 30 * LARGE
-    assert max(batch[large] for batch in written) < SMALL.max_turn_bytes
+    assert max(batch[large] for batch in written) < SMALL.max_change_set_bytes
     assert not any(neighbour in batch for batch in written)
 
 
@@ -190,29 +190,31 @@ async def test_what_is_still_in_the_mail_has_not_timed_out(dsn: str):
 
 
 async def test_a_large_output_is_kept_once_with_its_node(dsn: str):
-    what = graph({"large": task("swell", "small"), "small": task("swell", "END", params={"size": 10})}, start="large")
+    size = 10_000  # More than a notification brings along.
+    nodes = {"large": task("swell", "small", params={"size": size}), "small": task("swell", "END", params={"size": 10})}
+    definition = graph(nodes, start="large")
     async with fleet(dsn, swell=swell) as running:
         await running.orchestrator(rules=SMALL)
         await running.worker()
-        job_id = await running.submit(what)
+        job_id = await running.submit(definition)
         await running.completed(job_id)
-        nodes = await running.nodes(job_id)
+        outputs = {node_id: node["output"] for node_id, node in (await running.nodes(job_id)).items()}
         results = await rows(dsn, "SELECT node_id, output FROM dagapp.dag_task_results")
         async with opened(dsn, application="test") as conn:
             large = {"task_id": f"{job_id}_large_0", "job_id": job_id, "kind": "completed", "error": None}
-            [same] = await fetch(conn, "find_report", {**large, "output": Json(nodes["large"]["output"])})
+            [same] = await fetch(conn, "find_report", {**large, "output": Json(outputs["large"])})
             [other] = await fetch(conn, "find_report", {**large, "output": Json({"text": "y"})})
-    assert {row["node_id"]: row["output"] for row in results} == {"large": None, "small": nodes["small"]["output"]}
-    assert len(nodes["large"]["output"]["text"]) == LARGE
+    assert {row["node_id"]: row["output"] for row in results} == {"large": None, "small": outputs["small"]}
+    assert len(outputs["large"]["text"]) == size
     assert same["is_same"] and not other["is_same"]
 
 
 async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside_a_small_one(dsn: str):
-    what = graph(
+    definition = graph(
         {"look": task("weigh", "END", params={"text": "{{ inputs.text }}"})}, start="look", inputs={"text": "string"}
     )
     async with fleet(dsn, weigh=weigh) as running:
-        jobs = await running.submit_all([NewJob(what, {"text": "y" * 15_000}) for _ in range(20)])
+        jobs = await running.submit_all([NewJob(definition, {"text": "y" * 15_000}) for _ in range(20)])
         neighbour = await running.submit(chain(3))
         owner = await running.orchestrator(rules=SMALL)
         await running.worker()
@@ -222,14 +224,14 @@ async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside
 
 
 async def test_a_result_over_the_limit_leaves_the_largest_outputs_with_their_nodes(dsn: str):
-    what = graph(
+    definition = graph(
         {"a": task("swell", "b", params={"size": 150_000}), "b": task("swell", "END", params={"size": 100_000})},
         start="a",
     )
     async with fleet(dsn, swell=swell) as running:
         await running.orchestrator(rules=SMALL)
         await running.worker()
-        job_id = await running.submit(what)
+        job_id = await running.submit(definition)
         [row] = await running.completed(job_id)
         assert len(row["result_data"]["b"]["text"]) == 100_000
         assert "a" not in row["result_data"]

@@ -212,7 +212,7 @@ async def test_a_local_worker_that_stops_leaves_the_rest_to_others(dsn: str) -> 
         role = await running.orchestrator()
         near = await running.worker(owner=role, shutdown_grace_seconds=0.1)
         job_id = await running.submit(single("wait"))
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         await near.stop()
         await running.worker()
         [job] = await running.completed(job_id)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from fleet import Fleet, WorkerRole, chain, child, fan, fleet, graph, rows, task
+from fleet import Fleet, WorkerRole, chain, child, fan, fleet, graph, rows, task, wait_until
 
 from dagmaster.handlers import HandlerContext
 from dagmaster.model.workflow import Branch, ConditionalNode, DependsOn, FanInNode, FanOutNode
@@ -22,10 +22,14 @@ async def count_runs(ctx: HandlerContext) -> dict[str, Any]:
     return {"task": ctx.task_id}
 
 
+async def end_after_either(ctx: HandlerContext) -> None:
+    await wait_until(lambda: f"{ctx.job_id}_either_0" in RUNS)
+
+
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
     """An orchestrator, and a worker that is as far away as on another machine."""
-    async with fleet(dsn, number=number, count_runs=count_runs) as running:
+    async with fleet(dsn, number=number, count_runs=count_runs, end_after_either=end_after_either) as running:
         await running.orchestrator()
         await running.worker()
         yield running
@@ -58,13 +62,13 @@ job_completed""".splitlines()
 
 
 async def test_the_trace_of_an_echo_is_exactly_this(anywhere: Fleet) -> None:
-    what = graph(
+    definition = graph(
         {"echo_handler": task("echo", "END", params={"m": "{{ inputs.m }}"})},
         "echo_test",
         start="echo_handler",
         inputs={"m": "string"},
     )
-    job = await anywhere.run(what, {"m": "hällo"})
+    job = await anywhere.run(definition, {"m": "hällo"})
     assert job["status"] == "completed"
     assert job["result_data"]["echo_handler"]["echoed_params"] == {"m": "hällo"}
     assert await anywhere.trace(job["job_id"]) == ECHO
@@ -144,7 +148,7 @@ async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> 
     nodes = {
         "fork": task("echo", "left", "right"),
         "left": task("echo"),
-        "right": task("sleep", params={"seconds": 0.1}),
+        "right": task("end_after_either"),
         "either": task("count_runs", "END", depends_on=DependsOn(any_of=("left", "right"))),
         "both": task("count_runs", "END", depends_on=DependsOn(all_of=("left", "right"))),
     }
@@ -281,7 +285,7 @@ async def test_what_cannot_be_known_before_it_runs_fails_the_node(running: Fleet
             start="first",
         ),
     }
-    ids = [await running.submit(what) for what in broken.values()]
+    ids = [await running.submit(definition) for definition in broken.values()]
     for job in await running.ended(*ids):
         assert job["status"] == "failed"
         [failed] = await running.events(job["job_id"], "node_failed")

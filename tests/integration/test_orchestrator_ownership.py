@@ -72,7 +72,7 @@ async def test_a_job_of_an_owner_that_is_gone_is_taken_over_and_its_running_task
         first = await running.orchestrator()
         await running.worker()
         job_id = await running.submit(graph({"a": task("gate", "b"), "b": task("echo", "END")}, start="a"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         await first.kill()
         second = await running.orchestrator()
@@ -94,7 +94,7 @@ async def test_a_former_owner_that_wakes_up_can_change_nothing(dsn: str) -> None
         first = await running.orchestrator()
         await running.worker()
         job_id = await running.submit(chain(2, "gate"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         await first.kill()
         assert job_id in first.it.jobs
@@ -123,7 +123,7 @@ async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
         first = await running.orchestrator()
         await running.worker(owner=first)
         job_id = await running.submit(chain(2, "gate"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         second = await running.orchestrator()
         await running.rows("UPDATE dagapp.dag_jobs SET owner_id = %s, owner_epoch = owner_epoch + 1", second.id)
         second.it.adopt([job_id])
@@ -171,7 +171,7 @@ async def test_on_stop_without_another_jobs_wait_for_the_next_start(dsn: str) ->
         first = await running.orchestrator()
         await running.worker()
         job_id = await running.submit(chain(2, "gate"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await first.stop()
         assert await owner_of(running, job_id) == (None, 2)
         gate.open.set()
@@ -197,7 +197,7 @@ async def test_an_owner_whose_process_is_gone_needs_no_threshold(dsn: str) -> No
         first = await running.orchestrator()
         worker = await running.worker(owner=first)
         job_id = await running.submit(chain(2, "gate", retry=retry(1)))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await worker.kill()
         await first.kill()
         gate.open.set()
@@ -240,7 +240,7 @@ async def test_an_instance_whose_row_is_gone_registers_again_and_goes_on(dsn: st
         role = await running.orchestrator()
         await running.worker(owner=role)
         job_id = await running.submit(chain(2, "gate"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await running.rows("DELETE FROM dagapp.dag_orchestrators")
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'running'")
         gate.open.set()
@@ -283,13 +283,15 @@ async def test_an_instance_whose_loop_stands_still_is_stalled_until_it_moves_aga
     async with fleet(dsn) as running:
         role = await running.orchestrator(heartbeat_seconds=NEVER, poll=NEVER, listens=False)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE heartbeat_at > started_at")
+        judged = role.it.liveness
+        await wait_until(lambda: judged._cycled_at is not None and judged.seconds_without_progress == 0)
         async with await connect(dsn, application="test") as conn:
             for _ in range(3):
                 assert await running.value(STATUS) == "running"
                 pass_time(role.intervals.orphan_threshold_seconds / 2.5)
                 await chores.beat(conn, role.it, role.intervals)
             assert await running.value(STATUS) == "stalled"
-            await wait_until(lambda: role.it.liveness.seconds_since_cycle < 1, 10)
+            await wait_until(lambda: judged.seconds_since_cycle < 1)
             await chores.beat(conn, role.it, role.intervals)
             assert await running.value(STATUS) == "running"
 
@@ -321,9 +323,9 @@ async def test_all_times_are_the_databases_whatever_the_hosts_clock_says(
         role = await running.orchestrator()
         await running.worker()
         await running.until("SELECT heartbeat_at > started_at AS ok FROM dagapp.dag_orchestrators")
-        assert abs((role.it.clock.now() - datetime.now(UTC)).total_seconds()) < 5
+        assert abs((role.it.clock.now() - datetime.now(UTC)).total_seconds()) < 60
         job = await running.run(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.1)))
-        near = timedelta(seconds=1)  # as exact as a round trip to the database
+        near = timedelta(minutes=1)  # as exact as a round trip to a database on a busy machine
         for event in await running.events(job["job_id"]):
             assert job["created_at"] - near < event["created_at"] <= job["completed_at"]
         assert datetime.now(UTC) - job["started_at"] < timedelta(minutes=5)
@@ -335,7 +337,7 @@ async def test_a_job_that_waits_costs_nothing(dsn: str) -> None:
         role = await running.orchestrator(poll=NEVER, heartbeat_seconds=NEVER)
         await running.worker(concurrency=2, poll_interval_seconds=NEVER, heartbeat_interval_seconds=NEVER)
         job_id = await running.submit(fan(handler="gate"), {"items": list(range(60))})
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
         await asyncio.sleep(0.1)

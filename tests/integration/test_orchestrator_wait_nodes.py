@@ -53,7 +53,7 @@ async def until_running(running: Fleet, job_id: int, node_id: str) -> None:
 async def test_a_wait_of_seconds_is_over_in_time(running: Fleet) -> None:
     job = await running.run(waiting(seconds=0.2))
     assert job["status"] == "completed"
-    assert 0.2 <= job["result_data"]["w"]["waited_seconds"] < 5
+    assert 0.2 <= job["result_data"]["w"]["waited_seconds"] < 60
 
 
 async def test_a_wait_outlives_its_owner(dsn: str) -> None:

@@ -115,8 +115,8 @@ async def shown_by_cli(it: Web, job_id: JobId) -> dict[str, str]:
 @pytest.mark.parametrize("outcome", GRAPHS)
 async def test_a_fan_out_has_one_outcome_everywhere(it: Web, outcome: str) -> None:
     job_id = await submitted(it, outcome)
-    shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
-    assert shown == dict.fromkeys(shown, outcome)
+    outcomes = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
+    assert outcomes == dict.fromkeys(outcomes, outcome)
     badge = f"badge is-{outcome}"
     workflow_id = GRAPHS[outcome].workflow.workflow_id
     row = (await it.get(f"/ui/jobs/{job_id}")).partition('id="node-spread"')[2].partition("</tr>")[0]
@@ -181,8 +181,8 @@ async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_a
     it: Web, ended_job: Callable[[Web], Awaitable[JobId]], ended_by: str, workflow_id: str, failures: int
 ) -> None:
     job_id = await ended_job(it)
-    shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
-    assert shown == dict.fromkeys(shown, "cancelled")
+    outcomes = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
+    assert outcomes == dict.fromkeys(outcomes, "cancelled")
     path = f"/api/v1/jobs/{job_id}"
     job, progress = await it.get(path), await it.get(f"{path}/progress")
     assert job["summary"] == progress["nodes"]

@@ -7,23 +7,23 @@ from fleet import graph, single, task
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, keep_json, opened
-from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.pinned_graphs import PinnedGraphs
 
 
-async def submitted(conn: Connection, made: Graph) -> str:
-    job_id = (await submission.submit(conn, submission.NewJob(made, {}), threshold_seconds=30)).job_id
+async def submitted(conn: Connection, definition: Graph) -> str:
+    job_id = (await submission.submit(conn, submission.NewJob(definition, {}), threshold_seconds=30)).job_id
     return str((await jobs.get_job(conn, job_id))["workflow_hash"])
 
 
 async def test_all_who_ask_get_the_same_graph(dsn: str) -> None:
-    pinned, made = PinnedGraphs(), single()
+    pinned, definition = PinnedGraphs(), single()
     async with opened(dsn, application="test") as conn, opened(dsn, application="test") as other:
-        workflow_hash = await submitted(conn, made)
+        workflow_hash = await submitted(conn, definition)
         first, second = await asyncio.gather(pinned.find(conn, workflow_hash), pinned.find(other, workflow_hash))
         assert first is not None
         assert first is second is await pinned.find(conn, workflow_hash)
-        assert first.workflow == made.workflow
-        assert first.nodes.keys() == made.nodes.keys()
+        assert first.workflow == definition.workflow
+        assert first.nodes.keys() == definition.nodes.keys()
 
 
 async def test_a_definition_that_is_gone_is_not_found(dsn: str) -> None:
@@ -36,10 +36,10 @@ async def test_what_was_not_asked_for_longest_makes_room(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         first, second = [await submitted(conn, single(workflow_id=name)) for name in ("one", "two")]
         large = await submitted(conn, graph({"a": task("echo", "b"), "b": task("echo", "END")}, "large", start="a"))
-        kept, left = await pinned.find(conn, first), await pinned.find(conn, second)
-        assert await pinned.find(conn, first) is kept
+        cached, left = await pinned.find(conn, first), await pinned.find(conn, second)
+        assert await pinned.find(conn, first) is cached
         await pinned.find(conn, large)
-        assert await pinned.find(conn, first) is kept
+        assert await pinned.find(conn, first) is cached
         assert await pinned.find(conn, second) is not left
 
 

@@ -21,10 +21,10 @@ CKAN = Platform("ckan", "CKAN", ("package",), ("resource",))
 
 
 async def commands(dsn: str) -> list[dict[str, Any]]:
-    found = await rows(
+    events = await rows(
         dsn, "SELECT event_data, source_app FROM dagapp.dag_job_events WHERE event_type = 'command' ORDER BY event_id"
     )
-    return [{**row["event_data"], "source_app": row["source_app"]} for row in found]
+    return [{**row["event_data"], "source_app": row["source_app"]} for row in events]
 
 
 async def test_every_installation_knows_the_default_platforms(conn: Connection) -> None:
@@ -39,7 +39,9 @@ async def test_an_added_platform_is_found_as_it_was_given(conn: Connection, dsn:
     limited = Platform("osm", "OSM", ("id",), is_active=False, allowed_workflows=("import",))
     await add_platform(conn, limited, actor=None, source_app="api")
     assert (await find_platform(conn, "ckan"), await find_platform(conn, "osm")) == (CKAN, limited)
-    traces = [(one["command"], one["actor"], one["platform_id"], one["source_app"]) for one in await commands(dsn)]
+    traces = [
+        (event["command"], event["actor"], event["platform_id"], event["source_app"]) for event in await commands(dsn)
+    ]
     assert traces == [("platforms.add", "ada", "ckan", "cli"), ("platforms.add", None, "osm", "api")]
 
 
@@ -74,7 +76,7 @@ async def test_only_the_given_columns_change(conn: Connection, dsn: str) -> None
     await change_platform(conn, "ddh", {"allowed_workflows": None}, actor="ada")
     hub = Platform("ddh", "Hub", ("dataset_id", "resource_id"), ("version_id",), is_active=False)
     assert await find_platform(conn, "ddh") == hub
-    assert [one["changes"] for one in await commands(dsn)] == [
+    assert [event["changes"] for event in await commands(dsn)] == [
         {"is_active": False, "allowed_workflows": ["a"]},
         {"display_name": "Hub"},
         {"allowed_workflows": None},
@@ -99,4 +101,4 @@ async def test_seeding_adds_what_is_missing_and_keeps_what_was_changed(conn: Con
     await rows(dsn, "DELETE FROM dagapp.platforms WHERE platform_id = 'geonode'")
     assert await seed_platforms(conn, actor="ada") == 1
     assert [row["display_name"] for row in await list_platforms(conn)] == ["ArcGIS Online", "Hub", "GeoNode"]
-    assert [one["added"] for one in await commands(dsn) if one["command"] == "bootstrap.seed-platforms"] == [0, 1]
+    assert [event["added"] for event in await commands(dsn) if event["command"] == "bootstrap.seed-platforms"] == [0, 1]

@@ -5,115 +5,57 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import orjson
-import process_handlers
+import process_handlers  # noqa: F401 - a module sees the handlers that it imports
 import psutil
 import pytest
 import pytest_asyncio
+from process_tasks import (
+    KILL_AFTER,
+    MB,
+    PARENT,
+    PATIENCE,
+    Task,
+    error,
+    is_alive,
+    make,
+    output,
+    run,
+    started,
+    until,
+    until_gone,
+)
 
 from dagmaster.errors import TaskOver
-from dagmaster.handlers import Checkpoint, Handler, HandlerContext, Registry, load_handlers, registry
-from dagmaster.handlers.contract import Progress
-from dagmaster.worker.processes.children import Children, Outcome
+from dagmaster.handlers import Checkpoint
+from dagmaster.worker.processes.children import Children
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-KILL_AFTER = 0.5
-PATIENCE = 30.0  # with a busy machine; handlers that do not stop would run for longer
-MB = 1024 * 1024
-PARENT = Path(__file__).with_name("process_parent.py")
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def shared() -> AsyncIterator[Children]:
     """Most tests need no fork server of their own."""
-    children = make()
-    await children.start()
-    yield children
-    await children.close()
+    async with started() as children:
+        yield children
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def patient() -> AsyncIterator[Children]:
     """Kills nobody who is only slow."""
-    children = make(kill_after_seconds=PATIENCE)
-    await children.start()
-    yield children
-    await children.close()
+    async with started(kill_after_seconds=PATIENCE) as children:
+        yield children
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def own() -> AsyncIterator[Children]:
-    children = make()
-    await children.start()
-    yield children
-    await children.close()
-
-
-def make(known: Registry = registry, **options: Any) -> Children:
-    return Children(known, [], **{"kill_after_seconds": KILL_AFTER, "max_output_bytes": 1_000_000, **options})
-
-
-class Task:
-    """A run of a handler, with all that is heard of it."""
-
-    def __init__(self, children: Children, handler: str | Handler, /, **fields: Any) -> None:
-        self.handler = registry.get(handler) if isinstance(handler, str) else handler
-        self.updates: asyncio.Queue[Progress] = asyncio.Queue()
-        self.saved: list[Checkpoint] = []
-        self.log = bytearray()
-        sinks = {"progress_sink": self.updates.put_nowait, "checkpoint_sink": self._save}
-        ids = {"task_id": "7_work_0", "job_id": 7, "node_id": "work", "handler": self.handler.name}
-        self.ctx = HandlerContext(**{**sinks, **ids, **fields})
-        self.running = asyncio.create_task(children.run(self.handler, self.ctx, self.log.extend))
-
-    def _save(self, checkpoint: Checkpoint) -> Future[None]:
-        self.saved.append(checkpoint)
-        stored: Future[None] = Future()
-        stored.set_result(None)
-        return stored
-
-    async def progress(self) -> float:
-        async with asyncio.timeout(60):
-            return (await self.updates.get()).current
-
-
-async def run(children: Children, handler: str | Handler, /, **params: Any) -> Outcome:
-    return await Task(children, handler, params=params).running
-
-
-async def output(children: Children, handler: str | Handler, /, **params: Any) -> Any:
-    outcome = await run(children, handler, **params)
-    assert outcome.result.success and outcome.output is not None, outcome
-    return orjson.loads(outcome.output)
-
-
-def error(outcome: Outcome) -> str:
-    assert not outcome.result.success and outcome.output is None and outcome.result.error_message is not None
-    return outcome.result.error_message
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():  # noqa: ASYNC110 - no process but its parent is told of its end
-            await asyncio.sleep(0.02)
-
-
-async def until_gone(*pids: int) -> None:
-    await until(lambda: not any(map(is_alive, pids)))
+    async with started() as children:
+        yield children
 
 
 # What goes in and what comes out.
@@ -136,7 +78,7 @@ async def test_the_context_is_that_of_the_task(shared: Children) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "message", "permanent", "after", "first_type"),
+    ("failure", "message", "permanent", "after", "first_type"),
     [
         ("odd", "TooOdd: seven", False, None, "TooOdd"),
         ("permanent", "never", True, None, "Permanent"),
@@ -150,9 +92,9 @@ async def test_the_context_is_that_of_the_task(shared: Children) -> None:
     ],
 )
 async def test_what_it_raises_is_known_by_its_types(
-    shared: Children, what: str, message: str, permanent: bool, after: float | None, first_type: str
+    shared: Children, failure: str, message: str, permanent: bool, after: float | None, first_type: str
 ) -> None:
-    outcome = await run(shared, "process.raise", what=what)
+    outcome = await run(shared, "process.raise", what=failure)
     assert error(outcome).startswith(message)
     assert (outcome.result.permanent, outcome.result.retry_after_seconds) == (permanent, after)
     assert outcome.result.error_types[0] == first_type
@@ -415,58 +357,6 @@ async def test_nothing_is_left_when_it_is_closed() -> None:
     await until_gone(*pids)
 
 
-# Being used again.
-
-
-async def test_a_child_is_used_again(own: Children) -> None:
-    assert len({(await output(own, "process.who"))["pid"] for _ in range(5)}) == 1
-
-
-async def test_after_many_tasks_it_is_replaced(own: Children) -> None:
-    pids = [(await output(own, "process.who"))["pid"] for _ in range(101)]
-    assert len(set(pids)) == 2 and pids[99] != pids[100]
-
-
-async def test_what_a_handler_changed_is_as_before_for_the_next(own: Children) -> None:
-    first = await output(own, "process.make_a_mess")
-    assert first["mess"] is None and first["cwd"] == str(Path.cwd())
-    assert await output(own, "process.make_a_mess") == first
-    task = Task(own, "process.print")
-    await task.running
-    assert b"printed\n" in task.log
-
-
-@pytest.mark.parametrize("handler", ["process.leaves_thread", "process.leaves_subprocess"])
-async def test_one_that_leaves_something_running_is_replaced(shared: Children, handler: str) -> None:
-    pids = await output(shared, handler)
-    await until_gone(*pids.values())
-    assert (await output(shared, "process.who"))["pid"] != pids["pid"]
-
-
-async def test_one_that_gives_no_memory_back_is_replaced(own: Children) -> None:
-    first = await output(own, "process.hoard")
-    assert await output(own, "process.hoard") != first
-    await until_gone(first["pid"])
-
-
-async def test_idle_children_are_few(own: Children) -> None:
-    tasks = [Task(own, "process.wait", task_id=f"7_work_{number}") for number in range(8)]
-    pids = [int(await task.progress()) for task in tasks]
-    own.stop_gently()
-    await asyncio.gather(*(task.running for task in tasks))
-    await until(lambda: sum(map(is_alive, pids)) <= 4)
-    assert sum(map(is_alive, pids)) == 4
-
-
-async def test_memory_and_time_are_of_each_attempt(own: Children) -> None:
-    large = (await run(own, "process.compute", mb=200, seconds=0.3)).usage
-    small = (await run(own, "process.compute", mb=1, seconds=0)).usage
-    assert large is not None and large.peak_memory_bytes and large.cpu_seconds
-    assert small is not None and small.peak_memory_bytes and small.cpu_seconds is not None
-    assert large.peak_memory_bytes > 200 * MB > small.peak_memory_bytes
-    assert 0.25 < large.cpu_seconds < 3 and small.cpu_seconds < 0.25
-
-
 # What they print.
 
 
@@ -491,52 +381,3 @@ async def test_much_output_holds_up_nobody(shared: Children) -> None:
 
 async def test_there_is_nothing_to_read_on_stdin(shared: Children) -> None:
     assert await output(shared, "process.stdin") == {"read": ""}
-
-
-# How they are found.
-
-
-async def test_a_function_that_is_registered_otherwise_is_imported(shared: Children) -> None:
-    handler = Handler("otherwise", process_handlers.unregistered, isolation="process")
-    assert await output(shared, handler) == {"it": "was imported"}
-
-
-async def test_a_handler_that_only_this_process_knows_fails_with_advice(shared: Children) -> None:
-    def closure(ctx: HandlerContext) -> None: ...
-
-    outcome = await run(shared, Handler("closure", closure, isolation="process"))
-    assert outcome.result.permanent and "--handlers" in error(outcome) and "'closure'" in error(outcome)
-
-
-async def test_a_file_that_is_given_is_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "given.py"
-    path.write_text(
-        "from dagmaster import handler\n\n@handler('process.given', isolation='process')\ndef given(ctx):\n"
-        "    return {'a': 1}\n"
-    )
-    known = Registry()
-    load_handlers([str(path)], known)
-    children = Children(known, [str(path)], max_output_bytes=1000)
-    assert await output(children, known.get("process.given")) == {"a": 1}
-    await children.close()
-
-
-async def test_handlers_that_cannot_be_loaded_fail_their_tasks_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("raise OSError('no licence')")
-    children = Children(registry, [str(path)], max_output_bytes=1000)
-    await children.start()
-    for _ in range(2):
-        outcome = await run(children, "process.sum", a=1)
-        assert "no licence" in error(outcome) and not outcome.result.permanent
-    path.write_text("from dagmaster.handlers import basic")
-    assert await output(children, "process.sum", a=1) == {"sum": 2}
-    await children.close()
-
-
-async def test_without_such_handlers_nothing_is_started() -> None:
-    children = make(Registry())
-    before = psutil.Process().children()
-    await children.start()
-    assert psutil.Process().children() == before
-    await children.close()

@@ -217,8 +217,8 @@ async def test_a_child_of_a_fan_out_adds_tasks_and_its_result_is_theirs(running)
         ),
         "gather": FanInNode(next=("END",)),
     }
-    what = graph(nodes, "fan", start="spread", inputs={"counts": "array"})
-    job_id = await running.submit(what, {"counts": [3, 0, 150]})
+    definition = graph(nodes, "fan", start="spread", inputs={"counts": "array"})
+    job_id = await running.submit(definition, {"counts": [3, 0, 150]})
     [job] = await running.completed(job_id)
     assert [result["result"] for result in job["result_data"]["gather"]["results"]] == [3, 0, sum(range(150))]
 
@@ -273,14 +273,16 @@ async def test_a_repeated_attempt_stores_its_groups_and_dependencies_once(runnin
     members = await running.rows("SELECT definition FROM dagapp.dag_node_states WHERE definition IS NOT NULL")
     by_number = {row["definition"]["task"]: row["definition"].get("group") for row in members}
     assert sorted(by_number.values(), key=str) == [*[groups[1]["group_id"]] * 3, None, None]
-    said = await running.rows("SELECT previous_id, previous_type, next_id, next_type FROM dagapp.dag_dependencies")
-    assert sorted((row["previous_type"], row["next_type"]) for row in said) == [
+    dependencies = await running.rows(
+        "SELECT previous_id, previous_type, next_id, next_type FROM dagapp.dag_dependencies"
+    )
+    assert sorted((row["previous_type"], row["next_type"]) for row in dependencies) == [
         ("group", "task"),
         ("task", "group"),
         *[("task", "task")] * 4,
     ]
     known = {"task": set(by_number), "group": {row["group_id"] for row in groups}}
-    for row in said:
+    for row in dependencies:
         assert row["previous_id"] in known[row["previous_type"]]
         assert row["next_id"] in known[row["next_type"]]
 
@@ -433,7 +435,7 @@ async def test_random_graphs_run_in_the_order_that_the_rules_say(running):
         job = await create_job("random", random_graph, {"seed": seed})
         await running.completed(job.id)
         items = a_graph(random.Random(seed))
-        assert sorted(label for what, label in ran if what == "ended") == sorted(
+        assert sorted(label for kind, label in ran if kind == "ended") == sorted(
             item.kwargs["label"] for item in items if isinstance(item, Task)
         ), f"seed {seed}"
         late = [pair for pair in pairs(items) if ran.index(("ended", pair[0])) > ran.index(("began", pair[1]))]

@@ -293,7 +293,7 @@ async def test_workers_register_beat_and_leave(running):
     assert mine.id in [worker.id for worker in await list_workers("idle")]
     await deregister_worker(mine.id)
     assert [worker.id for worker in await list_workers("stopped")] == [mine.id]
-    with pytest.raises(errors.WorkerGone, match="register anew"):
+    with pytest.raises(errors.WorkerGone, match="register again"):
         await worker_heartbeat(mine.id)
     with pytest.raises(errors.Invalid, match="is not a status of workers"):
         await list_workers("lazy")

@@ -100,8 +100,8 @@ async def timeline(dsn: str, job_id: int) -> list[str]:
 
 def _without_ids(event: dict[str, Any]) -> dict[str, Any]:
     data = {key: value for key, value in (event["event_data"] or {}).items() if key not in UNEQUAL}
-    kept = {key: event[key] for key in ("event_type", "event_status", "node_id", "source_app", "error_message")}
-    return {**kept, "data": dict(sorted(data.items()))}
+    fields = {key: event[key] for key in ("event_type", "event_status", "node_id", "source_app", "error_message")}
+    return {**fields, "data": dict(sorted(data.items()))}
 
 
 async def test_it_runs_beside_a_loop_and_in_a_thread() -> None:
@@ -169,7 +169,7 @@ async def test_a_job_for_a_handler_that_nobody_has_is_not_waited_for() -> None:
 
     job_id = await misspelt_elsewhere.submit_async()
     with pytest.raises(UnknownHandler, match=r"no handler is named 'ehco'; did you mean 'echo'"):
-        await asyncio.to_thread(run_job_test, job_id, timeout=20)
+        await asyncio.to_thread(run_job_test, job_id, timeout=90)
 
 
 def test_wrong_arguments_are_told_before_a_job_is_made() -> None:
@@ -216,17 +216,17 @@ def test_what_was_allowed_to_fail_is_none_to_all_who_use_it() -> None:
         return 1 / x
 
     @task
-    def shown(value: Any) -> str:
+    def represented(value: Any) -> str:
         return repr(value)
 
     @workflow
     def inner() -> Any:
-        return [reciprocal(0), reciprocal.map([1, 0]), shown(reciprocal(0))]
+        return [reciprocal(0), reciprocal.map([1, 0]), represented(reciprocal(0))]
 
     @workflow
     def outer() -> Any:
         single, several, text = inner()
-        return [shown(single), several, text]
+        return [represented(single), several, text]
 
     assert inner.run() == [None, [1.0, None], "None"]
     assert outer.run() == ["None", [1.0, None], "None"]
@@ -290,10 +290,10 @@ async def test_a_job_that_takes_too_long_is_cancelled(dsn: str) -> None:
 
 async def test_a_job_that_was_submitted_is_run_by_who_tests_it() -> None:
     job_id = await etl.submit_async(2)
-    outcome = await asyncio.to_thread(run_job_test, job_id, timeout=20)
+    outcome = await asyncio.to_thread(run_job_test, job_id, timeout=90)
     assert etl.result_of(outcome) == {"rows": 2, "total": 10}
     again = await submit_async(etl.workflow, {"n": 5})
-    assert etl.result_of(await asyncio.to_thread(LocalFleet.shared().finish, again, timeout=20))["rows"] == 5
+    assert etl.result_of(await asyncio.to_thread(LocalFleet.shared().finish, again, timeout=90))["rows"] == 5
 
 
 # The command line.
@@ -352,7 +352,7 @@ def test_a_workflow_is_submitted_by_its_id_and_run_by_its_module(tmp_path: Path)
     file.write_text(FILE.replace("twice", "doubled"))
     done = call("submit", "doubled", "-i", "x=5", "--handlers", file)
     assert done.code == 0, done.err
-    assert run_job_test(int(done.out), timeout=20).result["double_2"] == {"result": 20}
+    assert run_job_test(int(done.out), timeout=90).result["double_2"] == {"result": 20}
 
 
 def test_yaml_names_functions_of_the_modules_that_the_settings_allow(

@@ -12,6 +12,7 @@ from psycopg.errors import LockNotAvailable
 
 from dagmaster.engine.messages import Cancel, Load, TaskFailed
 from dagmaster.errors import TaskOver
+from dagmaster.fleet import background
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
@@ -20,6 +21,7 @@ from dagmaster.store import instances, queues, tasks
 from dagmaster.store.connect import Connection, connect, connect_hot, keep_json, opened
 from dagmaster.store.instances import this_instance
 from dagmaster.store.notifications import Notifier
+from dagmaster.store.workers import list_workers
 
 
 @pytest.fixture
@@ -73,8 +75,8 @@ async def count(dsn: str, table: str) -> int:
 
 
 async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) -> None:
-    what = single("resize", params={"x": [1, {"ü": None}]}, timeout_seconds=42)
-    await me.submit(what, correlation_id="c-9")
+    definition = single("resize", params={"x": [1, {"ü": None}]}, timeout_seconds=42)
+    await me.submit(definition, correlation_id="c-9")
     turn = await me.advance(Load())
     async with claimer(dsn) as worker:
         [message] = await worker.claim(5)
@@ -93,8 +95,55 @@ async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) 
     assert message.params.replace(b" ", b"") == '{"x":[1,{"ü":null}]}'.encode()
     [running] = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_tasks_running")
     assert running == {"task_id": message.task_id, "worker_id": worker.worker_id}
-    [mail] = await rows(dsn, "SELECT kind, task_id, worker_id FROM dagapp.dag_mailbox WHERE kind <> 'submitted'")
-    assert mail == {"kind": "started", "task_id": message.task_id, "worker_id": worker.worker_id}
+
+
+async def starts(dsn: str) -> list[tuple[str, str]]:
+    told = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_mailbox WHERE kind = 'started' ORDER BY mail_id")
+    return [(row["task_id"], row["worker_id"]) for row in told]
+
+
+async def test_the_owner_is_told_of_the_start_of_a_task_that_runs_for_a_while(dsn: str, me: Owner) -> None:
+    """A task that ends at once needs no mail for its start: its report says it."""
+    await put(me, "short")
+    await put(me, "long")
+    async with claimer(dsn) as worker:
+        short, long = await worker.claim(2)
+        await worker.report(short)
+        async with background(worker.queue.tell_starts()):
+            while not (told := await starts(dsn)):  # noqa: ASYNC110 - the other end is a table
+                await asyncio.sleep(0.01)
+    assert told == [(long.task_id, worker.worker_id)]
+
+
+async def test_the_start_of_a_task_is_told_before_its_checkpoint_and_its_nodes(dsn: str, me: Owner) -> None:
+    await put(me, "first")
+    await put(me, "second")
+    async with claimer(dsn) as worker:
+        first, second = await worker.claim(2)
+        await worker.queue.save(first.task_id, SAVED)
+        await worker.queue.add(second.task_id, [b'{"nodes": []}'])
+    mail = await rows(dsn, "SELECT kind FROM dagapp.dag_mailbox WHERE kind <> 'submitted' ORDER BY mail_id")
+    assert [row["kind"] for row in mail] == ["started", "checkpoint", "started", "added"]
+
+
+async def test_a_start_that_a_lost_connection_left_untold_is_told_on_the_next(dsn: str, me: Owner) -> None:
+    await put(me, "known")
+    await put(me, "forgotten")
+    async with claimer(dsn) as worker:
+        known, forgotten = await worker.claim(2)
+        link = PostgresLink(worker.queue._durable, worker.queue._quick, worker.worker_id, Notifier(dsn))
+        assert [message.task_id for message in await link.forgotten([known.task_id])] == [forgotten.task_id]
+        async with background(link.tell_starts()):
+            while not (told := await starts(dsn)):  # noqa: ASYNC110 - the other end is a table
+                await asyncio.sleep(0.01)
+    assert {task_id for task_id, _ in told} == {known.task_id, forgotten.task_id}
+
+
+async def test_who_claims_for_others_tells_the_starts_at_once(dsn: str, me: Owner) -> None:
+    await put(me)
+    async with claimer(dsn) as worker:
+        [row] = await tasks.claim_and_announce(worker.durable, worker.worker_id, 5)
+    assert await starts(dsn) == [(row["task_id"], worker.worker_id)]
 
 
 SAVED = SavedCheckpoint("two", b'{"a": 1}', b'[{"path": "s3://b/x"}]')
@@ -251,7 +300,7 @@ async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None
     assert len(everything) == len(set(everything)) == 500
     assert await count(dsn, "dag_tasks_waiting") == await count(dsn, "dag_tasks_running") == 0
     mailed = await rows(dsn, "SELECT kind, count(*) AS n FROM dagapp.dag_mailbox GROUP BY kind")
-    assert {row["kind"]: row["n"] for row in mailed} == {"submitted": 1, "started": 500, "completed": 500}
+    assert {row["kind"]: row["n"] for row in mailed} == {"submitted": 1, "completed": 500}
 
 
 async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me: Owner) -> None:
@@ -292,11 +341,11 @@ async def test_reporting_and_claiming_is_one_transaction(dsn: str, me: Owner) ->
     await put(me, "second")
     async with claimer(dsn) as worker:
         [first] = await worker.claim(1)
-        before = await rows(dsn, "SELECT xmin::text FROM dagapp.dag_mailbox")
         [second] = await worker.report(first, limit=1, output=b'{"a":1}')
         assert second.node_id == "second"
-        new = [row for row in await rows(dsn, "SELECT xmin::text FROM dagapp.dag_mailbox") if row not in before]
-        assert len(new) == 2 and new[0] == new[1]
+    [mail] = await rows(dsn, "SELECT xmin::text FROM dagapp.dag_mailbox WHERE kind = 'completed'")
+    [held] = await rows(dsn, "SELECT xmin::text FROM dagapp.dag_tasks_running")
+    assert mail == held
 
 
 async def test_a_report_does_not_end_the_hold_of_another(dsn: str, me: Owner) -> None:
@@ -356,6 +405,19 @@ async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
         depths = await queues.list_queues(conn)
     assert [(row["queue"], row["depth"], row["running"]) for row in depths] == [("a", 1, 1), ("b", 1, 0)]
     assert depths[0]["oldest_dispatched_at"] is not None
+
+
+async def test_a_worker_never_runs_more_tasks_than_it_has_slots(dsn: str, me: Owner) -> None:
+    await me.submit(fan(), {"items": list(range(5))})
+    await me.advance(Load())
+    async with claimer(dsn) as worker, opened(dsn, application="test") as conn:
+        [ended, *_] = await worker.claim(4)
+        await worker.claim(1)  # For the slot of a task whose report is on its way.
+        [row] = await list_workers(conn)
+        assert (row["running_tasks"], row["concurrency"]) == (4, 4)
+        await worker.report(ended)
+        [row] = await list_workers(conn)
+        assert row["running_tasks"] == 4
 
 
 async def test_a_thousand_tasks_are_reported_in_one_exchange(dsn: str, me: Owner) -> None:

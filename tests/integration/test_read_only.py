@@ -87,13 +87,13 @@ async def test_a_process_that_runs_jobs_waits_as_it_starts_and_one_that_only_ask
         starting = asyncio.create_task(databases._check(dsn, writable=True))
         await asyncio.sleep(0.2)
         assert not starting.done()
-    await asyncio.wait_for(starting, 20)
+    await asyncio.wait_for(starting, 60)
 
 
 async def test_over_http_it_is_a_503_that_may_be_tried_again(dsn: str) -> None:
     async with web(dsn, single()) as it, read_only(dsn):
-        said = await it.post(WORKERS, OFFER, 503)
-        assert said["error"]["code"] == "unavailable"
+        refusal = await it.post(WORKERS, OFFER, 503)
+        assert refusal["error"]["code"] == "unavailable"
         await it.post("/api/v1/jobs", {"workflow_id": "single"}, 503)
         await it.get("/api/v1/jobs")
 

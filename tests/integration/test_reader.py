@@ -16,8 +16,8 @@ from reading import PASSWORD, as_role, dropped_after, make_reader, new_role
 from dagmaster.errors import Conflict, Forbidden, Invalid
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.gateway_role import create_reader
 from dagmaster.store.migrate import upgrade
-from dagmaster.store.reader import create_reader
 from dagmaster.store.statements import SQL
 
 ROOT = Path(__file__).parents[2]
@@ -248,11 +248,11 @@ async def test_bad_names_and_passwords_are_refused(conn: Connection, name: str, 
 
 
 def test_the_command_prints_a_generated_password_once(dsn: str, role: str) -> None:
-    made = call("db", "create-reader", role, "--database-url", dsn)
-    assert made.code == 0, made.err
-    password = made.out.strip()
+    result = call("db", "create-reader", role, "--database-url", dsn)
+    assert result.code == 0, result.err
+    password = result.out.strip()
     assert len(password) == 32
-    assert password not in made.err
+    assert password not in result.err
     again = call(
         "db", "create-reader", role, "--password-stdin", "--json", "--database-url", dsn, input=f"{PASSWORD}\n"
     )

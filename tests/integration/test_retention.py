@@ -105,14 +105,14 @@ async def test_a_job_that_somebody_holds_is_left_for_the_next_time(dsn: str, con
 
 
 async def test_a_job_that_was_reopened_after_it_was_marked_stays(dsn: str, conn: Connection) -> None:
-    kept, gone = await ended(dsn, times=2)
+    live, gone = await ended(dsn, times=2)
 
     async def reopen(*_: Any) -> None:
-        await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running', completed_at = NULL WHERE job_id = %s", kept)
+        await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running', completed_at = NULL WHERE job_id = %s", live)
 
     assert (await remove(conn, export=reopen)).jobs == 1
-    assert await left(dsn) == {kept}
-    await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'failed', completed_at = now() WHERE job_id = %s", kept)
+    assert await left(dsn) == {live}
+    await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'failed', completed_at = now() WHERE job_id = %s", live)
     assert (await remove(conn)).jobs == 0  # its old mark is not for this end
     await rows(dsn, "UPDATE dagapp.dag_jobs SET completed_at = now() - interval '31 days'")
     assert (await remove(conn)).jobs == 1
@@ -123,7 +123,7 @@ async def test_a_job_that_was_reopened_after_it_was_marked_stays(dsn: str, conn:
 
 
 async def test_days_of_the_timeline_that_nobody_needs_are_dropped_whole(dsn: str, conn: Connection) -> None:
-    old, kept = await make_day(dsn, 40), await make_day(dsn, 20)
+    old, recent = await make_day(dsn, 40), await make_day(dsn, 20)
     await ended(dsn, days_ago=40)
     await ended(dsn, days_ago=20)
     removed = await remove(conn)
@@ -131,7 +131,7 @@ async def test_days_of_the_timeline_that_nobody_needs_are_dropped_whole(dsn: str
     [row] = await rows(
         dsn,
         f"""SELECT to_regclass('dagapp.dag_job_events_{old}') IS NULL AS old_is_gone,
-                   to_regclass('dagapp.dag_job_events_{kept}') IS NOT NULL AS other_is_kept""",
+                   to_regclass('dagapp.dag_job_events_{recent}') IS NOT NULL AS other_is_kept""",
     )
     assert all(row.values())
     assert (await counts(dsn))["dag_job_events"] > 0
@@ -161,29 +161,29 @@ async def test_a_definition_goes_with_its_last_job_but_not_on_its_first_day(dsn:
 
 
 async def test_a_submission_under_way_keeps_its_definition(dsn: str, conn: Connection) -> None:
-    what = single(workflow_id="wanted")
-    await ended(dsn, what)
+    definition = single(workflow_id="wanted")
+    await ended(dsn, definition)
     await rows(dsn, "UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
     async with opened(dsn, application="submitter") as submitter:
         async with submitter.transaction():
-            await submission.submit(submitter, submission.NewJob(what, {}), threshold_seconds=30)
+            await submission.submit(submitter, submission.NewJob(definition, {}), threshold_seconds=30)
             assert (await remove(conn)).definitions == 0
         assert (await remove(conn)).definitions == 0
     assert await pinned(dsn) == {"wanted"}
 
 
 async def test_a_submission_after_the_removal_pins_its_definition_anew(dsn: str, conn: Connection) -> None:
-    what = single(workflow_id="wanted")
-    await ended(dsn, what)
+    definition = single(workflow_id="wanted")
+    await ended(dsn, definition)
     await rows(dsn, "UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
     async with opened(dsn, application="submitter") as submitter:
         async with conn.transaction():
             await run(conn, "hold_submissions")
-            new = submission.NewJob(what, {})
+            new = submission.NewJob(definition, {})
             waiting = asyncio.create_task(submission.submit(submitter, new, threshold_seconds=30))
             await asyncio.wait([waiting], timeout=0.1)
             assert not waiting.done()
-            hashes = {"hashes": [what.workflow.content_hash]}
+            hashes = {"hashes": [definition.workflow.content_hash]}
             assert (await run(conn, "remove_definitions", hashes)).rowcount == 1
         await waiting
     assert await pinned(dsn) == {"wanted"}

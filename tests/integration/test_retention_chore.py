@@ -87,9 +87,9 @@ async def test_a_dry_run_only_tells(old: list[int], dsn: str) -> None:
     summary = (await prune("--days", 30, "--dry-run", "--json")).json
     assert [(row["workflow_id"], row["jobs"]) for row in summary] == [("other", 1), ("single", 2)]
     assert summary[1]["nodes"] == 6
-    shown = await prune("--days", 60, "--dry-run")
-    assert "other" in shown.out and "single" not in shown.out
-    assert "1 job would be removed" in shown.err
+    result = await prune("--days", 60, "--dry-run")
+    assert "other" in result.out and "single" not in result.out
+    assert "1 job would be removed" in result.err
     assert await left(dsn) == set(old)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fleet import chain, rows, single
 from web import web
 
-from dagmaster.store.connect import PlanOutgrown, connect_hot, may_pass
+from dagmaster.store.connect import StalePlan, connect_hot, is_transient
 from dagmaster.store.instances import register_orchestrator, this_instance
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.statements import Statement, run_statement
@@ -72,7 +72,7 @@ async def test_in_a_transaction_it_is_made_again_by_the_next_one(dsn: str) -> No
             try:
                 async with conn.transaction():
                     await list_orchestrators(conn)
-            except PlanOutgrown as error:
+            except StalePlan as error:
                 refused = error
             assert refused is not None
             async with conn.transaction():
@@ -86,4 +86,4 @@ async def test_what_is_truly_not_supported_is_not_tried_again(dsn: str) -> None:
     async with await connect_hot(dsn, application="test") as conn:
         with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
             await run_statement(conn, odd)
-        assert not may_pass(refused.value)
+        assert not is_transient(refused.value)

@@ -113,20 +113,25 @@ async def test_a_secret_is_in_no_row_no_log_no_answer_and_no_page(
 ) -> None:
     async with spilling(dsn) as it:
         body = {"workflow_id": "leaky", "input_params": {"token": CLEAR}, "idempotency_key": "once"}
-        made = await it.post("/api/v1/jobs", body, 201)
+        submitted = await it.post("/api/v1/jobs", body, 201)
         again = await it.post("/api/v1/jobs", body)
-        assert again["job_id"] == made["job_id"], "the same content is the same job"
-        await it.fleet.completed(int(made["job_id"]))
+        assert again["job_id"] == submitted["job_id"], "the same content is the same job"
+        await it.fleet.completed(int(submitted["job_id"]))
         assert seen[:2] == [(CLEAR, f"Bearer {CLEAR}!")] * 2
         assert seen[2:] == [(CLEAR, None)] * 3, "two children, and the called workflow"
         assert await leaks(dsn) == []
         logs = {path: path.read_text(errors="replace") for path in log_dir.rglob("*") if path.is_file()}
         assert any("printed ***" in text for text in logs.values())
         assert [path for path, text in logs.items() if CLEAR in text] == []
-        path = f"/api/v1/jobs/{made['job_id']}"
+        path = f"/api/v1/jobs/{submitted['job_id']}"
         paths = [path, f"{path}/nodes", f"{path}/nodes/spill", f"{path}/timeline", f"{path}/nodes/spill/checkpoints"]
-        pages = [f"/ui/jobs/{made['job_id']}{part}" for part in ("", "/timeline", "/nodes/spill")]
-        for address in (*paths, *pages, f"{path}/nodes/spill/logs", "/ui/submit?workflow=leaky&job=" + made["job_id"]):
+        pages = [f"/ui/jobs/{submitted['job_id']}{part}" for part in ("", "/timeline", "/nodes/spill")]
+        for address in (
+            *paths,
+            *pages,
+            f"{path}/nodes/spill/logs",
+            "/ui/submit?workflow=leaky&job=" + submitted["job_id"],
+        ):
             answer = (await it.client.get(address)).text
             assert CLEAR not in answer and "hunter2" not in answer, address
             assert "dms1[" not in answer, address
@@ -232,8 +237,8 @@ async def test_a_secret_in_a_process_of_its_own_is_hidden_too(dsn: str, log_dir:
         ),
     ) as it:
         await it.fleet.worker(owner=await it.fleet.orchestrator(), known=known)
-        made = await it.post("/api/v1/jobs", {"workflow_id": "apart", "input_params": {"token": CLEAR}}, 201)
-        [job] = await it.fleet.completed(int(made["job_id"]))
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "apart", "input_params": {"token": CLEAR}}, 201)
+        [job] = await it.fleet.completed(int(submitted["job_id"]))
         assert job["result_data"]["use"]["length"] == len(CLEAR)
         assert await leaks(dsn) == []
         assert [path for path in log_dir.rglob("*.log") if CLEAR in path.read_text(errors="replace")] == []

@@ -173,11 +173,11 @@ def test_why_nobody_would_run_a_job_is_said_in_one_way() -> None:
     away, idle = KnownFleet(False, []), KnownFleet(True, [_worker("other", None)])
     unable, able = KnownFleet(True, [_worker("q", ["echo"])]), KnownFleet(True, [_worker("q", None)])
 
-    def said(fleet: KnownFleet, known: dict[str, object] = contracts) -> str:
+    def warning(fleet: KnownFleet, known: dict[str, object] = contracts) -> str:
         return "; ".join(idle_warnings(workflow, fleet, known))  # type: ignore[arg-type]
 
-    assert said(away).startswith("no orchestrator is running")
-    assert said(idle) == "no worker takes tasks from queue 'q'; start one with `dagmaster worker --queues q`"
-    assert said(unable) == "no worker of queue 'q' has the handler 'dig'; its tasks wait for one that has it"
-    assert said(idle, {"digs": object()}) == "no worker has registered the handler 'dig'; did you mean 'digs'?"
-    assert said(able) == ""
+    assert warning(away).startswith("no orchestrator is running")
+    assert warning(idle) == "no worker takes tasks from queue 'q'; start one with `dagmaster worker --queues q`"
+    assert warning(unable) == "no worker of queue 'q' has the handler 'dig'; its tasks wait for one that has it"
+    assert warning(idle, {"digs": object()}) == "no worker has registered the handler 'dig'; did you mean 'digs'?"
+    assert warning(able) == ""

@@ -80,7 +80,7 @@ async def deliver_version(
     return submitted
 
 
-async def found(it: Web, query: str = "", **options: Any) -> list[str]:
+async def search_ids(it: Web, query: str = "", **options: Any) -> list[str]:
     page = await it.get(f"/stac/search?limit=1000&{query}", **options)
     return sorted(feature["id"] for feature in page["features"])
 
@@ -105,8 +105,8 @@ async def test_items_are_found_by_place_also_across_the_antimeridian(dsn: str) -
             "179,-18,-179.9,-17": ["fiji", "world"],
             "9,49,0,12,52,100": ["europe", "world"],
         }.items():
-            assert await found(it, f"bbox={bbox}") == expected, bbox
-        assert len(await found(it)) == 6
+            assert await search_ids(it, f"bbox={bbox}") == expected, bbox
+        assert len(await search_ids(it)) == 6
         collection = await it.get("/stac/collections/c")
         assert collection["extent"]["spatial"]["bbox"] == [[-180.0, -90.0, 180.0, 90.0]]
         for bbox in ("1,2,3", "a,b,c,d", "0,10,1,5", "0,0,400,1", "nan,0,1,1"):
@@ -137,7 +137,7 @@ async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
             "collections=c&ids=may": ["may"],
             "collections=other": [],
         }.items():
-            assert await found(it, query) == expected, query
+            assert await search_ids(it, query) == expected, query
         for text in ("yesterday", "../..", "2026-06-01T00:00:00Z/2026-05-01T00:00:00Z"):
             await it.get(f"/stac/search?datetime={text}", 422)
         collection = await it.get("/stac/collections/c")
@@ -163,13 +163,13 @@ async def test_pages_follow_each_other_without_gaps(dsn: str) -> None:
                     page = await it.get(following["href"])
                 else:
                     page = await it.post(following["href"], {"limit": 7, **following["body"]})
-            assert seen == [one["id"] for one in sorted(items, key=_by_time, reverse=True)], method
+            assert seen == [item["id"] for item in sorted(items, key=_by_time, reverse=True)], method
         assert len((await it.get("/stac/collections/c/items?limit=20"))["features"]) == 20
         await it.get("/stac/search?token=nonsense", 422)
 
 
-def _by_time(one: dict[str, Any]) -> tuple[str, str]:
-    return one["properties"]["datetime"], one["id"]
+def _by_time(item: dict[str, Any]) -> tuple[str, str]:
+    return item["properties"]["datetime"], item["id"]
 
 
 CLOUDS: list[dict[str, Any]] = [
@@ -209,7 +209,7 @@ async def test_items_are_found_by_their_properties(dsn: str) -> None:
     async with site(dsn) as it:
         await deliver_version(it, stac_items=CLOUDS)
         for text, expected in FILTERS.items():
-            assert await found(it, urlencode({"filter": text})) == expected, text
+            assert await search_ids(it, urlencode({"filter": text})) == expected, text
             body = {"filter": parse_text(text), "filter-lang": "cql2-json"}
             page = await it.post("/stac/search", body)
             assert sorted(feature["id"] for feature in page["features"]) == expected, text
@@ -252,7 +252,7 @@ async def test_items_are_found_by_the_geometry_that_they_intersect(dsn: str) -> 
     }
     many = [item(f"t{number}", (0, 0, 10, 10), geometry=triangle) for number in range(5)]
     items = [*many, item("fiji", (177, -20, -178, -15), geometry=fiji), item("boxed", (0, 0, 10, 10))]
-    names = [one["id"] for one in many]
+    names = [item["id"] for item in many]
     async with site(dsn) as it:
         await deliver_version(it, stac_items=items)
         for geometry, expected in (
@@ -266,7 +266,7 @@ async def test_items_are_found_by_the_geometry_that_they_intersect(dsn: str) -> 
             body = {"intersects": geometry, "limit": 100}
             page = await it.post("/stac/search", body)
             assert sorted(feature["id"] for feature in page["features"]) == expected, geometry
-            assert await found(it, urlencode({"intersects": json.dumps(geometry)})) == expected
+            assert await search_ids(it, urlencode({"intersects": json.dumps(geometry)})) == expected
         body = {"intersects": {"type": "Point", "coordinates": [1, 1]}, "limit": 2}
         first = await it.post("/stac/search", body)
         [following] = [link for link in first["links"] if link["rel"] == "next"]
@@ -304,8 +304,8 @@ async def test_each_caller_sees_what_it_may(dsn: str) -> None:
             "other reviewer": await it.key("other", Role.REVIEWER, platform_id="arcgis"),
             "partner": await it.key("partner", Role.PARTNER, platform_id="ddh"),
         }
-        seen = {name: await found(it, headers=headers) for name, headers in keys.items()}
-        seen["nobody"] = await found(it)
+        seen = {name: await search_ids(it, headers=headers) for name, headers in keys.items()}
+        seen["nobody"] = await search_ids(it)
         assert seen == {
             "viewer": ["ouo", "public"],
             "admin": ["ouo", "public"],
@@ -327,17 +327,17 @@ async def test_an_entry_follows_its_version(dsn: str) -> None:
             f"{path}/versions/0/reprocess", {"input_params": {"output": {"stac_item": item("v0b")}}}, 201
         )
         await it.fleet.completed(int(again["job_id"]))
-        assert await found(it) == ["v0b"], "the entry of the first revision is replaced"
+        assert await search_ids(it) == ["v0b"], "the entry of the first revision is replaced"
         await deliver_version(it, stac_item=item("v1"))
         await it.key("admin")
-        assert await found(it) == ["v1"], "the public sees the latest only"
+        assert await search_ids(it) == ["v1"], "the public sees the latest only"
         admin = await it.key("second")
         await it.ask("PATCH", path, 200, json={"exposure_mode": "all_versions"}, headers=admin)
-        assert await found(it) == ["v0b", "v1"]
+        assert await search_ids(it) == ["v0b", "v1"]
         await it.ask("DELETE", f"{path}/versions/1", 200, headers=admin)
-        assert await found(it) == ["v0b"]
+        assert await search_ids(it) == ["v0b"]
         await it.ask("DELETE", path, 200, headers=admin)
-        assert await found(it) == []
+        assert await search_ids(it) == []
         await it.get("/stac/collections/c", 404)
 
 
@@ -369,7 +369,7 @@ async def test_an_output_that_is_no_stac_document_does_not_stop_the_job(dsn: str
     async with site(dsn) as it:
         for number, output in enumerate(NOT_STAC):
             await deliver_version(it, str(number), **output)
-        assert await found(it) == []
+        assert await search_ids(it) == []
 
 
 async def test_a_collection_that_holds_items_survives_the_layer_that_made_it(dsn: str, conn: Connection) -> None:
@@ -379,7 +379,7 @@ async def test_a_collection_that_holds_items_survives_the_layer_that_made_it(dsn
         await deliver_version(it, stac_item=item("x"))
         for collection_id in ("c", "empty"):
             await remove_collection(conn, collection_id)
-        assert [one["id"] for one in (await it.get("/stac/collections"))["collections"]] == ["c"]
+        assert [item["id"] for item in (await it.get("/stac/collections"))["collections"]] == ["c"]
         assert await lock_collection(conn, "empty") is None
 
 

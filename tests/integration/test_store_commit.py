@@ -132,9 +132,9 @@ async def test_a_task_that_is_taken_here_never_waits(dsn: str, me: Owner) -> Non
 
 
 async def test_an_owner_that_lost_a_job_writes_nothing_and_is_told_which(dsn: str, me: Owner) -> None:
-    kept = await me.submit(single())
+    other = await me.submit(single())
     await me.submit(single())
-    loaded = {job_id: await me.load(job_id) for job_id in (kept.job_id, me.job_id)}
+    loaded = {job_id: await me.load(job_id) for job_id in (other.job_id, me.job_id)}
     change_sets = [(me.decide(job, Load()), job.owner_epoch) for job in loaded.values()]
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = 'thief' WHERE job_id = %s", me.job_id)
     before = await everything(dsn)
@@ -293,11 +293,11 @@ async def test_long_errors_are_cut_to_what_the_columns_hold(dsn: str, me: Owner)
 
 
 async def test_a_loaded_job_is_what_was_committed(me: Owner) -> None:
-    what = graph(
+    definition = graph(
         {"a": task("echo", "b", "c"), "b": task("echo", "d"), "c": task("echo", "d"), "d": task("echo", "END")},
         start="a",
     )
-    await me.submit(what)
+    await me.submit(definition)
     await me.advance(Load())
     await me.advance(completed(me, "a", output=b'{"x": [1, 2]}'))
     await me.advance(completed(me, "b"))

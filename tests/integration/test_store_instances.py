@@ -162,8 +162,8 @@ async def test_jobs_are_handed_over_in_turn_to_those_who_live(dsn: str) -> None:
         await submit(conn, 1, stale.instance_id)
         await rows(dsn, "DELETE FROM dagapp.dag_mailbox")
         assert await instances.hand_over_jobs(conn, me, threshold_seconds=30) == 7
-    *handed_over, kept = await owners(dsn)
-    assert kept == (stale.instance_id, 1)
+    *handed_over, remaining = await owners(dsn)
+    assert remaining == (stale.instance_id, 1)
     assert {epoch for _, epoch in handed_over} == {2}
     shares = [[name for name, _ in handed_over].count(heir.instance_id) for heir in heirs]
     assert sorted(shares) == [3, 4]
@@ -186,9 +186,9 @@ async def test_instances_whose_process_is_gone_are_buried_at_once(dsn: str) -> N
         for instance in (alive, gone, elsewhere):
             await instances.register_orchestrator(conn, instance)
         await instances.register_worker(conn, gone_worker, **WORKER)
-        buried = await instances.bury_dead(conn, alive.host_key)
+        buried = await instances.mark_dead_lost(conn, alive.host_key)
         assert sorted(buried) == sorted([gone.instance_id, gone_worker.instance_id])
-        assert await instances.bury_dead(conn, alive.host_key) == []
+        assert await instances.mark_dead_lost(conn, alive.host_key) == []
     assert [await status(dsn, instance) for instance in (alive, gone, gone_worker, elsewhere)] == [
         "running",
         "lost",
@@ -210,7 +210,7 @@ async def test_a_zombie_counts_as_dead(dsn: str, unreaped: int) -> None:
         instance = replace(this_instance(), pid=unreaped)
         await instances.register_worker(conn, instance, **WORKER)
         for _ in range(400):
-            if buried := await instances.bury_dead(conn, instance.host_key):
+            if buried := await instances.mark_dead_lost(conn, instance.host_key):
                 break
             await asyncio.sleep(0.01)
         assert buried == [instance.instance_id]
@@ -246,8 +246,8 @@ async def test_tasks_of_workers_that_no_longer_beat_are_rescued(dsn: str) -> Non
         assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 3
         assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 0
     assert await status(dsn, stale) == "lost"
-    kept = await rows(dsn, "SELECT job_id FROM dagapp.dag_tasks_running")
-    assert kept == [{"job_id": job_ids[alive.instance_id]}]
+    remaining = await rows(dsn, "SELECT job_id FROM dagapp.dag_tasks_running")
+    assert remaining == [{"job_id": job_ids[alive.instance_id]}]
     lost = await rows(dsn, "SELECT job_id, worker_id FROM dagapp.dag_mailbox WHERE kind = 'lost'")
     assert {row["worker_id"]: row["job_id"] for row in lost} == {
         name: job_id for name, job_id in job_ids.items() if name != alive.instance_id
@@ -317,7 +317,7 @@ async def test_an_orchestrator_that_dies_while_it_is_stalled_is_buried(
         dead = replace(this_instance(), pid=sleeper.pid)
         await instances.register_orchestrator(conn, dead)
         await instances.stall_orchestrator(conn, dead, {})
-        assert await instances.bury_dead(conn, dead.host_key) == [dead.instance_id]
+        assert await instances.mark_dead_lost(conn, dead.host_key) == [dead.instance_id]
         [row] = await orchestrators.list_orchestrators(conn)
         assert row["status"] == "lost"
 
@@ -350,10 +350,10 @@ async def test_a_process_that_is_hidden_is_not_dead(dsn: str, sleeper: subproces
     async with opened(dsn, application="test") as conn:
         alive = replace(this_instance(), pid=sleeper.pid)
         await instances.register_worker(conn, alive, **WORKER)
-        assert await instances.bury_dead(conn, alive.host_key) == []
+        assert await instances.mark_dead_lost(conn, alive.host_key) == []
         sleeper.kill()
         sleeper.wait()
-        assert await instances.bury_dead(conn, alive.host_key) == [alive.instance_id]
+        assert await instances.mark_dead_lost(conn, alive.host_key) == [alive.instance_id]
 
 
 @pytest.mark.parametrize(("error", "gone"), [(PermissionError(1, "no"), False), (ProcessLookupError(3, "no"), True)])

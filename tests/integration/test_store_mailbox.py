@@ -25,7 +25,7 @@ from dagmaster.engine.messages import (
     TaskLost,
     TaskStarted,
 )
-from dagmaster.model.added import AddedNode
+from dagmaster.model.added_nodes import AddedNode
 from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.store import mailbox
 from dagmaster.store.connect import Connection, opened
@@ -80,6 +80,7 @@ async def test_a_message_is_read_as_it_was_sent(me: Owner) -> None:
         Resume("ada"),
         ManualRetry("work", "ada"),
         ManualRetry(),
+        ManualRetry(None, "ada", frozenset({"tile__1", "tile__7"})),
     ]
     await mailbox.add_mail(me.conn, [encode(me.job_id, message) for message in sent])
     assert [replace(message, at=now) if hasattr(message, "at") else message for message in await read(me)] == sent
@@ -218,9 +219,9 @@ async def test_a_late_report_is_kept_and_noted_and_changes_nothing(dsn: str, me:
     assert await close_late_mail(me.conn) == 1
     after = await rows(dsn, "SELECT * FROM dagapp.dag_jobs") + await rows(dsn, "SELECT * FROM dagapp.dag_node_states")
     assert after == before
-    [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
-    assert (kept["status"], kept["output"], kept["processed"]) == ("completed", {"late": 1}, True)
-    assert (kept["worker_id"], kept["execution_duration_ms"]) == ("w", 9)
+    [result] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
+    assert (result["status"], result["output"], result["processed"]) == ("completed", {"late": 1}, True)
+    assert (result["worker_id"], result["execution_duration_ms"]) == ("w", 9)
     [note] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")
     assert (note["event_status"], note["task_id"]) == ("warning", f"{me.job_id}_work_0")
     assert await close_late_mail(me.conn) == 0
@@ -231,8 +232,8 @@ async def test_a_second_late_report_of_the_same_task_is_not_noted_again(dsn: str
     for kind in ("completed", "failed"):
         await add_mail(me.conn, [report(me, kind, output={"n": kind}, error=kind), report(me, kind)])
         await close_late_mail(me.conn)
-    [kept] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
-    assert kept == {"status": "completed", "output": {"n": "completed"}}
+    [result] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
+    assert result == {"status": "completed", "output": {"n": "completed"}}
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")) == 1
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
 
@@ -285,8 +286,8 @@ async def test_late_mail_that_cannot_be_kept_does_not_hold_up_the_rest(dsn: str,
     )
     await add_mail(me.conn, [report(me, "completed", task_id=f"{me.job_id}_work_1")])
     assert await close_late_mail(me.conn) == 2
-    kept = await rows(dsn, "SELECT task_id, output FROM dagapp.dag_task_results ORDER BY task_id")
-    assert [row["task_id"] for row in kept] == [f"{me.job_id}_work_0", f"{me.job_id}_work_1"]
+    results = await rows(dsn, "SELECT task_id, output FROM dagapp.dag_task_results ORDER BY task_id")
+    assert [row["task_id"] for row in results] == [f"{me.job_id}_work_0", f"{me.job_id}_work_1"]
 
 
 async def test_mail_of_live_jobs_is_left_alone(dsn: str, me: Owner) -> None:

@@ -23,10 +23,10 @@ async def test_a_second_job_takes_the_result_of_the_first(dsn: str) -> None:
         second = await running.run(counting(x=[1.5, {"a": "ä", "b": None}]))
         assert first["result_data"]["work"] == second["result_data"]["work"]
         assert count.calls == 1
-        [kept] = await rows(dsn, CACHED)
-        assert (kept["handler"], kept["job_id"]) == ("count", first["job_id"])
-        assert kept["task_id"] == f"{first['job_id']}_work_0"
-        assert (kept["expires_at"] - kept["stored_at"]).total_seconds() == 3600
+        [entry] = await rows(dsn, CACHED)
+        assert (entry["handler"], entry["job_id"]) == ("count", first["job_id"])
+        assert entry["task_id"] == f"{first['job_id']}_work_0"
+        assert (entry["expires_at"] - entry["stored_at"]).total_seconds() == 3600
         selected = await rows(dsn, "SELECT job_id, metrics FROM dagapp.dag_task_results ORDER BY reported_at")
         assert [row["metrics"] for row in selected] == [None, {"cached": True}]
 
@@ -67,9 +67,9 @@ async def test_an_expired_result_counts_no_more_and_is_overwritten(dsn: str) -> 
         await rows(dsn, "UPDATE dagapp.dag_task_cache SET expires_at = now()")
         assert (await output(running, counting(x=1)))["call"] == 2
         assert (await output(running, counting(x=1)))["call"] == 2
-        [kept] = await rows(dsn, CACHED)
-        assert kept["output"] == {"call": 2, "x": 1}
-        assert kept["expires_at"] > kept["stored_at"]
+        [entry] = await rows(dsn, CACHED)
+        assert entry["output"] == {"call": 2, "x": 1}
+        assert entry["expires_at"] > entry["stored_at"]
 
 
 async def test_a_handler_without_it_keeps_nothing(dsn: str) -> None:
@@ -94,8 +94,8 @@ async def test_a_failure_is_not_kept_and_what_succeeds_behind_it_is(dsn: str) ->
 async def test_an_earlier_attempt_s_nodes_keep_the_result_from_being_kept(dsn: str) -> None:
     count = Counter(fails=1)
     async with at_work(dsn, knowing(count)) as running:
-        what = graph({"work": task("count", "END", retry=retry(1, 0.3))}, "again", start="work")
-        job_id = await running.submit(what)
+        definition = graph({"work": task("count", "END", retry=retry(1, 0.3))}, "again", start="work")
+        job_id = await running.submit(definition)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE retry_count = 1")
         await rows(
             dsn,

@@ -46,14 +46,14 @@ def test_results_are_forgotten_on_the_command_line(dsn: str, place: list[str]) -
     }
     assert call("cache", "clear", "--handler", "nobody", *place).out == "0 results removed\n"
     assert call("cache", "clear", *place).out == "1 result removed\n"
-    said = asyncio.run(rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE job_id = 0 ORDER BY event_id"))
-    assert [(event["event_data"]["command"], event["event_data"]["removed"]) for event in said][-4:] == [
+    events = asyncio.run(rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE job_id = 0 ORDER BY event_id"))
+    assert [(event["event_data"]["command"], event["event_data"]["removed"]) for event in events][-4:] == [
         ("cache.clear", 2),
         ("cache.clear", 2),
         ("cache.clear", 0),
         ("cache.clear", 1),
     ]
-    assert said[-1]["event_data"]["actor"] == ("ada" if "ada" in place else None)
+    assert events[-1]["event_data"]["actor"] == ("ada" if "ada" in place else None)
 
 
 async def test_a_result_that_is_forgotten_is_done_anew(dsn: str) -> None:
@@ -70,8 +70,8 @@ async def test_a_result_that_is_forgotten_is_done_anew(dsn: str) -> None:
 
 
 async def cleared(it: Web, handler: str) -> int:
-    said = await it.ask("DELETE", "/api/v1/cache", 200, params={"handler": handler})
-    return int(said["removed"])
+    reply = await it.ask("DELETE", "/api/v1/cache", 200, params={"handler": handler})
+    return int(reply["removed"])
 
 
 async def test_who_may_only_read_may_not_forget(dsn: str) -> None:

@@ -54,8 +54,8 @@ async def test_a_remote_worker_takes_what_another_has_done(dsn: str) -> None:
         [attempt] = (await it.get(path))["attempts"]
         assert attempt["metrics"] == {"cached": True}
         at = (await rows(dsn, CACHED))[0]["stored_at"].isoformat(timespec="seconds")
-        said = await it.get(f"{path}/logs")
-        assert said == f"[dagmaster: result taken from the cache; stored by job {first['job_id']} at {at}]\n"
+        log = await it.get(f"{path}/logs")
+        assert log == f"[dagmaster: result taken from the cache; stored by job {first['job_id']} at {at}]\n"
 
 
 async def test_a_remote_worker_keeps_what_it_has_done(dsn: str) -> None:
@@ -108,8 +108,8 @@ async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn
 
 async def test_a_result_that_makes_no_sense_is_refused(dsn: str) -> None:
     async with web(dsn, max_output_bytes=1000) as it:
-        made = await it.post("/api/v1/workers", {**OFFER}, 201)
-        path = f"/api/v1/workers/{made['worker_id']}/cache"
+        worker = await it.post("/api/v1/workers", {**OFFER}, 201)
+        path = f"/api/v1/workers/{worker['worker_id']}/cache"
         for wrong in (
             {"output": [1]},
             {"output": None},

@@ -338,7 +338,7 @@ nodes:
   first: {type: wait, signal: go, timeout_seconds: 3600, next: second}
   second: {type: wait, signal: go, timeout_seconds: 3600, allow_failure: true}
 """
-    job = make(text).signal("go").skip_time(hours=2).run(timeout=10)
+    job = make(text).signal("go").skip_time(hours=2).run(timeout=90)
     assert job.status == "completed"
     assert "did not come within 3600 s" in job.attempts("second")[0].error
 

@@ -77,9 +77,9 @@ async def test_a_tile_shows_the_pixels_of_the_file(dsn: str, storage: Path) -> N
             colours = {tuple(pixel) for pixel in original.read().reshape(3, -1).T.tolist()}
         # A pixel with 255, the file's nodata, in some of its bands gets others there.
         is_whole = (drawn[3] == 255) & (drawn[:3].min(axis=0) > 0) & (drawn[:3].max(axis=0) < 253)
-        shown = drawn[:3, is_whole].T.tolist()
-        assert len(shown) > 10_000
-        assert {tuple(pixel) for pixel in shown} <= colours, "the nearest pixel is drawn, none is invented"
+        pixels = drawn[:3, is_whole].T.tolist()
+        assert len(pixels) > 10_000
+        assert {tuple(pixel) for pixel in pixels} <= colours, "the nearest pixel is drawn, none is invented"
         assert drawn[3].min() == 0, "around the data it is transparent"
 
 
@@ -295,7 +295,7 @@ def write_archive(path: Path) -> None:
 
 async def test_vector_tiles_come_one_by_one_from_the_archive(dsn: str, storage: Path) -> None:
     write_archive(storage / "counties.pmtiles")
-    await add_asset(dsn, "counties", blob_path="silver/counties.parquet")
+    await add_asset(dsn, "counties", blob_path="silver/counties.parquet", table_name=None)
     async with site(dsn, storage) as it:
         tilejson = await it.get("/tiles/counties/vector/tilejson.json?version=0")
         assert tilejson["tiles"] == ["http://127.0.0.1/tiles/counties/vector/{z}/{x}/{y}.mvt?version=0"]

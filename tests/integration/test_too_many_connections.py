@@ -38,8 +38,8 @@ def crowded(dsn: str) -> Iterator[str]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         role = role_of(conn)
         conn.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
-        for what in ("ALL TABLES IN SCHEMA dagapp", "ALL SEQUENCES IN SCHEMA dagapp", "SCHEMA dagapp"):
-            conn.execute(f"GRANT ALL ON {what} TO {role}")
+        for target in ("ALL TABLES IN SCHEMA dagapp", "ALL SEQUENCES IN SCHEMA dagapp", "SCHEMA dagapp"):
+            conn.execute(f"GRANT ALL ON {target} TO {role}")
     yield dsn.replace("postgres@", f"{role}@")
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(f"DROP OWNED BY {role}")
@@ -48,7 +48,7 @@ def crowded(dsn: str) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connect, "_POLL_SECONDS", 0.05)
 
 
 async def test_a_command_waits_for_a_while_and_then_says_what_is_wrong(crowded: str) -> None:

@@ -142,13 +142,13 @@ def test_a_request_has_an_id_a_trace_and_a_line_in_the_log(
     caplog.set_level(logging.DEBUG, "dagmaster.http.request_log")
     with server(dsn, tmp_path, works=False, own_span=own_span) as host, httpx.Client(base_url=host.url) as client:
         response = client.get("/api/v1/jobs?status=failed", headers={"X-Request-ID": "mine-1"})
-        made = client.get("/api/v1/jobs/77", headers={"X-Request-ID": "not\tmine"})
+        refused = client.get("/api/v1/jobs/77", headers={"X-Request-ID": "not\tmine"})
         body = {"workflow_id": "greeting"}
         created = client.post("/api/v1/jobs", json=body, headers={"traceparent": PARENT})
         stored = _trace_parent(dsn, created.json()["job_id"])
     assert response.headers["X-Request-ID"] == "mine-1"
-    assert made.status_code == 404
-    assert len(made.headers["X-Request-ID"]) == 16
+    assert refused.status_code == 404
+    assert len(refused.headers["X-Request-ID"]) == 16
     assert stored == PARENT
     lines = [record.getMessage() for record in caplog.records if record.name == "dagmaster.http.request_log"]
     assert lines[0].startswith("GET /api/v1/jobs 200 ")

@@ -21,10 +21,10 @@ async def listed(it: Web, query: str = "", **options: Any) -> set[str]:
 
 async def test_an_empty_database_says_how_to_submit(dsn: str) -> None:
     async with web(dsn) as it:
-        shown = await it.get("/ui/assets")
-        assert "No assets yet" in shown
-        assert "curl http://127.0.0.1/api/v1/submit" in shown
-        assert "Authorization" not in shown
+        page = await it.get("/ui/assets")
+        assert "No assets yet" in page
+        assert "curl http://127.0.0.1/api/v1/submit" in page
+        assert "Authorization" not in page
         assert "Nothing to review" in await it.get("/ui/review")
         assert "No requests yet" in await it.get("/ui/requests")
         assert "Not found" in await it.get(f"/ui/assets/{ASSET_ID}", 404)
@@ -63,9 +63,9 @@ async def test_only_operators_see_what_is_deleted(dsn: str) -> None:
         assert await listed(it, "?deleted=true", headers=viewer) == set()
         assert await listed(it, "?deleted=true", headers=operator) == {ASSET_ID}
         await it.get(f"/ui/assets/{ASSET_ID}", 404, headers=viewer)
-        shown = await it.get(f"/ui/assets/{ASSET_ID}", headers=operator)
-        assert "This asset was deleted" in shown
-        assert "data-decide=" not in shown
+        page = await it.get(f"/ui/assets/{ASSET_ID}", headers=operator)
+        assert "This asset was deleted" in page
+        assert "data-decide=" not in page
         assert "a duplicate" in await it.get(f"/ui/assets/{ASSET_ID}?tab=history", headers=operator)
 
 
@@ -95,12 +95,12 @@ async def test_a_reviewer_of_one_platform_sees_only_what_is_of_that_platform(dsn
         assert await listed(it, "?platform=arcgis", headers=reviewer) == {ASSET_ID}
         await it.get(f"/ui/assets/{other['asset_id']}", 404, headers=reviewer)
         for name in LISTS:
-            shown = await it.get(f"/ui/{name}", headers=reviewer)
-            assert ASSET_ID in shown
-            assert other["asset_id"] not in shown
+            page = await it.get(f"/ui/{name}", headers=reviewer)
+            assert ASSET_ID in page
+            assert other["asset_id"] not in page
             # Jobs and the fleet are those of all platforms: nothing leads there.
-            assert own["job_id"] in shown or name == "assets"
-            assert not re.search(r'href="/ui/(jobs|workflows|workers|")', shown)
+            assert own["job_id"] in page or name == "assets"
+            assert not re.search(r'href="/ui/(jobs|workflows|workers|")', page)
         assert await it.get("/ui/palette?text=ingest", headers=reviewer) == []
         key = reviewer["Authorization"].removeprefix("Bearer ")
         answer = await it.client.post("/ui/login", data={"key": key})
@@ -112,11 +112,11 @@ async def test_what_is_ready_for_review_comes_before_what_is_not(dsn: str) -> No
         failed = (await submit_and_process(it, workflow_id="broken", **OTHER))["asset_id"]
         await submit_and_process(it)
         assert "1 version waits for review" in await it.get("/ui/")
-        shown = await it.get("/ui/review")
-        assert re.findall(r'id="review-(\w+)"', shown) == [ASSET_ID, failed]
-        assert "the file is not a raster" in shown
-        assert f"{failed}/versions/0/approve" not in shown
-        assert f"{failed}/versions/0/reject" in shown
+        page = await it.get("/ui/review")
+        assert re.findall(r'id="review-(\w+)"', page) == [ASSET_ID, failed]
+        assert "the file is not a raster" in page
+        assert f"{failed}/versions/0/approve" not in page
+        assert f"{failed}/versions/0/reject" in page
         await decide(it, "/reject", {"reason": "blurred"})
         assert ASSET_ID not in await it.get("/ui/review")
         assert "for review" not in await it.get("/ui/")
@@ -127,17 +127,17 @@ async def test_a_request_is_found_by_its_id_its_key_and_the_correlation_id_of_it
         await submit_and_process(it, request_id="r-1", idempotency_key="key-1", correlation_id="order-7")
         await submit_and_process(it, request_id="r-2", workflow_id="broken", **OTHER)
 
-        async def found(query: str) -> list[str]:
+        async def request_ids(query: str) -> list[str]:
             return re.findall(r'id="request-([\w-]+)"', await it.get(f"/ui/requests?{query}"))
 
-        assert await found("") == ["r-2", "r-1"]
+        assert await request_ids("") == ["r-2", "r-1"]
         for text in ("r-1", "key-1", "order-7"):
-            assert await found(f"text={text}") == ["r-1"], text
-        assert await found("text=r-2") == ["r-2"]
-        assert await found("status=failed") == ["r-2"]
-        assert await found("status=failed&text=r-1") == []
-        shown = await it.get("/ui/requests?text=order-7")
-        assert f'href="/ui/assets/{ASSET_ID}#version-0"' in shown
+            assert await request_ids(f"text={text}") == ["r-1"], text
+        assert await request_ids("text=r-2") == ["r-2"]
+        assert await request_ids("status=failed") == ["r-2"]
+        assert await request_ids("status=failed&text=r-1") == []
+        page = await it.get("/ui/requests?text=order-7")
+        assert f'href="/ui/assets/{ASSET_ID}#version-0"' in page
 
 
 async def test_the_history_tells_who_decided_what_and_why_newest_first(dsn: str) -> None:
@@ -145,15 +145,15 @@ async def test_the_history_tells_who_decided_what_and_why_newest_first(dsn: str)
         await submit_and_process(it)
         ada = await it.key("ada", Role.REVIEWER)
         await decide(it, "/approve", {"clearance_level": "ouo", "comment": "fine at all scales"}, headers=ada)
-        shown = await it.get(f"/ui/assets/{ASSET_ID}?tab=history", headers=ada)
-        titles = re.findall(r'<div class="event-text"><span>([^<]+)', shown)
+        page = await it.get(f"/ui/assets/{ASSET_ID}?tab=history", headers=ada)
+        titles = re.findall(r'<div class="event-text"><span>([^<]+)', page)
         assert titles[:3] == [
             "Version 0 approved",
             "Asset cleared for official use only",
             "Processing of version 0 completed",
         ]
         assert titles[-1] == "Asset created"
-        assert "by ada: “fine at all scales”" in shown
+        assert "by ada: “fine at all scales”" in page
 
 
 async def test_a_decision_tells_open_pages_that_something_has_changed(dsn: str) -> None:

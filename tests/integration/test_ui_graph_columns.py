@@ -16,16 +16,16 @@ WIDE, DEEP = 50, 20
 JOB = {"job_id": 7, "workflow_id": "wide", "workflow_version": 1, "status": "running"}
 
 
-def value_at(made: Any, place: int) -> Any:
+def value_at(column: Any, place: int) -> Any:
     """As static/graph/columns.js reads it."""
-    if isinstance(made, list):
-        return made[place]
-    return made["values"][int(made["at"][place], 36)] if "at" in made else made["same"]
+    if isinstance(column, list):
+        return column[place]
+    return column["values"][int(column["at"][place], 36)] if "at" in column else column["same"]
 
 
 def rows_of(packed: dict[str, Any], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    made = range(packed["length"])
-    return [{name: value_at(packed[name], at) if name in packed else None for name in names} for at in made]
+    places = range(packed["length"])
+    return [{name: value_at(packed[name], at) if name in packed else None for name in names} for at in places]
 
 
 def a_wide_job() -> tuple[Any, list[dict[str, Any]]]:

@@ -91,9 +91,9 @@ async def test_an_approval_is_offered_to_its_approvers_alone(it: Web) -> None:
     ann, bob = await it.key("ann", Role.OPERATOR), await it.key("bob", Role.OPERATOR)
     job_id = await asking(it, headers=ann)
     assert "You are not an approver" in await it.get("/ui/approvals", headers=bob)
-    shown = await it.get("/ui/approvals", headers=ann)
-    assert "Ship it?" in shown
-    assert f"/api/v1/jobs/{job_id}/nodes/ask/approve" in shown
+    page = await it.get("/ui/approvals", headers=ann)
+    assert "Ship it?" in page
+    assert f"/api/v1/jobs/{job_id}/nodes/ask/approve" in page
     await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", {"comment": "looks fine"}, headers=ann)
     decided = await it.get("/ui/approvals", headers=bob)
     assert "No pending approvals" in decided
@@ -129,9 +129,9 @@ async def test_nodes_are_found_by_status_workflow_and_text(it: Web) -> None:
 async def test_secrets_in_errors_are_hidden(it: Web) -> None:
     await ended(it, "breaks")
     for name in ("nodes", "tasks"):
-        shown = await it.get(f"/ui/{name}")
-        assert "no way to" in shown
-        assert "hunter2" not in shown
+        page = await it.get(f"/ui/{name}")
+        assert "no way to" in page
+        assert "hunter2" not in page
 
 
 async def test_results_know_their_handler_and_worker(it: Web) -> None:
@@ -145,9 +145,9 @@ async def test_results_know_their_handler_and_worker(it: Web) -> None:
         assert {row["job_id"] for row in await list_results(conn, since=since, handler="fail")} == {bad}
         assert len(await list_results(conn, since=since, worker_id=worker)) == len(results)
         assert await list_results(conn, since=since, worker_id=WorkerId("nobody")) == []
-    shown = await it.get("/ui/tasks?handler=fail")
-    assert "p95" in shown
-    assert "As a table" in shown
+    page = await it.get("/ui/tasks?handler=fail")
+    assert "p95" in page
+    assert "As a table" in page
 
 
 async def test_results_of_children_and_of_added_tasks_know_their_handler(it: Web) -> None:
@@ -209,8 +209,8 @@ async def test_a_filter_that_makes_no_sense_is_left_out(it: Web) -> None:
 async def test_paging_keeps_every_filter(it: Web) -> None:
     for _ in range(2):
         await ended(it, "echoes")
-    shown = await it.get("/ui/nodes?status=completed&status=failed&offset=1")
-    assert 'href="/ui/nodes?status=completed&amp;status=failed"' in shown
+    page = await it.get("/ui/nodes?status=completed&status=failed&offset=1")
+    assert 'href="/ui/nodes?status=completed&amp;status=failed"' in page
 
 
 async def test_a_schedule_that_cannot_be_started_says_why(it: Web) -> None:
@@ -221,27 +221,27 @@ async def test_a_schedule_that_cannot_be_started_says_why(it: Web) -> None:
         VALUES (0, 'schedule_missed', 'failure', '{"schedule_id": "daily", "count": 1}', 'the input is missing', 'o')
         RETURNING event_id""",
     )
-    shown = await it.get("/ui/schedules")
-    assert "every day at 06:00 UTC" in shown
-    assert "the input is missing" in shown
+    page = await it.get("/ui/schedules")
+    assert "every day at 06:00 UTC" in page
+    assert "the input is missing" in page
     assert "No matching schedules" in await it.get("/ui/schedules?state=paused")
 
 
 async def test_health_shows_no_secret(dsn: str) -> None:
     async with web(dsn, secret_key="abcdefghijklmnopqrst", database_url="postgresql://u:hunter2@h/d") as started:
-        shown = await started.get("/ui/health")
-    assert "secret_key" in shown
-    assert "abcdefghij" not in shown
-    assert "hunter2" not in shown
+        page = await started.get("/ui/health")
+    assert "secret_key" in page
+    assert "abcdefghij" not in page
+    assert "hunter2" not in page
 
 
 async def test_the_doctor_tells_what_is_wrong_and_what_to_do(it: Web) -> None:
     job_id = await ended(it, "echoes")
     assert "consistency checks passed" in await it.get("/ui/health/doctor")
     await rows(it.dsn, "UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE job_id = %s RETURNING job_id", job_id)
-    shown = await it.get("/ui/health/doctor")
-    assert "ended jobs without the time of their end" in shown
-    assert f"/ui/jobs/{job_id}" in shown
+    page = await it.get("/ui/health/doctor")
+    assert "ended jobs without the time of their end" in page
+    assert f"/ui/jobs/{job_id}" in page
 
 
 LOST_AFTER = 55.0
@@ -290,12 +290,14 @@ def test_a_worker_is_called_what_it_is(fields: dict[str, Any], label: str, is_he
 
 
 def test_slots_are_drawn_one_by_one() -> None:
-    assert worker_line(worker(running_tasks=3, stuck_tasks=["a"]), LOST_AFTER).squares == [
+    assert worker_line(worker(running_tasks=2, stuck_tasks=["a"]), LOST_AFTER).squares == [
         "stuck",
         "busy",
         "busy",
         "free",
     ]
+    # The heartbeat that no longer lists the stuck handler comes after the claim for its slot.
+    assert worker_line(worker(running_tasks=4, stuck_tasks=["a"]), LOST_AFTER).squares == ["stuck", *["busy"] * 3]
     assert worker_line(worker(stats={"peak_memory_bytes": "much"}), LOST_AFTER).squares == ["free"] * 4
     assert len(worker_line(worker(concurrency=1000), LOST_AFTER).squares) == 64
 

@@ -1,28 +1,25 @@
-"""What the dashboard and the pages of workflows say, and what they ask of the database for it."""
+"""What the dashboard says, and what it asks of the database for it."""
 
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from fleet import chain, graph, rows, single, task
+from fleet import chain, graph, rows, single
 from web import web
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.access import Role
-from dagmaster.model.workflow import ApprovalNode, EndNode, InputSpec, InputType, StartNode, TaskNode, Workflow
+from dagmaster.model.workflow import ApprovalNode
 from dagmaster.store import dashboard
 from dagmaster.store.connect import opened
-from dagmaster.store.dashboard import Patience, Trouble, find_trouble, job_counts
+from dagmaster.store.dashboard import Thresholds, Trouble, find_trouble, job_counts
 from dagmaster.store.nodes import grid_nodes
 from dagmaster.store.statements import SQL
 from dagmaster.store.workflows import runs_by_workflow, runs_of_workflow, workflow_versions
 from dagmaster.web.ui.attention import find_needs
-from dagmaster.web.ui.charts import count_top, draw_durations, draw_throughput, draw_ticks, seconds_top
-from dagmaster.web.ui.workflow import without_defaults
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SCRIPT = "<script>alert(1)</script>"
@@ -62,7 +59,7 @@ class Past:
 
     async def trouble(self) -> Trouble:
         async with opened(self.dsn, application="test") as conn:
-            return await find_trouble(conn, Patience())
+            return await find_trouble(conn, Thresholds())
 
     async def read(self, ask: Any, *args: Any, **options: Any) -> Any:
         async with opened(self.dsn, application="test") as conn:
@@ -98,9 +95,9 @@ async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
     monkeypatch.setattr(dashboard, "SCAN_ENDED", 2)
     jobs = [await past.job("completed", minutes=minutes) for minutes in (90, 60.5, 30)]
     async with web(past.dsn) as site:
-        shown = await site.get("/ui/")
-        assert "in the last 1 h" in shown
-        [path] = re.findall(r'id="tile-completed"\s+href="([^"]+)"', shown)
+        page = await site.get("/ui/")
+        assert "in the last 1 h" in page
+        [path] = re.findall(r'id="tile-completed"\s+href="([^"]+)"', page)
         listed = re.findall(r'<tr id="job-(\d+)"', await site.get(unescape(path)))
     assert listed == [str(jobs[2]), str(jobs[1])]
 
@@ -131,8 +128,8 @@ async def test_counts_are_read_by_index(past: Past) -> None:
     async with opened(past.dsn, application="test") as conn:
         await conn.execute("SET enable_seqscan = off")
         plan = await (await conn.execute(b"EXPLAIN " + statement, [24, 10_000])).fetchall()
-    said = "\n".join(str(row["QUERY PLAN"]) for row in plan)
-    assert "Index Cond: (completed_at >=" in said
+    plan_text = "\n".join(str(row["QUERY PLAN"]) for row in plan)
+    assert "Index Cond: (completed_at >=" in plan_text
 
 
 async def test_failures_that_differ_only_in_numbers_and_ids_are_one(past: Past) -> None:
@@ -245,73 +242,6 @@ async def test_versions_know_how_often_they_ran(dsn: str) -> None:
     assert {key[1]: row["status"] for key, row in nodes.items()} == {"n0": "completed", "n1": "completed"}
 
 
-# Shapes.
-
-
-def a_run(status: str = "completed", seconds: float | None = 1.0, number: int = 1) -> dict[str, Any]:
-    ended = None if seconds is None else NOW + timedelta(seconds=seconds)
-    return {
-        "job_id": number,
-        "status": status,
-        "created_at": NOW,
-        "idle_seconds": 0.0,
-        "started_at": NOW,
-        "completed_at": ended,
-    }
-
-
-@pytest.mark.parametrize(("most", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (81, 100), (4000, 4000)])
-def test_an_axis_of_counts_ends_at_a_plain_number(most: int, top: float) -> None:
-    assert count_top(most) == top
-
-
-@pytest.mark.parametrize(("most", "top"), [(0.0005, 0.001), (0.3, 0.4), (9, 10), (31, 60), (3601, 7200), (1e7, 1e7)])
-def test_an_axis_of_durations_ends_at_a_plain_time(most: float, top: float) -> None:
-    assert seconds_top(most) == top
-
-
-def test_throughput_is_stacked_and_said_in_a_table() -> None:
-    buckets = [
-        {"bucket_start": NOW + timedelta(minutes=n), "jobs_completed": good, "jobs_failed": bad}
-        for n, (good, bad) in enumerate([(3, 1), (0, 0)])
-    ]
-    chart = draw_throughput(buckets)
-    assert chart.up == ("4", "2", "0")
-    assert [(part.name, part.y, part.height) for part in chart.columns[0].parts] == [
-        ("completed", 25.0, 75.0),
-        ("failed", 0.0, 25.0),
-    ]
-    assert chart.columns[1].parts == ()
-    assert chart.columns[0].at == NOW, "scripts write it in the reader's zone"
-    [(minute, *counts)] = chart.rows
-    assert ">12:00</time>" in minute
-    assert counts == ["3", "1"]
-
-
-def test_durations_lead_to_their_jobs_and_show_the_median() -> None:
-    chart = draw_durations([a_run("failed", 9, 2), a_run("completed", 5, 1)])
-    assert chart is not None
-    assert [column.href for column in chart.columns] == ["/ui/jobs/1", "/ui/jobs/2"], "the newest on the right"
-    assert chart.up == ("10 s", "5 s", "0")
-    assert chart.middle == 50.0
-    assert "failed, 9 s" in chart.columns[1].tip
-    assert draw_durations([]) is None
-    open_run = {**a_run("running", number=3), "started_at": NOW - timedelta(days=9), "completed_at": None}
-    beside_open = draw_durations([open_run, a_run("completed", 5, 1)])
-    assert beside_open is not None
-    assert beside_open.up[0] == "10 s", "what has not ended does not flatten the others"
-    assert beside_open.columns[1].parts[0].y == 0
-
-
-def test_ticks_say_in_words_what_they_show() -> None:
-    drawn = draw_ticks([a_run("failed", number=3), a_run(number=2), a_run(number=1)])
-    assert [tick.status for tick in drawn.ticks] == ["completed", "completed", "failed"]
-    assert drawn.ticks[2].height > drawn.ticks[0].height, "not by colour alone"
-    assert drawn.text == "Of the last 3 runs: 1 failed, 2 completed"
-    assert drawn.percent == pytest.approx(66.667)
-    assert (draw_ticks([]).text, draw_ticks([]).percent) == ("Never run", None)
-
-
 # Pages.
 
 
@@ -364,98 +294,3 @@ async def test_approvals_that_wait_are_told_with_their_message(dsn: str) -> None
         page = await it.get("/ui/")
     assert "1 pending approval" in page
     assert "asks: Publish it?" in page
-
-
-async def test_workflows_that_only_their_jobs_know_are_listed(dsn: str) -> None:
-    async with web(dsn, single(workflow_id="here"), runs=True) as it:
-        await it.fleet.run(chain(2))
-        listed = await it.get("/ui/workflows")
-        page = await it.get("/ui/workflows/chain")
-        drawn = await it.get("/ui/workflow-graphs/chain")
-    assert 'id="workflow-here"' in listed
-    assert 'id="workflow-chain"' in listed
-    assert "no file" in listed
-    assert "This workflow is in no file of this server" in page
-    assert "/ui/submit?workflow=chain" not in page
-    assert {node["node_id"] for node in drawn["nodes"]} == {"START", "n0", "n1", "END"}
-
-
-async def test_workflows_are_found_by_name_and_description(dsn: str) -> None:
-    async with web(dsn, graph({"a": task("echo", "END")}, "one", start="a", description="Makes Tiles"), single()) as it:
-        assert 'id="workflow-one"' in await it.get("/ui/workflows?text=tiles")
-        assert 'id="workflow-single"' not in await it.get("/ui/workflows?text=tiles")
-        assert "No matching workflows" in await it.get("/ui/workflows?text=nonsense")
-
-
-async def test_a_broken_file_is_told_with_its_error_and_what_to_do(dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.yaml").write_text("workflow_id: broken\nnodes: {START: {type: start, next: nowhere}}\n")
-    async with web(dsn) as it:
-        it.services.catalog = Catalog(tmp_path)
-        page = await it.get("/ui/workflows")
-    assert "broken.yaml" in page
-    assert "nowhere" in page
-    assert "dagmaster validate broken.yaml" in page
-    assert str(tmp_path) not in page
-
-
-async def test_a_page_of_a_workflow_shows_its_runs_and_nodes(dsn: str) -> None:
-    async with web(dsn, single("fail"), runs=True) as it:
-        job_id = (await it.fleet.run(single("fail")))["job_id"]
-        page = await it.get("/ui/workflows/single")
-    assert f'href="/ui/jobs/{job_id}/nodes/work"' in page
-    assert 'class="cell is-failed"' in page
-    assert "work: failed" in page
-    assert "current" in page
-
-
-def test_a_definition_is_shown_without_defaults_and_means_the_same() -> None:
-    nodes = {
-        "START": StartNode(next=("a",)),
-        "a": TaskNode(handler="echo", params={"text": "", "tags": []}, next=("END",)),
-        "END": EndNode(),
-    }
-    inputs = {"name": InputSpec(), "size": InputSpec(type=InputType.INTEGER, required=False, default=0)}
-    workflow = Workflow(workflow_id="w", name="W", inputs=inputs, nodes=nodes)
-    said = without_defaults(workflow)
-    assert said == {
-        "workflow_id": "w",
-        "name": "W",
-        "inputs": {"name": {"type": "string"}, "size": {"type": "integer", "required": False, "default": 0}},
-        "nodes": {
-            "START": {"type": "start", "next": ["a"]},
-            "a": {"type": "task", "handler": "echo", "params": {"text": "", "tags": []}, "next": ["END"]},
-            "END": {"type": "end"},
-        },
-    }
-    assert Workflow.model_validate(said) == workflow
-
-
-async def test_what_authors_write_is_text_and_secrets_are_hidden(dsn: str) -> None:
-    secretive = task("echo", "END", params={"password": "hunter2", "text": SCRIPT})
-    async with web(dsn, graph({"a": secretive}, "w", start="a", description=SCRIPT)) as it:
-        page = await it.get("/ui/workflows/w")
-        listed = await it.get("/ui/workflows")
-    assert SCRIPT not in page + listed
-    assert "hunter2" not in page
-
-
-async def test_a_workflow_that_is_not_active_has_a_page_and_no_button(dsn: str) -> None:
-    async with web(dsn, graph({"a": task("echo", "END")}, "idle", start="a", is_active=False)) as it:
-        page = await it.get("/ui/workflows/idle")
-    assert "inactive" in page
-    assert "/ui/submit?workflow=idle" not in page
-
-
-@pytest.mark.parametrize("path", ["nothing", "a/b", "%3Cscript%3E", "x" * 300])
-async def test_an_unknown_workflow_is_a_page_with_404(dsn: str, path: str) -> None:
-    async with web(dsn) as it:
-        page = await it.get(f"/ui/workflows/{path}", 404)
-    assert "Not found" in page
-    assert "<script>'" not in page
-
-
-async def test_pages_of_workflows_are_for_readers(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        partner = await it.key("p", Role.PARTNER)
-        for path in ("/ui/", "/ui/workflows", "/ui/workflows/single", "/ui/workflow-graphs/single"):
-            await it.get(path, 403, headers=partner)

@@ -2,32 +2,46 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import morecantile
 import psycopg
 import pyarrow.parquet as pq
+import pyogrio.raw
 import pystac
 import pytest
 import shapely
-from shapely.geometry import shape
+from asset_rows import add_item
+from fleet import graph, task
+from psycopg.types.json import Jsonb
+from shapely.geometry import box, shape
 from vectors import COUNTIES, GDALG, GLACIERS, PARK, zip_shapefile
 from web import Web, web
 
+from dagmaster import asset_handlers
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.geo.vector import postgis
 from dagmaster.geo.vector.postgis import Table
 from dagmaster.geo.vector.sorted_features import Chunk
+from dagmaster.geo.vector.table_owners import TableOwner, set_owner
 from dagmaster.handlers import HandlerContext, call, registry, vector
 from dagmaster.handlers.contract import Interrupted
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
+from dagmaster.store.connect import opened
 from dagmaster.store.handler_pool import HandlerPool
+from dagmaster.store.statements import run
+from dagmaster.tiles import tables
 from tools.postgis_server import IS_INSTALLED, REASON, PostgisServer, run_postgis
 
-assert vector.NO_POSTGIS  # imported for the handlers that it registers
+# Imported for the handlers that they register.
+assert vector.NO_POSTGIS and asset_handlers.pgstac
 
+POINT = {"type": "Point", "coordinates": [1, 2]}
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "vector_etl.yaml"
 
 
@@ -55,10 +69,10 @@ def etl() -> Graph:
     return compile_graph(load_workflow(WORKFLOW, queues=QueueRules(default_queue="q")))
 
 
-async def submit(it: Web, source: str, **inputs: Any) -> dict[str, Any]:
+async def submit(it: Web, source: str, workflow_id: str = "vector_etl", **inputs: Any) -> dict[str, Any]:
     """Submit it for an asset; its version when the job has ended."""
     body = {
-        "workflow_id": "vector_etl",
+        "workflow_id": workflow_id,
         "platform_id": "ddh",
         "platform_refs": {"dataset_id": source, "resource_id": "vector", "version_id": "1.0"},
         "data_type": "vector",
@@ -84,9 +98,108 @@ async def test_a_layer_becomes_a_table_files_and_an_entry_of_the_catalogue(
         check_files(storage, version)
         [content] = await it.fleet.value("SELECT jsonb_agg(content) FROM dagapp.stac_items")
         check_item(content, version)
+        await check_tiles(it, version, storage)
         assert list((storage / "mount").iterdir()) == []
         await asyncio.to_thread(check_repetition, dsn, Table.parse(table), storage / version["blob_path"])
     await check_resumption(dsn)
+
+
+async def test_the_table_of_a_failed_job_is_gone_when_its_version_is_processed_again(
+    postgis_server: PostgisServer, storage: Path, tmp_path: Path
+) -> None:
+    text = WORKFLOW.read_text().replace("workflow_id: vector_etl", "workflow_id: broken_etl")
+    index = text.index("    handler: vector_index_table")
+    failing = tmp_path / "broken_etl.yaml"
+    failing.write_text(
+        text[:index]
+        + "    handler: fail\n    params: {permanent: true}\n"
+        + text[text.index("    next: create_stac") :]
+    )
+    broken = compile_graph(load_workflow(failing, queues=QueueRules(default_queue="q")))
+    dsn = postgis_server.create_database()
+    clean = graph({"clean": task("vector_clean_tables", "END")}, "clean", start="clean")
+    async with web(dsn, etl(), broken, clean, runs=True) as it:
+        failed = await submit(it, GLACIERS.name, workflow_id="broken_etl")
+        assert failed["processing_status"] == "failed"
+        left = await asyncio.to_thread(list_tables, dsn)
+        assert left == [f"v_{failed['asset_id']}_0_{failed['job_id']}"]
+        assert await cleaned(it) == [], "the job can be retried, and would continue with it"
+        path = f"/api/v1/assets/{failed['asset_id']}/versions/0/reprocess"
+        again = await it.post(
+            path, {"workflow_id": "vector_etl", "input_params": {"source": f"bronze/{GLACIERS.name}"}}, 201
+        )
+        await it.fleet.completed(int(again["job_id"]), seconds=90)
+        version = await it.get(f"/api/v1/assets/{failed['asset_id']}/versions/0")
+        assert [f"geo.{name}" for name in await asyncio.to_thread(list_tables, dsn)] == [version["table_name"]]
+
+        async with opened(dsn, application="test") as conn:
+            await run(conn, "event_days")  # This server is of the oldest release that is supported.
+
+        await asyncio.to_thread(make_tables, dsn)
+        assert await cleaned(it) == ["geo.lost"]
+        assert "lost" not in await asyncio.to_thread(list_tables, dsn)
+
+
+async def test_pgstac_shows_what_the_public_may_see_and_nothing_that_is_withdrawn(
+    postgis_server: PostgisServer,
+) -> None:
+    dsn = postgis_server.create_database()
+    # In a process of its own: it warns about libraries that it uses.
+    command = [sys.executable, "-m", "pypgstac.pypgstac", "migrate", f"--dsn={dsn}"]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=100)
+    for asset_id, clearance in (("open", "public"), ("shown", "public"), ("closed", "ouo")):
+        await add_item(dsn, asset_id, clearance)
+    with psycopg.connect(dsn, autocommit=True, options="-c search_path=pgstac,public") as conn:
+        conn.execute("SELECT upsert_collection(%s)", [Jsonb({"id": "theirs", "type": "Collection"})])
+        item = {"id": "x", "collection": "theirs", "properties": {"datetime": "2020-01-01T00:00:00Z"}}
+        conn.execute("SELECT upsert_items(%s)", [Jsonb([{**item, "geometry": POINT, "bbox": [1, 2, 1, 2]}])])
+
+        def found(**search: Any) -> list[str]:
+            [page] = conn.execute("SELECT search(%s)", [Jsonb(search)]).fetchone()
+            return sorted(feature["id"] for feature in page["features"])
+
+        assert await synced(dsn) == {"collections": 1, "items": 2, "removed": 0, "skipped": 0}
+        assert found() == ["open-0", "shown-0", "x"]
+        assert found(bbox=[8, 47, 9, 48]) == ["open-0", "shown-0"]
+        [page] = conn.execute("SELECT search(%s)", [Jsonb({"ids": ["open-0"]})]).fetchone()
+        assert page["features"][0]["assets"]["data"]["href"] == "https://hub.example.com/assets/open/service?version=0"
+        conn.execute("UPDATE dagapp.asset_versions SET deleted_at = now() WHERE asset_id = 'shown'")
+        assert (await synced(dsn))["removed"] == 1
+        assert found() == ["open-0", "x"]
+
+
+async def synced(dsn: str) -> dict[str, Any]:
+    params = {"base_url": "https://hub.example.com"}
+    ids: dict[str, Any] = {"task_id": "1_a_0", "job_id": 1, "node_id": "a", "handler": "sync_pgstac", "params": params}
+    pool = HandlerPool(dsn)
+    try:
+        result = await call(registry.get("sync_pgstac"), HandlerContext(**ids, pool=pool), executor=None)
+    finally:
+        await pool.close()
+    assert result.output is not None, result.error_message
+    return result.output
+
+
+def list_tables(dsn: str) -> list[str]:
+    with psycopg.connect(dsn) as conn:
+        rows = conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'geo' ORDER BY 1").fetchall()
+    return [name for [name] in rows]
+
+
+def make_tables(dsn: str) -> None:
+    """Of jobs that are long removed: one was interrupted, one has loaded a layer, and one table is somebody's own."""
+    with psycopg.connect(dsn) as conn:
+        for name, owner in {"lost": TableOwner(job_id=1), "kept": TableOwner(job_id=2, is_loaded=True)}.items():
+            conn.execute(f"CREATE TABLE geo.{name} (feature_id bigint)")
+            set_owner(conn, Table(name), owner)
+        conn.execute("CREATE TABLE geo.own (feature_id bigint); COMMENT ON TABLE geo.own IS '{}'")
+
+
+async def cleaned(it: Web) -> list[str]:
+    job = await it.post("/api/v1/jobs", {"workflow_id": "clean"}, 201)
+    await it.fleet.completed(int(job["job_id"]))
+    names: list[str] = (await it.fleet.nodes(int(job["job_id"])))["clean"]["output"]["tables"]
+    return names
 
 
 def counties() -> dict[str, Any]:
@@ -131,6 +244,28 @@ def check_item(content: dict[str, Any], version: dict[str, Any]) -> None:
     assert content["assets"]["preview"]["type"] == "application/vnd.pmtiles"
     checksum = content["assets"]["data"]["file:checksum"].removeprefix("1220")
     assert version["content_hash"] == f"sha256:{checksum}"
+
+
+async def check_tiles(it: Web, version: dict[str, Any], folder: Path) -> None:
+    """Beyond the zooms of the archive, tiles come from the table: as another reader finds them in the file."""
+    base = f"/tiles/{version['asset_id']}/vector"
+    query = {"version": "0", "preview": "true"}
+    tilejson = await it.get(f"{base}/tilejson.json", params=query)
+    assert tilejson["maxzoom"] == tables.MAX_ZOOM
+    grid = morecantile.tms.get("WebMercatorQuad")
+    x, y, z = grid.tile(-104.9, 39.78, 16)  # at the edge of Denver
+    tile = await it.client.get(f"{base}/{z}/{x}/{y}.mvt", params=query)
+    assert (tile.status_code, tile.headers["content-type"]) == (200, "application/vnd.mapbox-vector-tile")
+    file = folder / "tile.mvt"
+    file.write_bytes(tile.content)
+    _, _, _, [names] = pyogrio.raw.read(file, layer="features", columns=["name"], read_geometry=False)
+    bounds = box(*grid.bounds(x, y, z))
+    assert set(names) == {name for name, county in counties().items() if shape(county["geometry"]).intersects(bounds)}
+    assert (await it.client.get(f"{base}/{z}/0/0.mvt", params=query)).status_code == 204
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "MAX_FEATURES", 0)
+        assert "zoom in" in (await it.get(f"{base}/{z}/{x}/{y}.mvt", 422, params=query))["detail"]
+    await it.get(f"{base}/{z}/{x}/{y}.mvt", 404, params={"version": "0"})
 
 
 def check_repetition(dsn: str, table: Table, parquet: Path) -> None:

@@ -18,7 +18,7 @@ SOON = WatchOptions(stall_after_seconds=0.2, stuck_after_seconds=NEVER)
 AT_ONCE = WatchOptions(stall_after_seconds=0, stuck_after_seconds=0, cycle_event_seconds=0)
 
 
-async def said(dsn: str, event_type: str) -> list[dict[str, Any]]:
+async def event_data(dsn: str, event_type: str) -> list[dict[str, Any]]:
     selected = await rows(
         dsn,
         "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0 AND event_type::text = %s ORDER BY event_id",
@@ -51,23 +51,23 @@ async def test_a_stall_is_said_once_until_something_moves(dsn: str) -> None:
         job_ids = await running.submit_all([NewJob(single(), {}) for _ in range(2)])  # Both before the first look.
         stalls = "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_stall'"
         await running.until(stalls, lambda: [1])
-        [data] = await said(dsn, "orchestrator_stall")
+        [data] = await event_data(dsn, "orchestrator_stall")
         assert data["instance_id"] == role.id
         assert set(data["job_ids"]) == {str(job_id) for job_id in job_ids}
         async with opened(dsn, application="test") as conn:
             another = Stall(role.it, AT_ONCE)
             await another.run_once(conn)
             await another.run_once(conn)
-        assert len(await said(dsn, "orchestrator_stall")) == 2
+        assert len(await event_data(dsn, "orchestrator_stall")) == 2
         third = await running.submit(single())
         await running.until(stalls, lambda: [3])
-        assert (await said(dsn, "orchestrator_stall"))[-1]["job_ids"] == [str(third)], "the others were told"
+        assert (await event_data(dsn, "orchestrator_stall"))[-1]["job_ids"] == [str(third)], "the others were told"
 
 
 async def test_no_job_is_no_stall(dsn: str) -> None:
     async with watched(dsn) as (_, role, conn):
         await Stall(role.it, AT_ONCE).run_once(conn)
-        assert await said(dsn, "orchestrator_stall") == []
+        assert await event_data(dsn, "orchestrator_stall") == []
 
 
 async def test_a_task_that_runs_within_its_time_is_no_stall_and_hides_none(dsn: str) -> None:
@@ -90,7 +90,7 @@ async def test_a_task_that_runs_within_its_time_is_no_stall_and_hides_none(dsn: 
             lambda: [job_id],
         )
         await Stall(role.it, AT_ONCE).run_once(conn)
-        [data] = await said(dsn, "orchestrator_stall")
+        [data] = await event_data(dsn, "orchestrator_stall")
         assert data["job_ids"] == [str(stuck)], "a task at work does not hide the job that nobody serves"
         may_end.set()
         await running.completed(job_id)
@@ -105,7 +105,7 @@ async def test_a_job_that_waits_for_its_retry_is_no_stall(dsn: str) -> None:
             lambda: [job_id],
         )
         await Stall(role.it, AT_ONCE).run_once(conn)
-        assert await said(dsn, "orchestrator_stall") == []
+        assert await event_data(dsn, "orchestrator_stall") == []
 
 
 async def test_a_paused_job_is_no_stall(dsn: str) -> None:
@@ -114,7 +114,7 @@ async def test_a_paused_job_is_no_stall(dsn: str) -> None:
         await until_it_waits(running)
         role.it.jobs.get(job_id).state.paused_at = datetime.now(UTC)
         await Stall(role.it, AT_ONCE).run_once(conn)
-        assert await said(dsn, "orchestrator_stall") == []
+        assert await event_data(dsn, "orchestrator_stall") == []
 
 
 # Stuck tasks.
@@ -174,7 +174,7 @@ async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str)
         await pressure.run_once(conn)
         await running.completed(late)
         states = [
-            (data["queue"], data["state"], data["depth"]) for data in await said(dsn, "orchestrator_backpressure")
+            (data["queue"], data["state"], data["depth"]) for data in await event_data(dsn, "orchestrator_backpressure")
         ]
         assert states == [("q", "closed", 8), ("q", "open", 0)]
 
@@ -227,13 +227,13 @@ async def test_the_hour_is_one_line(dsn: str) -> None:
         await running.run(single())
         await report.run_once(conn)
         await report.run_once(conn)
-        first, second = await said(dsn, "orchestrator_cycle")
+        first, second = await event_data(dsn, "orchestrator_cycle")
         assert first["instance_id"] == role.id
         assert (first["jobs_completed"], first["tasks_completed"], first["errors"]) == (1, 1, 0)
         assert first["cycles"] > 0
         assert second["jobs_completed"] == 0
         await CycleReport(role.it, WatchOptions()).run_once(conn)
-        assert len(await said(dsn, "orchestrator_cycle")) == 2, "the hour is not over"
+        assert len(await event_data(dsn, "orchestrator_cycle")) == 2, "the hour is not over"
 
 
 @pytest.mark.parametrize(("after", "look"), [(300, 30), (40, 10), (0.01, 0.05)])

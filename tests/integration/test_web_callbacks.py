@@ -12,8 +12,8 @@ from dagmaster.store.statements import fetch
 
 async def waiting(it: Web, **options: Any) -> str:
     """The task of a job that no worker takes."""
-    made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-    task_id = f"{made['job_id']}_work_{options.get('attempt', 0)}"
+    submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    task_id = f"{submitted['job_id']}_work_{options.get('attempt', 0)}"
     await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{task_id}'")
     return task_id
 
@@ -119,8 +119,8 @@ async def test_what_runs_elsewhere_is_no_longer_given_to_a_worker_nor_lost(dsn: 
         await it.fleet.worker()
         async with opened(dsn, application="test") as conn:
             assert await fetch(conn, "rescue_tasks") == []
-        [shown] = (await it.get("/api/v1/tasks"))["items"]
-        assert (shown["task_id"], shown["state"], shown["worker_id"]) == (task_id, "running", None)
+        [task] = (await it.get("/api/v1/tasks"))["items"]
+        assert (task["task_id"], task["state"], task["worker_id"]) == (task_id, "running", None)
         await it.post(RESULT, result(task_id), 202)
         [job] = await it.fleet.completed(job_of(task_id))
         assert job["result_data"]["work"] == {"n": 7}
@@ -142,8 +142,8 @@ async def test_a_superseded_attempt_is_refused_kept_noted_and_listed_as_ended(ds
             assert second in refused["error"]["message"]
         [noted] = await ignored(it, first)
         assert "superseded" in noted["message"]
-        [kept] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
-        assert kept == {"status": "completed", "output": {"n": 7}}
+        [stored] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
+        assert stored == {"status": "completed", "output": {"n": 7}}
         await it.post(RESULT, result(second, output={"n": 9}), 202)
         [job] = await it.fleet.completed(job_of(first))
         assert job["result_data"]["work"] == {"n": 9}
@@ -215,8 +215,8 @@ async def test_progress_never_disturbs_a_result(dsn: str) -> None:
         await it.post(RESULT, result(task_id), 202)
         await it.fleet.completed(job_of(task_id))
         await it.post(PROGRESS, {"task_id": task_id, "progress_current": 3}, 409)
-        [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
-        assert (kept["status"], kept["output"], kept["progress_current"]) == ("completed", {"n": 7}, 2)
+        [stored] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
+        assert (stored["status"], stored["output"], stored["progress_current"]) == ("completed", {"n": 7}, 2)
 
 
 async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_timeline(dsn: str) -> None:
@@ -245,15 +245,15 @@ async def test_a_token_is_good_for_its_task_and_nothing_else(dsn: str) -> None:
         worker, viewer = await it.key("worker", Role.WORKER), await it.key("viewer", Role.VIEWER)
         await it.post(f"/api/v1/tasks/{mine}/token", status=403, headers=viewer)
         token = (await it.post(f"/api/v1/tasks/{mine}/token", headers=worker))["token"]
-        shown = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {token}"}
         await it.post(RESULT, result(mine), 401)
         await it.post(RESULT, result(mine), 403, headers={"Authorization": f"Bearer {token[:-1]}"})
-        await it.post(RESULT, result(other), 403, headers=shown)
-        await it.post(PROGRESS, {"task_id": other}, 403, headers=shown)
-        await it.post(CHECKPOINT, {"task_id": other, "phase_name": "x"}, 403, headers=shown)
-        await it.post(f"/api/v1/tasks/{other}/token", status=401, headers=shown)
-        await it.get(f"/api/v1/jobs/{job_of(mine)}", 401, headers=shown)
-        await it.post(PROGRESS, {"task_id": mine, "progress_current": 1}, headers=shown)
-        await it.post(RESULT, result(mine), 202, headers=shown)
-        await it.post(RESULT, result(mine), 202, headers=shown)
+        await it.post(RESULT, result(other), 403, headers=headers)
+        await it.post(PROGRESS, {"task_id": other}, 403, headers=headers)
+        await it.post(CHECKPOINT, {"task_id": other, "phase_name": "x"}, 403, headers=headers)
+        await it.post(f"/api/v1/tasks/{other}/token", status=401, headers=headers)
+        await it.get(f"/api/v1/jobs/{job_of(mine)}", 401, headers=headers)
+        await it.post(PROGRESS, {"task_id": mine, "progress_current": 1}, headers=headers)
+        await it.post(RESULT, result(mine), 202, headers=headers)
+        await it.post(RESULT, result(mine), 202, headers=headers)
         await it.fleet.completed(job_of(mine))

@@ -225,24 +225,24 @@ async def test_what_is_unknown_is_404(dsn: str) -> None:
                 url = url.replace("{workflow_id}", unknown).replace("{name}", unknown).replace("{check}", unknown)
                 if "metrics" in path:
                     continue  # A workflow without jobs has no figures.
-                said = await it.ask(method, url, 404, json={} if method == "POST" else None)
-                assert said["error"]["code"] and said["error"]["message"]
-        said = await it.get(f"/api/v1/jobs/{jobs['done']}/nodes/nope/progress", 404)
-        assert "nope" in said["error"]["message"]
+                refusal = await it.ask(method, url, 404, json={} if method == "POST" else None)
+                assert refusal["error"]["code"] and refusal["error"]["message"]
+        refusal = await it.get(f"/api/v1/jobs/{jobs['done']}/nodes/nope/progress", 404)
+        assert "nope" in refusal["error"]["message"]
 
 
 async def test_what_the_state_does_not_allow_is_409(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
         for job, act in (("done", "cancel"), ("failed", "cancel"), ("done", "retry"), ("waits", "resume")):
-            said = await it.post(f"/api/v1/jobs/{jobs[job]}/{act}", status=409)
-            assert jobs[job] in said["error"]["message"]
+            refusal = await it.post(f"/api/v1/jobs/{jobs[job]}/{act}", status=409)
+            assert jobs[job] in refusal["error"]["message"]
         await it.post(f"/api/v1/jobs/{jobs['done']}/nodes/spread/retry", status=409)
         body = {"workflow_id": "fan", "input_params": {"items": []}, "idempotency_key": "k"}
         first = await it.post("/api/v1/jobs", body, 201)
         again = await it.post("/api/v1/jobs", body, 200)
         assert (again["job_id"], again["is_new"]) == (first["job_id"], False)
-        said = await it.post("/api/v1/jobs", {**body, "input_params": {"items": [1]}}, 409)
-        assert first["job_id"] in said["error"]["message"]
+        refusal = await it.post("/api/v1/jobs", {**body, "input_params": {"items": [1]}}, 409)
+        assert first["job_id"] in refusal["error"]["message"]
 
 
 BAD = [
@@ -268,14 +268,14 @@ BAD = [
 async def test_bad_input_is_422_and_the_field_is_named(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
         for method, path, body, field in BAD:
-            said = await it.ask(method, path.format(**jobs), 422, json=body)
-            assert field in said["error"]["message"], f"{method} {path} with {body}"
+            refusal = await it.ask(method, path.format(**jobs), 422, json=body)
+            assert field in refusal["error"]["message"], f"{method} {path} with {body}"
 
 
 async def test_what_is_not_ready_is_503(dsn: str) -> None:
     async with web(dsn, single()) as it:
-        said = await it.get("/api/v1/orchestrator/status", 503)
-        assert "orchestrator" in said["error"]["message"]
+        refusal = await it.get("/api/v1/orchestrator/status", 503)
+        assert "orchestrator" in refusal["error"]["message"]
         job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         assert job["warnings"] == [
             "no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)"

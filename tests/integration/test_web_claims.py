@@ -24,7 +24,7 @@ async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest
         waiting = asyncio.create_task(worker.claim(wait_seconds=30))
         await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query = 'LISTEN dagmaster_tasks'")
         await submitted(it)
-        assert len(await asyncio.wait_for(waiting, 20)) == 1
+        assert len(await asyncio.wait_for(waiting, 60)) == 1
 
 
 async def test_a_claim_that_waits_holds_no_connection(dsn: str) -> None:
@@ -59,9 +59,9 @@ async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
         worker = await registered_worker(it)
         [task] = await worker.claim()
         began = monotonic()
-        said = await worker.post("claim", {"limit": 4, "wait_seconds": 30, "reports": [done(task["task_id"])]})
+        reply = await worker.post("claim", {"limit": 4, "wait_seconds": 30, "reports": [done(task["task_id"])]})
         assert monotonic() - began < 20
-        assert (said["tasks"], [entry["outcome"] for entry in said["outcomes"]]) == ([], ["accepted"])
+        assert (reply["tasks"], [entry["outcome"] for entry in reply["outcomes"]]) == ([], ["accepted"])
         await it.fleet.completed(job_id)
 
 
@@ -154,10 +154,10 @@ async def test_a_failure_tells_its_kind_and_its_measures(dsn: str) -> None:
         await worker.report(failed(second["task_id"], permanent=True))
         [job] = await it.fleet.ended(job_id)
         assert job["status"] == "failed"
-        [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE task_id = %s", first["task_id"])
-        assert (kept["error_type"], kept["peak_memory_bytes"], kept["cpu_seconds"]) == ("MemoryError", 4096, 0.5)
-        assert kept["metrics"] == {"rows": 3, "odd": "\ufffd"}
-        assert "hunter2" not in kept["error_message"]
+        [stored] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE task_id = %s", first["task_id"])
+        assert (stored["error_type"], stored["peak_memory_bytes"], stored["cpu_seconds"]) == ("MemoryError", 4096, 0.5)
+        assert stored["metrics"] == {"rows": 3, "odd": "\ufffd"}
+        assert "hunter2" not in stored["error_message"]
 
 
 async def test_what_is_given_back_costs_no_attempt(dsn: str) -> None:
@@ -181,9 +181,9 @@ async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
         while len(claimed) < 2:
             claimed += await worker.claim()
         large, small = (task["task_id"] for task in claimed)
-        said = await worker.post("results", [done(large, output={"x": "y" * 2000}), done(small)])
-        assert [entry["outcome"] for entry in said["outcomes"]] == ["refused", "accepted"]
-        assert "the limit is 1,000" in said["outcomes"][0]["reason"]
+        reply = await worker.post("results", [done(large, output={"x": "y" * 2000}), done(small)])
+        assert [entry["outcome"] for entry in reply["outcomes"]] == ["refused", "accepted"]
+        assert "the limit is 1,000" in reply["outcomes"][0]["reason"]
         assert await worker.claimed() == [large]
         assert await worker.report(failed(large, permanent=True)) == ["accepted"]
         assert {job["status"] for job in await it.fleet.ended(*jobs)} == {"completed", "failed"}
@@ -201,7 +201,7 @@ async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         operator = await it.key("me")
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=operator)
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=operator)
         first, second = (
             await registered_worker(it, await it.key("a", Role.WORKER)),
             await registered_worker(it, await it.key("b", Role.WORKER)),
@@ -209,7 +209,7 @@ async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn:
         [task] = await first.claim()
         assert await second.report(done(task["task_id"], output={"n": "forged"})) == ["over"]
         assert await first.report(done(task["task_id"])) == ["accepted"]
-        [job] = await it.fleet.completed(int(made["job_id"]))
+        [job] = await it.fleet.completed(int(submitted["job_id"]))
         assert job["result_data"]["work"] == {"n": 7}
 
 

@@ -19,8 +19,8 @@ async def test_the_figures_of_all_orchestrators_are_at_the_top(dsn: str) -> None
     broken = single("fail", workflow_id="broken", params={"message": "e2e step 12 of n7: 3.5 s"})
     async with web(dsn, broken, single(), runs=True) as it:
         for name in ("broken", "broken", "single"):
-            made = await it.post("/api/v1/jobs", {"workflow_id": name}, 201)
-            await it.fleet.ended(int(made["job_id"]))
+            submitted = await it.post("/api/v1/jobs", {"workflow_id": name}, 201)
+            await it.fleet.ended(int(submitted["job_id"]))
         stats = await it.get("/api/v1/orchestrator/stats")
         assert stats["failing_handlers"]["fail"]["failed"] == 2
         assert stats["failing_queues"]["q"]["failed"] == 2
@@ -36,19 +36,19 @@ async def test_the_figures_of_all_orchestrators_are_at_the_top(dsn: str) -> None
 
 async def test_tasks_are_listed_with_those_that_have_ended(dsn: str) -> None:
     async with web(dsn, single(), single("nobody", workflow_id="waits"), runs=True) as it:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        await it.fleet.completed(int(made["job_id"]))
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        await it.fleet.completed(int(submitted["job_id"]))
         waiting = await it.post("/api/v1/jobs", {"workflow_id": "waits"}, 201)
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         listed = (await it.get("/api/v1/tasks"))["items"]
         assert [(task["job_id"], task["state"], task["handler"]) for task in listed] == [
             (waiting["job_id"], "waiting", "nobody"),
-            (made["job_id"], "completed", "echo"),
+            (submitted["job_id"], "completed", "echo"),
         ]
         second = await it.get("/api/v1/tasks?limit=1&offset=1")
-        assert [task["job_id"] for task in second["items"]] == [made["job_id"]]
-        ended = await it.get(f"/api/v1/tasks?state=completed&job_id={made['job_id']}")
-        assert [task["task_id"] for task in ended["items"]] == [f"{made['job_id']}_work_0"]
+        assert [task["job_id"] for task in second["items"]] == [submitted["job_id"]]
+        ended = await it.get(f"/api/v1/tasks?state=completed&job_id={submitted['job_id']}")
+        assert [task["task_id"] for task in ended["items"]] == [f"{submitted['job_id']}_work_0"]
         assert (await it.get("/api/v1/tasks?state=failed"))["items"] == []
 
 
@@ -56,8 +56,8 @@ async def test_a_drawing_tells_any_of_from_all_of(dsn: str) -> None:
     one_of = task("echo", "END", depends_on=DependsOn(any_of=("a", "b")))
     either = graph({"a": task("echo", "b"), "b": task("echo"), "c": one_of}, "either", start="a")
     async with web(dsn, either, runs=True) as it:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "either"}, 201)
-        for path in (f"/api/v1/jobs/{made['job_id']}/graph", "/api/v1/workflows/either"):
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "either"}, 201)
+        for path in (f"/api/v1/jobs/{submitted['job_id']}/graph", "/api/v1/workflows/either"):
             rules = {(edge["source"], edge["target"]): edge["rule"] for edge in (await it.get(path))["edges"]}
             assert (rules["a", "c"], rules["b", "c"], rules["c", "END"]) == ("any_of", "any_of", "all_of")
 

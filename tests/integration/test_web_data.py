@@ -17,11 +17,14 @@ async def test_the_api_tells_lineage_and_answers_queries(
     url = folder_url(tmp_path / "tables", "service")
     async with DataContext(url, scope="global") as context, web(dsn, data_url=url) as it:
         numbers = await context.create_object_from_value({"x": [1, 2, 3]}, name="numbers")
-        await numbers.where(col("x") > 1).materialize(name="some")
+        await numbers.where(col("x") > 1).with_columns(y=col("x") * 2).materialize(name="some")
 
         lineage = await it.get("/api/v1/data/objects/some/lineage")
         assert [row["name"] for row in lineage["tables"]] == ["some", "numbers"]
         assert lineage["tables"][0]["inputs"] == [str(numbers.table_id)]
+        origin = [{"object_id": str(numbers.table_id), "column": "x"}]
+        assert lineage["tables"][0]["column_sources"] == {"x": origin, "y": origin}
+        assert lineage["tables"][1]["column_sources"] == {}
         assert not lineage["is_truncated"]
         assert (await it.get("/api/v1/data/objects/none/lineage", 404))["code"] == "unknown_table"
 
@@ -31,7 +34,7 @@ async def test_the_api_tells_lineage_and_answers_queries(
         assert (len(short["rows"]), short["truncated_by"]) == (2, "rows")
         refused = await it.post("/api/v1/data/query", {"sql": "SELECT * FROM system.tables"}, 404)
         assert refused["detail"] == "no table is named 'system.tables'; known are some, numbers"
-        assert (await it.post("/api/v1/data/query", {"sql": "SELECT y FROM some"}, 422))["code"] == "query_failed"
+        assert (await it.post("/api/v1/data/query", {"sql": "SELECT z FROM some"}, 422))["code"] == "query_failed"
         assert (await it.post("/api/v1/data/query", {"sql": "SELECT sleep(1)"}, 422))["code"] == "invalid"
 
 

@@ -60,9 +60,9 @@ async def test_a_task_that_has_no_queue_makes_the_whole_unhealthy(dsn: str, tmp_
     (tmp_path / "lost.yaml").write_text("workflow_id: lost\nnodes:\n  work: {handler: echo}\n")
     async with web(dsn, runs=True) as it:
         it.services.catalog = Catalog(tmp_path, queues=QueueRules(default_queue=None))
-        said = await it.get("/health", 503)
-        [queues] = [check for check in said["checks"] if check["name"] == "queues"]
-        assert (said["status"], queues["status"]) == ("unhealthy", "unhealthy")
+        health = await it.get("/health", 503)
+        [queues] = [check for check in health["checks"] if check["name"] == "queues"]
+        assert (health["status"], queues["status"]) == ("unhealthy", "unhealthy")
         assert "lost.yaml" in queues["details"]["problems"][0]
 
 
@@ -73,6 +73,6 @@ async def test_health_names_an_orchestrator_that_makes_no_progress(dsn: str) -> 
             """INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status, stats)
                VALUES ('7', 'somewhere', 1, 'k', 'running', '{"no_progress_seconds": 90, "last_error": "too much"}')""",
         )
-        said = await it.get("/health/orchestrators", 503)
-        assert said["status"] == "unhealthy"
-        assert "7 on somewhere" in said["message"]
+        health = await it.get("/health/orchestrators", 503)
+        assert health["status"] == "unhealthy"
+        assert "7 on somewhere" in health["message"]

@@ -17,8 +17,8 @@ COMMANDS = "/api/v1/commands"
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
     await add_asset(dsn, "roads")
-    async with web(dsn) as one:
-        yield one
+    async with web(dsn) as site:
+        yield site
 
 
 async def describe(it: Web, asset_id: str = "roads", **changes: Any) -> Any:
@@ -26,10 +26,15 @@ async def describe(it: Web, asset_id: str = "roads", **changes: Any) -> Any:
 
 
 async def test_metadata_is_created_read_replaced_and_removed(it: Web) -> None:
-    made = await describe(it, keywords=["a"], style={"color": "red"}, min_zoom=3)
-    assert (made["version"], made["data_type"], made["max_zoom"], made["default_visible"]) == (1, "vector", 24, True)
-    assert await it.get(PATH + "roads") == made
-    assert (await it.get(PATH))["items"] == [made]
+    layer = await describe(it, keywords=["a"], style={"color": "red"}, min_zoom=3)
+    assert (layer["version"], layer["data_type"], layer["max_zoom"], layer["default_visible"]) == (
+        1,
+        "vector",
+        24,
+        True,
+    )
+    assert await it.get(PATH + "roads") == layer
+    assert (await it.get(PATH))["items"] == [layer]
     body = {"version": 1, "display_name": "Streets", "data_type": "vector"}
     replaced = await it.ask("PUT", PATH + "roads", 200, json=body)
     assert (replaced["version"], replaced["display_name"], replaced["keywords"], replaced["style"]) == (
@@ -81,12 +86,12 @@ async def test_a_layer_is_published_by_its_path_and_by_its_command(it: Web) -> N
     done = await it.post(f"{COMMANDS}/metadata/publish/roads")
     assert done["command"] == "metadata.publish"
     assert done["result"]["is_complete"] and done["result"]["published_at"]
-    assert [(one["name"], one["outcome"], one["target"]) for one in done["result"]["projections"]] == [
+    assert [(item["name"], item["outcome"], item["target"]) for item in done["result"]["projections"]] == [
         ("stac_collection", "written", "roads"),
         ("layer_catalog", "written", "geo.roads"),
     ]
     again = await it.post(f"{COMMANDS}/metadata.publish", {"params": {"asset_id": "roads"}})
-    assert {one["outcome"] for one in again["result"]["projections"]} == {"unchanged"}
+    assert {item["outcome"] for item in again["result"]["projections"]} == {"unchanged"}
     [entry] = (await it.get("/api/v1/domain/catalog/"))["items"]
     assert await it.get("/api/v1/domain/catalog/geo.roads") == entry
     assert (entry["source_asset_id"], entry["display_name"]) == ("roads", "Roads")
@@ -196,7 +201,7 @@ async def test_a_reviewer_of_one_platform_sees_the_layers_of_no_other(it: Web, d
     await it.key("me")
     ddh = await it.key("ddh", Role.REVIEWER, platform_id="ddh")
     assert [layer["asset_id"] for layer in (await it.get(PATH, headers=ddh))["items"]] == ["roads"]
-    assert [one["table_name"] for one in (await it.get("/api/v1/domain/catalog/", headers=ddh))["items"]] == [
+    assert [item["table_name"] for item in (await it.get("/api/v1/domain/catalog/", headers=ddh))["items"]] == [
         "geo.roads"
     ]
     await it.get(PATH + "roads", headers=ddh)

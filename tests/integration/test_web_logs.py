@@ -111,8 +111,8 @@ async def test_each_attempt_has_its_own_log_and_the_newest_is_shown(dsn: str) ->
         [attempt] = (await on.it.get(f"{on.path}/attempts"))["items"]
         assert (attempt["attempt"], attempt["log_bytes"], attempt["error_message"]) == (1, 5, "no luck")
         [attempt] = (await on.it.get(on.path))["attempts"]
-        shown = (attempt["log_path"], attempt["cpu_seconds"], attempt["peak_memory_bytes"], attempt["error_type"])
-        assert shown == (on.logs.path_of(attempt["task_id"]), 0.5, 7, "ValueError")
+        recorded = (attempt["log_path"], attempt["cpu_seconds"], attempt["peak_memory_bytes"], attempt["error_type"])
+        assert recorded == (on.logs.path_of(attempt["task_id"]), 0.5, 7, "ValueError")
 
 
 async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
@@ -120,8 +120,8 @@ async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
 
         async def reason(query: str = "", node: str = "work") -> str:
             path = on.path.replace("work", node)
-            said: str = (await on.it.get(f"{path}/logs{query}", status=404))["error"]["message"]
-            return said
+            message: str = (await on.it.get(f"{path}/logs{query}", status=404))["error"]["message"]
+            return message
 
         assert await reason() == "attempt 1 of node 'work' has not started"
         assert await reason(node="none") == f"job {on.owner.job_id} has no node 'none'"
@@ -222,5 +222,5 @@ async def test_a_partner_sees_the_logs_of_its_own_jobs_only(dsn: str) -> None:
 @pytest.mark.parametrize("log_url", ["foo://bar"])
 async def test_a_wrong_address_of_the_storage_is_told(dsn: str, log_url: str) -> None:
     async with stage(dsn, log_url=log_url) as on:
-        said = await on.it.get(f"{on.path}/logs", status=503)
-        assert "DAGMASTER_LOG_URL" in said["error"]["message"]
+        refusal = await on.it.get(f"{on.path}/logs", status=503)
+        assert "DAGMASTER_LOG_URL" in refusal["error"]["message"]

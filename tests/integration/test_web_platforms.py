@@ -12,16 +12,16 @@ CKAN = {"platform_id": "ckan", "display_name": "CKAN", "required_refs": ["packag
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
-    async with web(dsn) as one:
-        yield one
+    async with web(dsn) as site:
+        yield site
 
 
 async def test_platforms_are_added_changed_and_listed(it: Web) -> None:
     me = await it.key("me")
-    made = await it.post("/api/v1/platforms", CKAN, 201, headers=me)
-    assert (made["optional_refs"], made["is_active"], made["allowed_workflows"]) == ([], True, None)
+    created = await it.post("/api/v1/platforms", CKAN, 201, headers=me)
+    assert (created["optional_refs"], created["is_active"], created["allowed_workflows"]) == ([], True, None)
     changed = await it.ask("PATCH", "/api/v1/platforms/ckan", 200, json={"is_active": False}, headers=me)
-    assert changed == {**made, "is_active": False, "updated_at": changed["updated_at"]}
+    assert changed == {**created, "is_active": False, "updated_at": changed["updated_at"]}
     assert await it.get("/api/v1/platforms/ckan", headers=me) == changed
     listed = (await it.get("/api/v1/platforms", headers=me))["platforms"]
     assert [platform["platform_id"] for platform in listed] == ["arcgis", "ckan", "ddh", "geonode"]

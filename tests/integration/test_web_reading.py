@@ -28,9 +28,9 @@ def forked() -> Any:
 
 
 async def ran(it: Web, workflow_id: str, inputs: dict[str, Any] | None = None) -> str:
-    made = await it.post("/api/v1/jobs", {"workflow_id": workflow_id, "input_params": inputs or {}}, 201)
-    await it.fleet.ended(int(made["job_id"]))
-    return str(made["job_id"])
+    submitted = await it.post("/api/v1/jobs", {"workflow_id": workflow_id, "input_params": inputs or {}}, 201)
+    await it.fleet.ended(int(submitted["job_id"]))
+    return str(submitted["job_id"])
 
 
 async def test_the_timeline_is_told_in_words_and_summed_over_all_events(dsn: str) -> None:
@@ -72,8 +72,8 @@ async def test_retries_are_named_in_the_summary_and_kept_as_attempts(dsn: str) -
         node = await it.get(f"/api/v1/jobs/{job_id}/nodes/work")
         assert [attempt["status"] for attempt in node["attempts"]] == ["failed", "completed"]
         assert node["output"] == {"api_key": "***", "n": 2}
-        shown = await it.client.get(f"/api/v1/jobs/{job_id}/timeline")
-        assert "hunter2" not in shown.text + str(node)
+        response = await it.client.get(f"/api/v1/jobs/{job_id}/timeline")
+        assert "hunter2" not in response.text + str(node)
 
 
 async def test_how_nodes_and_attempts_ended_is_a_value_whatever_their_handler_says(dsn: str) -> None:
@@ -108,8 +108,8 @@ async def test_a_graph_shows_what_lives_and_what_is_dead(dsn: str) -> None:
 
 async def test_nothing_is_decided_in_the_graph_of_a_job_that_waits(dsn: str) -> None:
     async with web(dsn, forked()) as it:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "forked", "input_params": {"items": [], "n": 0}}, 201)
-        drawn = await it.get(f"/api/v1/jobs/{made['job_id']}/graph")
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "forked", "input_params": {"items": [], "n": 0}}, 201)
+        drawn = await it.get(f"/api/v1/jobs/{submitted['job_id']}/graph")
         assert {edge["kind"] for edge in drawn["edges"]} == {"undecided"}
 
 
@@ -138,25 +138,25 @@ async def test_nodes_are_listed_in_pages_and_children_by_their_parent(dsn: str) 
 async def test_the_buckets_of_progress_sum_to_the_total(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
-        progress = await it.get(f"/api/v1/jobs/{made['job_id']}/progress")
+        progress = await it.get(f"/api/v1/jobs/{submitted['job_id']}/progress")
         counts = progress["nodes"]
         assert counts.pop("total") == sum(counts.values()) == 3
         assert counts["dispatched"] == 1
         assert progress["overall_percent"] == 33.3
         assert [task["node_id"] for task in progress["current_tasks"]] == ["work"]
         [waiting] = (await it.get("/api/v1/tasks?state=waiting&handler=echo"))["items"]
-        assert waiting["task_id"] == f"{made['job_id']}_work_0"
+        assert waiting["task_id"] == f"{submitted['job_id']}_work_0"
         assert (await it.get("/api/v1/tasks?state=running"))["items"] == []
         [queue] = (await it.get("/api/v1/queues/status"))["queues"]
         assert (queue["depth"], queue["consumers"], queue["workflows"]) == (1, 0, ["single"])
-        node = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/work/progress")
+        node = await it.get(f"/api/v1/jobs/{submitted['job_id']}/nodes/work/progress")
         assert node["status"] == "dispatched"
-        why = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/work/explain")
+        why = await it.get(f"/api/v1/jobs/{submitted['job_id']}/nodes/work/explain")
         assert (why["node_id"], "queue `q`" in why["sentence"]) == ("work", True), why["sentence"]
-        assert (await it.get(f"/api/v1/jobs/{made['job_id']}/explain"))["sentence"]
-        await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/nothing/explain", 404)
+        assert (await it.get(f"/api/v1/jobs/{submitted['job_id']}/explain"))["sentence"]
+        await it.get(f"/api/v1/jobs/{submitted['job_id']}/nodes/nothing/explain", 404)
 
 
 async def test_workflows_show_their_inputs_nodes_and_edges(dsn: str) -> None:
@@ -203,8 +203,8 @@ async def test_measures_are_shown_and_a_task_token_does_not_open_them(dsn: str) 
 async def test_a_partner_sees_only_what_it_submitted(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         mine, other = await it.key("mine", Role.PARTNER), await it.key("other", Role.PARTNER)
-        made = await it.post("/api/v1/submit", {"workflow_id": "single"}, 201, headers=mine)
-        path = f"/api/v1/jobs/{made['job_id']}"
+        submitted = await it.post("/api/v1/submit", {"workflow_id": "single"}, 201, headers=mine)
+        path = f"/api/v1/jobs/{submitted['job_id']}"
         for below in ("", "/nodes", "/nodes/work", "/timeline", "/graph", "/progress", "/nodes/work/checkpoints"):
             await it.get(path + below, headers=mine)
             await it.get(path + below, 404, headers=other)
@@ -217,8 +217,8 @@ async def test_an_asset_cannot_be_submitted_yet_and_is_not_taken_for_a_job(dsn: 
     async with web(dsn, single()) as it:
         refused = await it.post("/api/v1/submit", {"workflow_id": "single", "platform_id": "x"}, 422)
         assert "platform_id" in refused["error"]["message"]
-        made = await it.post("/api/dag/submit", {"workflow_id": "single"}, 201)
-        assert (await it.get(f"/api/dag/jobs/{made['job_id']}"))["job_id"] == made["job_id"]
+        submitted = await it.post("/api/dag/submit", {"workflow_id": "single"}, 201)
+        assert (await it.get(f"/api/dag/jobs/{submitted['job_id']}"))["job_id"] == submitted["job_id"]
 
 
 async def swell(ctx: HandlerContext) -> dict[str, Any]:
@@ -262,7 +262,7 @@ async def test_a_large_result_is_made_beside_the_event_loop_and_sent_in_pieces(
 
     monkeypatch.setattr(answers, "_pieces", counted)
     async with web(dsn, single("swell", params={"x": 3_000_000}), runs=True, functions={"swell": swell}) as it:
-        shown = await it.get(f"/api/v1/jobs/{await ran(it, 'single')}")
-        assert len(shown["result_data"]["work"]["text"]) == 3_000_000
+        job = await it.get(f"/api/v1/jobs/{await ran(it, 'single')}")
+        assert len(job["result_data"]["work"]["text"]) == 3_000_000
     assert len(sizes) > 10
     assert max(sizes) <= answers.PIECE_BYTES

@@ -28,15 +28,15 @@ async def test_schedules_are_shown_with_their_next_times(dsn: str) -> None:
     async with web(dsn, scheduled(daily), scheduled(None, "other")) as site:
         assert await site.get("/api/v1/schedules") == {"schedules": []}
         await sync(site)
-        [shown] = (await site.get("/api/v1/schedules"))["schedules"]
-        assert shown == await site.get("/api/v1/schedules/nightly")
-    assert (shown["rule"], shown["timezone"], shown["catchup"]) == ("0 6 * * *", "Europe/Berlin", "last")
-    times = [datetime.fromisoformat(at) for at in shown["next_times"]]
+        [schedule] = (await site.get("/api/v1/schedules"))["schedules"]
+        assert schedule == await site.get("/api/v1/schedules/nightly")
+    assert (schedule["rule"], schedule["timezone"], schedule["catchup"]) == ("0 6 * * *", "Europe/Berlin", "last")
+    times = [datetime.fromisoformat(at) for at in schedule["next_times"]]
     assert len(times) == 5
-    assert times[0] == datetime.fromisoformat(shown["next_at"])
+    assert times[0] == datetime.fromisoformat(schedule["next_at"])
     assert times == sorted(times)
     assert times[0] > datetime.now(UTC) - timedelta(seconds=10)
-    assert not shown["is_late"]
+    assert not schedule["is_late"]
 
 
 async def test_a_schedule_is_paused_and_resumed(dsn: str) -> None:
@@ -48,8 +48,8 @@ async def test_a_schedule_is_paused_and_resumed(dsn: str) -> None:
         resumed = await site.post("/api/v1/schedules/nightly/resume", headers=key)
         assert (resumed["paused_at"], resumed["paused_by"], resumed["rule"]) == (None, None, "every 1h")
         audit = await site.get("/api/v1/audit", headers=key)
-        said = [entry["data"]["command"] for entry in audit["items"] if "schedules." in str(entry)]
-        assert sorted(said) == ["schedules.pause", "schedules.resume", "schedules.sync"]
+        commands = [entry["data"]["command"] for entry in audit["items"] if "schedules." in str(entry)]
+        assert sorted(commands) == ["schedules.pause", "schedules.resume", "schedules.sync"]
 
 
 async def test_a_triggered_schedule_runs_now(dsn: str) -> None:
@@ -58,8 +58,8 @@ async def test_a_triggered_schedule_runs_now(dsn: str) -> None:
         started = await site.post("/api/v1/schedules/nightly/trigger", status=201)
         [job] = await site.fleet.completed(int(started["job_id"]))
         assert job["schedule_id"] == "nightly"
-        [shown] = (await site.get("/api/v1/schedules"))["schedules"]
-        assert (shown["last_job_id"], shown["last_job_status"]) == (started["job_id"], "completed")
+        [schedule] = (await site.get("/api/v1/schedules"))["schedules"]
+        assert (schedule["last_job_id"], schedule["last_job_status"]) == (started["job_id"], "completed")
 
 
 async def test_a_backfill_is_asked_for_and_done_once(dsn: str) -> None:

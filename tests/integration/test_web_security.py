@@ -6,194 +6,13 @@ from typing import Any, cast
 
 import pytest
 from fleet import fan, graph, single, task
+from route_roles import ALL, DECIDED
 from web import Web, web
 
 from dagmaster.model.access import Role
 from dagmaster.web.access import TOKEN_PREFIX, decision
 from dagmaster.web.app import ROUTERS
 
-# Who may use what: a new route is not served before somebody has written it down here too.
-ALL, READ, OWN, SUBMIT, OPERATE, REPORT, MEASURE, ADMIN = (
-    "everybody",
-    {"admin", "operator", "viewer", "reviewer"},
-    {"admin", "operator", "viewer", "reviewer", "partner"},
-    {"admin", "operator", "partner"},
-    {"admin", "operator"},
-    {"admin", "worker"},
-    {"admin", "operator", "viewer", "reviewer", "worker"},
-    {"admin"},
-)
-SEE_ASSETS, SUBMIT_ASSETS, REVIEW = (
-    {"admin", "operator", "viewer", "reviewer", "partner"},
-    {"admin", "operator", "reviewer", "partner"},
-    {"admin", "operator", "reviewer"},
-)
-DECIDED: dict[str, Any] = {
-    "GET /": ALL,
-    "GET /livez": ALL,
-    "GET /readyz": ALL,
-    "GET /health": ALL,
-    "GET /health/{check}": ALL,
-    "WS /ws/jobs/{job_id}": ALL,  # It looks at the key itself: browsers send it as the first message.
-    "POST /api/v1/jobs": SUBMIT,
-    "GET /api/v1/jobs": OWN,
-    "GET /api/v1/jobs/{job_id}": OWN,
-    "POST /api/v1/jobs/{job_id}/cancel": SUBMIT,
-    "POST /api/v1/jobs/{job_id}/pause": OPERATE,
-    "POST /api/v1/jobs/{job_id}/resume": OPERATE,
-    "POST /api/v1/jobs/{job_id}/retry": OPERATE,
-    "POST /api/v1/jobs/{job_id}/tasks": OPERATE,
-    "POST /api/v1/jobs/{job_id}/nodes/{node_id}/retry": OPERATE,
-    "POST /api/v1/jobs/{job_id}/signals/{name}": SUBMIT,
-    "POST /api/v1/jobs/{job_id}/nodes/{node_id}/approve": OPERATE,
-    "POST /api/v1/jobs/{job_id}/nodes/{node_id}/reject": OPERATE,
-    "GET /api/v1/data/objects/{table}/lineage": READ,
-    "POST /api/v1/data/query": READ,
-    "GET /api/v1/nodes": READ,
-    "GET /api/v1/tasks": READ,
-    "GET /api/v1/jobs/{job_id}/nodes": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/checkpoints": OWN,
-    "GET /api/v1/jobs/{job_id}/logs": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/logs": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/logs/search": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/attempts": OWN,
-    "GET /api/v1/jobs/{job_id}/timeline": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/timeline": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/events": OWN,
-    "GET /api/v1/jobs/{job_id}/graph": OWN,
-    "GET /api/v1/jobs/{job_id}/progress": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/progress": OWN,
-    "GET /api/v1/jobs/{job_id}/stream": OWN,
-    "GET /api/v1/jobs/{job_id}/explain": OWN,
-    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/explain": OWN,
-    "GET /api/v1/workflows": OWN,
-    "GET /api/v1/workflows/{workflow_id}": OWN,
-    "POST /api/v1/workflows/reload": OPERATE,
-    "POST /api/v1/workflows/sample": OPERATE,
-    "GET /api/v1/schedules": READ,
-    "POST /api/v1/schedules/sync": OPERATE,
-    "GET /api/v1/schedules/{schedule_id}": READ,
-    "POST /api/v1/schedules/{schedule_id}/pause": OPERATE,
-    "POST /api/v1/schedules/{schedule_id}/resume": OPERATE,
-    "POST /api/v1/schedules/{schedule_id}/trigger": OPERATE,
-    "POST /api/v1/schedules/{schedule_id}/backfill": OPERATE,
-    "GET /api/v1/queues/status": READ,
-    "GET /api/v1/handlers": READ,
-    "GET /api/v1/handlers/{name}": READ,
-    "GET /api/v1/workers": READ,
-    "POST /api/v1/workers": REPORT,
-    "POST /api/v1/workers/{worker_id}/heartbeat": REPORT,
-    "POST /api/v1/workers/{worker_id}/claim": REPORT,
-    "GET /api/v1/workers/{worker_id}/tasks": REPORT,
-    "POST /api/v1/workers/{worker_id}/results": REPORT,
-    "POST /api/v1/workers/{worker_id}/progress": REPORT,
-    "POST /api/v1/workers/{worker_id}/checkpoints": REPORT,
-    "POST /api/v1/workers/{worker_id}/checkpoints/{checkpoint_id}/discard": REPORT,
-    "POST /api/v1/workers/{worker_id}/tasks/added": REPORT,
-    "POST /api/v1/workers/{worker_id}/cache/recall": REPORT,
-    "POST /api/v1/workers/{worker_id}/cache": REPORT,
-    "POST /api/v1/workers/{worker_id}/secrets": REPORT,
-    "POST /api/v1/workers/{worker_id}/logs": REPORT,
-    "DELETE /api/v1/workers/{worker_id}": REPORT,
-    "POST /api/v1/workers/{worker_id}/drain": OPERATE,
-    "POST /api/v1/workers/{worker_id}/stop": OPERATE,
-    "POST /api/v1/workers/{worker_id}/resume": OPERATE,
-    "GET /api/v1/orchestrator/status": READ,
-    "GET /api/v1/orchestrator/stats": READ,
-    "GET /api/v1/orchestrator/activity": READ,
-    "GET /api/v1/metrics/workflows": READ,
-    "GET /api/v1/metrics/workflows/{workflow_id}/nodes": READ,
-    "GET /api/v1/metrics/failures": READ,
-    "GET /api/v1/metrics/throughput": READ,
-    "GET /metrics": MEASURE,
-    "POST /api/v1/callbacks/task-result": REPORT,
-    "POST /api/v1/callbacks/task-progress": REPORT,
-    "POST /api/v1/callbacks/checkpoint": REPORT,
-    "POST /api/v1/tasks/{task_id}/token": REPORT,
-    "GET /api/v1/assets": SEE_ASSETS,
-    "GET /api/v1/assets/{asset_id}": SEE_ASSETS,
-    "PATCH /api/v1/assets/{asset_id}": REVIEW,
-    "DELETE /api/v1/assets/{asset_id}": REVIEW,
-    "GET /api/v1/assets/{asset_id}/history": SEE_ASSETS,
-    "GET /api/v1/assets/{asset_id}/versions": SEE_ASSETS,
-    "GET /api/v1/assets/{asset_id}/versions/latest": SEE_ASSETS,
-    "GET /api/v1/assets/{asset_id}/versions/{ordinal}": SEE_ASSETS,
-    "DELETE /api/v1/assets/{asset_id}/versions/{ordinal}": SUBMIT_ASSETS,
-    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/unpublish": SUBMIT_ASSETS,
-    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/resubmit": SUBMIT_ASSETS,
-    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/reprocess": REVIEW,
-    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/approve": REVIEW,
-    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/reject": REVIEW,
-    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/export": REVIEW,
-    "POST /api/v1/assets/{asset_id}/approve": REVIEW,
-    "POST /api/v1/assets/{asset_id}/reject": REVIEW,
-    "POST /api/v1/assets/{asset_id}/clearance/cleared": REVIEW,
-    "POST /api/v1/assets/{asset_id}/clearance/public": REVIEW,
-    "GET /api/v1/review": REVIEW,
-    "GET /api/v1/requests": SEE_ASSETS,
-    "GET /api/v1/requests/{request_id}": SEE_ASSETS,
-    "GET /api/v1/assets/{asset_id}/service": ALL,  # They look at the key themselves: what is public needs none.
-    "GET /assets/{asset_id}/service": ALL,
-    "GET /tiles/{asset_id}": ALL,
-    "GET /tiles/{asset_id}/data.pmtiles": ALL,
-    "GET /tiles/{asset_id}/{path:path}": ALL,
-    "GET /stac": ALL,  # It shows each caller what it may see.
-    "GET /stac/conformance": ALL,
-    "GET /stac/queryables": ALL,
-    "GET /stac/collections/{collection_id}/queryables": ALL,
-    "GET /stac/collections": ALL,
-    "GET /stac/collections/{collection_id}": ALL,
-    "GET /stac/collections/{collection_id}/items": ALL,
-    "GET /stac/collections/{collection_id}/items/{item_id}": ALL,
-    "GET /stac/search": ALL,
-    "POST /stac/search": ALL,
-    "GET /api/v1/commands": OPERATE,
-    "POST /api/v1/commands/{name}": OPERATE,
-    "POST /api/v1/commands/metadata/{verb}/{asset_id}": OPERATE,
-    "DELETE /api/v1/cache": OPERATE,
-    "GET /api/v1/bootstrap/status": ADMIN,
-    "GET /api/v1/bootstrap/tables": ADMIN,
-    "GET /api/v1/bootstrap/ddl": ADMIN,
-    "POST /api/v1/bootstrap/deploy": ADMIN,
-    "POST /api/v1/bootstrap/migrate": ADMIN,
-    "POST /api/v1/bootstrap/rebuild": ADMIN,
-    "POST /api/v1/bootstrap/seed-platforms": ADMIN,
-    "GET /api/v1/platforms": OWN,
-    "POST /api/v1/platforms": ADMIN,
-    "GET /api/v1/platforms/{platform_id}": OWN,
-    "PATCH /api/v1/platforms/{platform_id}": ADMIN,
-    "GET /api/v1/domain/metadata/": READ,
-    "POST /api/v1/domain/metadata/": OPERATE,
-    "GET /api/v1/domain/metadata/{asset_id}": READ,
-    "PUT /api/v1/domain/metadata/{asset_id}": OPERATE,
-    "DELETE /api/v1/domain/metadata/{asset_id}": OPERATE,
-    "GET /api/v1/domain/catalog/": READ,
-    "GET /api/v1/domain/catalog/{table_name}": READ,
-    "GET /api/v1/doctor": OPERATE,
-    "POST /api/v1/doctor/repair": ADMIN,
-    "GET /api/v1/audit": ADMIN,
-    "GET /api/v1/keys": ADMIN,
-    "POST /api/v1/keys": ADMIN,
-    "DELETE /api/v1/keys/{key_id}": ADMIN,
-    "GET /api/v1/test/handlers": ADMIN,
-    "POST /api/v1/test/handler/{name}": ADMIN,
-    "POST /api/v1/submit": SUBMIT,
-    "GET /api/v1/status/job/{job_id}": OWN,
-    "GET /api/v1/status/job/{job_id}/nodes": OWN,
-    "GET /api/v1/status/job/{job_id}/events": OWN,
-    "POST /api/dag/submit": SUBMIT,
-    "GET /api/dag/jobs/{job_id}": OWN,
-    "GET /api/dag/jobs/{job_id}/nodes": OWN,
-    "POST /api/dag/jobs/{job_id}/cancel": SUBMIT,
-}
-# Other names of the same operations, for the same roles.
-MIRRORED = tuple(f"/api/v1/{noun}" for noun in ("assets", "status", "commands"))
-DECIDED |= {
-    name.replace("/api/v1/", "/api/dag/"): roles
-    for name, roles in DECIDED.items()
-    if name.partition(" ")[2].startswith(MIRRORED)
-}
 ROUTES = {
     f"{method} {route.path}": decision(route)
     for router in ROUTERS
@@ -245,8 +64,8 @@ async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tup
     body: dict[str, Any] | None = {} if method in ("POST", "PUT", "PATCH") else None
     answer = await it.client.request(method, path, headers=headers, json=body)
     is_json = answer.headers.get("content-type", "").startswith("application/json")
-    said = answer.json() if is_json else {}
-    return answer.status_code, said.get("detail", "") if isinstance(said, dict) else ""
+    reply = answer.json() if is_json else {}
+    return answer.status_code, reply.get("detail", "") if isinstance(reply, dict) else ""
 
 
 async def test_each_role_against_each_route(dsn: str) -> None:
@@ -297,8 +116,8 @@ async def test_a_task_token_opens_nothing_but_reports(dsn: str) -> None:
             path = name.partition(" ")[2]
             body = {"task_id": "1_a_0", "status": "completed", "phase_name": "x", "progress_current": 1}
             fields = {"task-result": ("task_id", "status"), "task-progress": ("task_id", "progress_current")}
-            kept = fields.get(path.rpartition("/")[2], ("task_id", "phase_name"))
-            answer = await it.client.post(path, json={key: body[key] for key in kept}, headers=token)
+            names = fields.get(path.rpartition("/")[2], ("task_id", "phase_name"))
+            answer = await it.client.post(path, json={key: body[key] for key in names}, headers=token)
             assert answer.status_code == 403, answer.text
 
 
@@ -396,8 +215,8 @@ REFUSED_URLS = [
 async def test_a_callback_into_our_own_network_is_refused_at_submission(dsn: str) -> None:
     async with web(dsn, single()) as it:
         for url in REFUSED_URLS:
-            said = await it.post("/api/v1/jobs", {"workflow_id": "single", "callback_url": url}, 422)
-            assert said["error"]["code"] == "invalid", url
+            refusal = await it.post("/api/v1/jobs", {"workflow_id": "single", "callback_url": url}, 422)
+            assert refusal["error"]["code"] == "invalid", url
             assert (await it.get("/api/v1/jobs"))["items"] == [], url
 
 
@@ -423,8 +242,8 @@ async def small(dsn: str) -> AsyncIterator[Web]:
 
 async def test_a_body_that_says_it_is_too_long_is_refused(dsn: str) -> None:
     async with small(dsn) as it:
-        said = await it.post("/api/v1/jobs", {"workflow_id": "x" * 2000}, 413)
-        assert said["error"]["code"] == "too_large"
+        refusal = await it.post("/api/v1/jobs", {"workflow_id": "x" * 2000}, 413)
+        assert refusal["error"]["code"] == "too_large"
 
 
 async def test_a_body_that_turns_out_to_be_too_long_is_refused(dsn: str) -> None:
@@ -441,8 +260,8 @@ async def test_a_body_that_turns_out_to_be_too_long_is_refused(dsn: str) -> None
 
 async def test_a_workflow_with_too_many_nodes_is_refused(dsn: str) -> None:
     async with web(dsn, single(), max_nodes=2) as it:
-        said = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 422)
-        assert "DAGMASTER_MAX_NODES" in said["error"]["message"]
+        refusal = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 422)
+        assert "DAGMASTER_MAX_NODES" in refusal["error"]["message"]
 
 
 # What goes out

@@ -59,8 +59,8 @@ async def test_a_partner_signals_its_own_jobs_only(it: Web) -> None:
 
 async def test_bad_signals_are_refused(it: Web) -> None:
     job_id = await submitted(it, "waiting")
-    said = await it.post(f"/api/v1/jobs/{job_id}/signals/1st", None, 422)
-    assert "is no name of a signal" in said["error"]["message"]
+    refusal = await it.post(f"/api/v1/jobs/{job_id}/signals/1st", None, 422)
+    assert "is no name of a signal" in refusal["error"]["message"]
     await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"datum": 1}, 422)
     await it.post("/api/v1/jobs/1/signals/go", None, 404)
 
@@ -71,8 +71,8 @@ async def test_only_the_key_of_an_approver_approves(it: Web) -> None:
     job_id = await submitted(it, "asking", ann)
     await until_running(it, job_id, "ask")
     path = f"/api/v1/jobs/{job_id}/nodes/ask/approve"
-    said = await it.post(path, None, 403, headers=eve)
-    assert "is decided by ann, not by eve" in said["error"]["message"]
+    refusal = await it.post(path, None, 403, headers=eve)
+    assert "is decided by ann, not by eve" in refusal["error"]["message"]
     await it.post(path, None, 403, headers=viewer)
     node = await it.get(f"/api/v1/jobs/{job_id}/nodes/ask", headers=eve)
     assert node["params"] == {"message": "Ship it?", "approvers": ["ann"]}
@@ -89,8 +89,8 @@ async def test_only_the_key_of_an_approver_approves(it: Web) -> None:
 async def test_where_there_are_no_keys_nobody_is_an_approver(it: Web) -> None:
     job_id = await submitted(it, "asking")
     await until_running(it, job_id, "ask")
-    said = await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", None, 403)
-    assert "is decided by ann: say who you are, to a server by the API key of that name" in said["error"]["message"]
+    refusal = await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", None, 403)
+    assert "is decided by ann: say who you are, to a server by the API key of that name" in refusal["error"]["message"]
 
 
 async def test_what_was_rejected_can_be_asked_for_again(it: Web) -> None:
@@ -126,15 +126,17 @@ async def test_what_a_workflow_calls_is_pinned_with_its_job(it: Web) -> None:
     await it.post(f"/api/v1/jobs/{child['job_id']}/signals/go", None, 202)
     [job] = await it.fleet.completed(int(job_id))
     assert job["result_data"]["sub"]["job_id"] == str(child["job_id"])
-    shown = await it.get(f"/api/v1/jobs/{child['job_id']}")
-    assert (shown["parent_job_id"], shown["parent_node_id"]) == (job_id, "sub")
+    called = await it.get(f"/api/v1/jobs/{child['job_id']}")
+    assert (called["parent_job_id"], called["parent_node_id"]) == (job_id, "sub")
 
 
 async def test_circles_and_unknown_workflows_are_refused(it: Web) -> None:
-    said = await it.post("/api/v1/jobs", {"workflow_id": "circle"}, 422)
-    assert said["error"]["message"] == "workflows cannot call each other in a circle: circle -> circle"
-    said = await it.post("/api/v1/jobs", {"workflow_id": "lost"}, 422)
-    assert "node 'sub' of workflow 'lost' calls 'nowhere': no workflow is named 'nowhere'" in said["error"]["message"]
+    refusal = await it.post("/api/v1/jobs", {"workflow_id": "circle"}, 422)
+    assert refusal["error"]["message"] == "workflows cannot call each other in a circle: circle -> circle"
+    refusal = await it.post("/api/v1/jobs", {"workflow_id": "lost"}, 422)
+    assert (
+        "node 'sub' of workflow 'lost' calls 'nowhere': no workflow is named 'nowhere'" in refusal["error"]["message"]
+    )
 
 
 async def test_the_client_signals_and_decides(it: Web) -> None:

@@ -25,7 +25,7 @@ async def listen(
     """The stream to its end."""
     entries = []
     async with (
-        httpx.AsyncClient(timeout=20) as client,
+        httpx.AsyncClient(timeout=90) as client,
         aconnect_sse(client, "GET", f"{url}/api/v1/jobs/{job_id}/stream{query}", headers=headers) as source,
     ):
         if opened is not None:
@@ -49,7 +49,7 @@ async def watch(url: str, path: str, *, first: Any = None, **options: Any) -> tu
             await socket.send(json.dumps(first))
         try:
             while True:
-                entries.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+                entries.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
         except ConnectionClosed as closed:
             assert closed.rcvd is not None
             return entries, closed.rcvd.code
@@ -63,9 +63,11 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def test_the_stream_of_a_whole_job_is_its_timeline(dsn: str) -> None:
     async with web(dsn, fan(), runs=True) as it, it.real_server() as url:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": list(range(40))}}, 201)
-        live = await listen(url, made["job_id"])
-        assert live == await timeline(it, made["job_id"])
+        submitted = await it.post(
+            "/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": list(range(40))}}, 201
+        )
+        live = await listen(url, submitted["job_id"])
+        assert live == await timeline(it, submitted["job_id"])
         assert live[-1]["event_type"] == "job_completed"
 
 
@@ -92,8 +94,8 @@ async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn
     """Its writer got its id before another's, and commits after it."""
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        job_id = made["job_id"]
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        job_id = submitted["job_id"]
         listening = asyncio.create_task(listen(url, job_id))
         add = """INSERT INTO dagapp.dag_job_events (job_id, event_id, event_type, event_status, created_at, source_app)
                  OVERRIDING SYSTEM VALUE VALUES (%s, %s, 'job_warning', 'info', clock_timestamp(), 'test')"""
@@ -112,9 +114,9 @@ async def test_streams_go_on_when_the_database_was_away(dsn: str, monkeypatch: p
     monkeypatch.setattr(streams, "RETRY_SECONDS", 0.05)
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         opened = asyncio.Event()  # Before, the answer is that the database is away.
-        listening = asyncio.create_task(listen(url, made["job_id"], opened=opened))
+        listening = asyncio.create_task(listen(url, submitted["job_id"], opened=opened))
         await opened.wait()
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dagmaster api'"
@@ -125,18 +127,18 @@ async def test_streams_go_on_when_the_database_was_away(dsn: str, monkeypatch: p
             dsn,
             """INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status)
                VALUES (%s, %s, 'work', 'completed')""",
-            f"{made['job_id']}_work_0",
-            int(made["job_id"]),
+            f"{submitted['job_id']}_work_0",
+            int(submitted["job_id"]),
         )
         entries = await listening
-        assert entries == await timeline(it, made["job_id"])
+        assert entries == await timeline(it, submitted["job_id"])
 
 
 async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
     async with web(dsn, single()) as it:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         async with it.real_server() as url:
-            listening = asyncio.create_task(listen(url, made["job_id"]))
+            listening = asyncio.create_task(listen(url, submitted["job_id"]))
             await until(lambda: bool(it.app.state.streams._watchers))
         entries = await asyncio.wait_for(listening, 40)
         assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
@@ -144,8 +146,8 @@ async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
 
 async def test_a_websocket_tells_the_end_of_the_server_from_the_end_of_the_job(dsn: str) -> None:
     async with web(dsn, single()) as it, it.real_server() as url:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        watching = asyncio.create_task(watch(url, f"/ws/jobs/{made['job_id']}"))
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        watching = asyncio.create_task(watch(url, f"/ws/jobs/{submitted['job_id']}"))
         await until(lambda: bool(it.app.state.streams._watchers))
         it.app.state.is_stopping = True
         assert (await watching)[1] == 1012
@@ -168,11 +170,11 @@ async def test_one_who_reads_too_slowly_is_dropped_with_a_last_word(dsn: str, mo
 
 async def test_a_websocket_gives_the_same_and_closes_at_the_end(dsn: str) -> None:
     async with web(dsn, chain(3), runs=True) as it, it.real_server() as url:
-        made = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
-        live, code = await watch(url, f"/ws/jobs/{made['job_id']}")
-        events = await timeline(it, made["job_id"])
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
+        live, code = await watch(url, f"/ws/jobs/{submitted['job_id']}")
+        events = await timeline(it, submitted["job_id"])
         assert (live, code) == (events, 1000)
-        later, _ = await watch(url, f"/ws/jobs/{made['job_id']}?after={events[2]['event_id']}")
+        later, _ = await watch(url, f"/ws/jobs/{submitted['job_id']}?after={events[2]['event_id']}")
         assert later == events[3:]
 
 
@@ -201,10 +203,10 @@ async def test_whose_key_is_revoked_watches_no_longer(dsn: str, monkeypatch: pyt
     monkeypatch.setattr(api_streams, "HEARTBEAT_SECONDS", 0.2)
     async with web(dsn, single()) as it, it.real_server() as url:
         admin, viewer = await it.key("admin"), await it.key("viewer", Role.VIEWER)
-        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=admin)
-        path = f"/api/v1/jobs/{made['job_id']}/stream"
-        watching = asyncio.create_task(watch(url, f"/ws/jobs/{made['job_id']}", additional_headers=viewer))
-        async with httpx.AsyncClient(timeout=20) as client, client.stream("GET", url + path, headers=viewer) as answer:
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=admin)
+        path = f"/api/v1/jobs/{submitted['job_id']}/stream"
+        watching = asyncio.create_task(watch(url, f"/ws/jobs/{submitted['job_id']}", additional_headers=viewer))
+        async with httpx.AsyncClient(timeout=90) as client, client.stream("GET", url + path, headers=viewer) as answer:
             await until(lambda: len(it.app.state.streams._watchers) == 2)
             await rows(dsn, "UPDATE dagapp.dag_api_keys SET revoked_at = now() WHERE name = 'viewer' RETURNING 1")
             assert "event: dropped" in (await answer.aread()).decode()
@@ -218,11 +220,11 @@ async def timeline_with(it: Web, job_id: str, key: dict[str, str]) -> list[dict[
 async def test_who_watches_by_digests_gets_few_messages_however_much_happens(dsn: str) -> None:
     async with web(dsn, fan("collect"), runs=True) as it, it.real_server() as url:
         items = {"items": list(range(60))}
-        made = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": items}, 201)
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": items}, 201)
         began = monotonic()
-        digests, code = await watch(url, f"/ws/jobs/{made['job_id']}?digest=1")
+        digests, code = await watch(url, f"/ws/jobs/{submitted['job_id']}?digest=1")
         took = monotonic() - began
-        events = await timeline(it, made["job_id"])
+        events = await timeline(it, submitted["job_id"])
     assert code == 1000
     assert len(events) > 200
     assert sum(digest["events"] for digest in digests) == len(events)

@@ -46,21 +46,21 @@ async def test_the_first_key_is_an_admins_so_that_nobody_is_locked_out(dsn: str)
     async with web(dsn) as it:
         refused = await it.post("/api/v1/keys", {"name": "first", "role": "viewer"}, 409)
         assert "admin" in refused["error"]["message"]
-        made = await it.post("/api/v1/keys", {"name": "first", "role": "admin"}, 201)
-        me = {"Authorization": f"Bearer {made['key']}"}
+        key = await it.post("/api/v1/keys", {"name": "first", "role": "admin"}, 201)
+        me = {"Authorization": f"Bearer {key['key']}"}
         await it.post("/api/v1/keys", {"name": "second", "role": "viewer"}, 201, headers=me)
 
 
 async def test_keys_are_made_shown_once_and_revoked(dsn: str) -> None:
     async with web(dsn) as it:
         me = await it.key("me")
-        made = await it.post("/api/v1/keys", {"name": "robot", "role": "viewer"}, 201, headers=me)
-        robot = {"Authorization": f"Bearer {made['key']}"}
+        key = await it.post("/api/v1/keys", {"name": "robot", "role": "viewer"}, 201, headers=me)
+        robot = {"Authorization": f"Bearer {key['key']}"}
         await it.get("/api/v1/jobs", headers=robot)
         await it.post("/api/v1/keys", {"name": "x", "role": "viewer"}, 403, headers=robot)
         await it.post("/api/v1/keys", {"name": "robot", "role": "viewer"}, 409, headers=me)
-        assert made["key"] not in (await it.client.get("/api/v1/keys", headers=me)).text
-        revoked = await it.ask("DELETE", f"/api/v1/keys/{made['key_id']}", 200, headers=me)
+        assert key["key"] not in (await it.client.get("/api/v1/keys", headers=me)).text
+        revoked = await it.ask("DELETE", f"/api/v1/keys/{key['key_id']}", 200, headers=me)
         assert revoked["revoked_at"]
         await it.post("/api/v1/commands/cache.invalidate", headers=me)
         await it.get("/api/v1/jobs", 401, headers=robot)

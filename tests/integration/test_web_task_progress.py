@@ -14,8 +14,8 @@ async def test_progress_and_checkpoints_of_a_task(dsn: str) -> None:
         [first] = await worker.claim()
         task_id = first["task_id"]
         await worker.post("progress", [{"task_id": task_id, "current": 3, "total": 12, "message": "page 3"}], 204)
-        said = await it.get(f"/api/v1/jobs/{job_id}/nodes/work/progress")
-        assert (said["progress_percent"], said["progress_message"]) == (25.0, "page 3")
+        progress = await it.get(f"/api/v1/jobs/{job_id}/nodes/work/progress")
+        assert (progress["progress_percent"], progress["progress_message"]) == (25.0, "page 3")
         checkpoints = [
             {"task_id": task_id, "phase": "one", "data": {"n": 1}},
             {"task_id": task_id, "phase": "two", "data": {"n": 2, "odd": "\u0000"}, "artifacts": [{"path": "x"}]},
@@ -65,16 +65,16 @@ async def test_a_log_is_kept_once_however_often_it_is_sent(dsn: str) -> None:
         task_id = task["task_id"]
         first = {"task_id": task_id, "offset": 0, "text": "one\n"}
         second = {"task_id": task_id, "offset": 4, "data": "AP8K"}
-        said = await worker.post("logs", [first, first, second])
-        assert said["logs"][-1] == {"task_id": task_id, "outcome": "accepted", "size": 7}
+        reply = await worker.post("logs", [first, first, second])
+        assert reply["logs"][-1] == {"task_id": task_id, "outcome": "accepted", "size": 7}
         await worker.post("logs", [second, {"task_id": task_id, "offset": 4, "data": "AP8KIQ=="}])
         await worker.report(done(task_id, details={"has_log": True}))
         await it.fleet.completed(job_id)
         late = await worker.post("logs", [{"task_id": task_id, "offset": 8, "text": "?\n"}])
         assert late["logs"][0]["outcome"] == "accepted"
         assert await it.services.task_logs.read(task_id) == b"one\n\x00\xff\n!?\n"
-        [kept] = await rows(dsn, "SELECT log_path FROM dagapp.dag_task_results")
-        assert kept["log_path"] == it.services.task_logs.path_of(task_id)
+        [stored] = await rows(dsn, "SELECT log_path FROM dagapp.dag_task_results")
+        assert stored["log_path"] == it.services.task_logs.path_of(task_id)
 
 
 async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
@@ -84,8 +84,8 @@ async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
         holder, other = await registered_worker(it), await registered_worker(it)
         [task] = await holder.claim()
         for task_id in (task["task_id"], "../../etc/passwd"):
-            said = await other.post("logs", [{"task_id": task_id, "offset": 0, "text": "forged"}])
-            assert said["logs"] == [{"task_id": task_id, "outcome": "over", "size": 0}]
+            reply = await other.post("logs", [{"task_id": task_id, "offset": 0, "text": "forged"}])
+            assert reply["logs"] == [{"task_id": task_id, "outcome": "over", "size": 0}]
         assert await it.services.task_logs.size(task["task_id"]) is None
 
 
@@ -96,9 +96,9 @@ async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
         worker = await registered_worker(it)
         [task] = await worker.claim()
         for offset in range(0, 100_000, 10_000):
-            said = await worker.post("logs", [{"task_id": task["task_id"], "offset": offset, "text": "x" * 10_000}])
-        assert said["logs"][0]["outcome"] == "over"
-        assert await it.services.task_logs.size(task["task_id"]) == said["logs"][0]["size"] < 10_000
+            reply = await worker.post("logs", [{"task_id": task["task_id"], "offset": offset, "text": "x" * 10_000}])
+        assert reply["logs"][0]["outcome"] == "over"
+        assert await it.services.task_logs.size(task["task_id"]) == reply["logs"][0]["size"] < 10_000
 
 
 @pytest.mark.parametrize("wrong", [{}, {"text": "x", "data": "eA=="}, {"data": "no base64!"}])

@@ -15,7 +15,7 @@ async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
         await it.fleet.orchestrator()
         key = await it.key("far", Role.WORKER)
         operator = await it.key("me")
-        made = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201, headers=operator)
+        submitted = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201, headers=operator)
         worker = await registered_worker(it, key)
         reports: list[dict[str, Any]] = []
         for _ in range(3):
@@ -27,7 +27,7 @@ async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
             assert (task["params"], task["handler"], task["queue"], task["checkpoint"]) == ({"x": 1}, "echo", "q", None)
             reports = [done(task["task_id"], output={"was": task["node_id"]})]
         assert await worker.report(*reports) == ["accepted"]
-        [job] = await it.fleet.completed(int(made["job_id"]))
+        [job] = await it.fleet.completed(int(submitted["job_id"]))
         assert job["result_data"]["n2"] == {"was": "n2"}
         await worker.leave()
         await it.fleet.is_clean()
@@ -35,15 +35,15 @@ async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
 
 async def test_registering_tells_all_that_a_worker_has_to_keep_to(dsn: str) -> None:
     async with web(dsn, max_output_bytes=10_000_000, max_body_bytes=1_000_000, worker_lost_after_seconds=77) as it:
-        said = await it.post(WORKERS, OFFER, 201)
-        assert said["protocol"] == 1
-        assert said["lost_after_seconds"] == 77
-        assert said["heartbeat_interval_seconds"] < 77
-        assert 0 < said["max_output_bytes"] < said["max_body_bytes"] == 1_000_000
-        [shown] = (await it.get(f"{WORKERS}?status=active"))["items"]
-        assert (shown["hostname"], shown["pid"], shown["queues"], shown["handlers"]) == ("far", 7, ["q"], ["echo"])
+        registration = await it.post(WORKERS, OFFER, 201)
+        assert registration["protocol"] == 1
+        assert registration["lost_after_seconds"] == 77
+        assert registration["heartbeat_interval_seconds"] < 77
+        assert 0 < registration["max_output_bytes"] < registration["max_body_bytes"] == 1_000_000
+        [listed] = (await it.get(f"{WORKERS}?status=active"))["items"]
+        assert (listed["hostname"], listed["pid"], listed["queues"], listed["handlers"]) == ("far", 7, ["q"], ["echo"])
         [stored] = await rows(dsn, "SELECT host_key FROM dagapp.dag_workers")
-        assert stored["host_key"] == f"http-{said['worker_id']}"
+        assert stored["host_key"] == f"http-{registration['worker_id']}"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ async def test_a_heartbeat_keeps_the_worker_and_shows_how_it_is(dsn: str) -> Non
         worker = await registered_worker(it)
         assert await worker.beat(completed=3, failed=1, stats={"memory": 5}) == {"withdrawn": [], "wanted": "run"}
         await worker.beat()
-        [shown] = (await it.get(WORKERS))["items"]
-        assert (shown["tasks_completed"], shown["tasks_failed"]) == (3, 1)
+        [listed] = (await it.get(WORKERS))["items"]
+        assert (listed["tasks_completed"], listed["tasks_failed"]) == (3, 1)
         assert (await rows(dsn, "SELECT stats FROM dagapp.dag_workers"))[0]["stats"] == {"memory": 5}
 
 
@@ -167,7 +167,7 @@ async def test_a_worker_that_is_not_there_cannot_be_drained(dsn: str) -> None:
 
 async def test_a_worker_on_the_database_is_nobodys_to_speak_for(dsn: str) -> None:
     async with web(dsn, runs=True, functions={"slow": task}) as it:
-        [shown] = (await it.get(f"{WORKERS}?status=active"))["items"]
-        refused = await HttpWorker(it, shown["worker_id"], {}).beat(status=403)
+        [listed] = (await it.get(f"{WORKERS}?status=active"))["items"]
+        refused = await HttpWorker(it, listed["worker_id"], {}).beat(status=403)
         assert "works on the database" in refused["error"]["message"]
-        await it.post(f"{WORKERS}/{shown['worker_id']}/drain")
+        await it.post(f"{WORKERS}/{listed['worker_id']}/drain")

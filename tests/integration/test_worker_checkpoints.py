@@ -85,7 +85,7 @@ async def test_the_phases_of_a_killed_worker_are_not_done_again(dsn: str) -> Non
         await running.orchestrator(worker_lost_after_seconds=1.0)
         first = await running.worker()
         job_id = await running.submit(single("phases", retry=retry(2)))
-        await asyncio.wait_for(phases.is_held.wait(), 20)
+        await asyncio.wait_for(phases.is_held.wait(), 60)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE checkpoint_phase = 'two'")
         assert (await running.nodes(job_id))["work"]["checkpoint_data"] == {"done": ["one", "two"]}
         await first.kill()
@@ -101,7 +101,7 @@ async def test_a_worker_that_stops_gives_back_a_task_at_its_next_checkpoint(dsn:
         await running.orchestrator()
         first = await running.worker(shutdown_grace_seconds=60)
         job_id = await running.submit(single("phases"))  # Without retries: to be given back costs none.
-        await asyncio.wait_for(phases.is_held.wait(), 20)
+        await asyncio.wait_for(phases.is_held.wait(), 60)
         stopping = asyncio.create_task(first.stop())
         await wait_until(lambda: first.it.is_stopping)
         phases.go_on.set()
@@ -166,11 +166,11 @@ async def test_a_checkpoint_whose_files_are_gone_is_discarded_for_the_one_before
 
 
 async def test_checkpoints_made_while_the_database_is_away_are_stored_when_it_is_back(dsn: str) -> None:
-    made, go_on = asyncio.Event(), asyncio.Event()
+    saved, go_on = asyncio.Event(), asyncio.Event()
 
     async def work(ctx: HandlerContext) -> dict[str, Any]:
         if ctx.resumed_from is None:
-            made.set()
+            saved.set()
             await go_on.wait()
             ctx.checkpoint("one", {"a": 1})
             raise ValueError("as if by chance")
@@ -180,7 +180,7 @@ async def test_checkpoints_made_while_the_database_is_away_are_stored_when_it_is
         await running.orchestrator()
         worker = await running.worker()
         job_id = await running.submit(single("work", retry=retry(1)))
-        await asyncio.wait_for(made.wait(), 20)
+        await asyncio.wait_for(saved.wait(), 60)
         await running.rows(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dagmaster worker'"
         )

@@ -29,18 +29,18 @@ async def test_a_worker_says_how_it_is_and_what_it_takes(dsn: str) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
             await wait_until(lambda: worker.it.is_connected)
             job_id = await running.submit(single("wait"))
-            await asyncio.wait_for(entered.wait(), 20)
-            said = (await http.get("/health")).json()
-            assert (said["status"], said["worker_id"], said["is_connected"]) == ("healthy", worker.id, True)
-            assert (said["queues"], said["concurrency"], said["free_slots"]) == (["q"], 3, 2)
-            assert said["running"] == [f"{job_id}_work_0"]
-            assert "wait" in said["handlers"]
+            await asyncio.wait_for(entered.wait(), 60)
+            health = (await http.get("/health")).json()
+            assert (health["status"], health["worker_id"], health["is_connected"]) == ("healthy", worker.id, True)
+            assert (health["queues"], health["concurrency"], health["free_slots"]) == (["q"], 3, 2)
+            assert health["running"] == [f"{job_id}_work_0"]
+            assert "wait" in health["handlers"]
             assert [(await http.get(path)).status_code for path in ("/livez", "/readyz")] == [200, 200]
             go_on.set()
             await running.completed(job_id)
             await worker.stop()
-            said = (await http.get("/health")).json()
-            assert (said["status"], said["is_connected"], said["wanted"]) == ("degraded", False, "stop")
+            health = (await http.get("/health")).json()
+            assert (health["status"], health["is_connected"], health["wanted"]) == ("degraded", False, "stop")
             assert [(await http.get(path)).status_code for path in ("/livez", "/readyz")] == [200, 503]
 
 

@@ -78,9 +78,9 @@ async def test_what_an_attempt_took_is_kept_with_it(dsn: str) -> None:
         job_id = await running.submit(single("process.sum", params={"a": 2}))
         [job] = await running.completed(job_id)
         assert job["result_data"]["work"] == {"sum": 3}
-        [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
-        assert 1_000_000 < kept["peak_memory_bytes"] < 2_000_000_000
-        assert 0 <= kept["cpu_seconds"] < 30
+        [result] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
+        assert 1_000_000 < result["peak_memory_bytes"] < 2_000_000_000
+        assert 0 <= result["cpu_seconds"] < 30
 
 
 async def test_a_task_that_ran_out_of_memory_goes_to_a_larger_worker(dsn: str) -> None:
@@ -123,8 +123,8 @@ async def test_200_mb_of_output_slow_nobody_and_are_cut_with_a_note(dsn: str) ->
         log = await log_of(f"{loud}_work_0")
         assert len(log) < 1_100_000
         assert b"[dagmaster: the log is limited to 1,000,000 bytes" in log and b"bytes left out" in log
-        [kept] = await rows(dsn, "SELECT log_path FROM dagapp.dag_task_results WHERE job_id = %s", loud)
-        assert kept["log_path"] and Path(kept["log_path"]).name == f"{loud}_work_0.log"
+        [result] = await rows(dsn, "SELECT log_path FROM dagapp.dag_task_results WHERE job_id = %s", loud)
+        assert result["log_path"] and Path(result["log_path"]).name == f"{loud}_work_0.log"
 
 
 async def test_the_logs_of_tasks_that_run_side_by_side_are_never_mixed(dsn: str) -> None:

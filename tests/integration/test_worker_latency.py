@@ -78,8 +78,8 @@ async def test_a_worker_that_begins_none_of_its_claims_says_so(
         await wait_until(lambda: worker.it.unconfirmed.last_long)
         transport = httpx.ASGITransport(health_app(worker.it))
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
-            said = (await http.get("/health")).json()
-        assert (said["status"], said["running"]) == ("degraded", [])
+            health = (await http.get("/health")).json()
+        assert (health["status"], health["running"]) == ("degraded", [])
         worker.it.task_runner.freshness._most = NEVER
         await running.completed(job_id)
         assert not worker.it.unconfirmed.last_long

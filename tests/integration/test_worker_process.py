@@ -182,8 +182,8 @@ async def test_what_is_not_finished_in_time_is_given_back_and_costs_no_retry(dsn
         await running.orchestrator()
         first = await running.worker(shutdown_grace_seconds=0.1)
         job_id = await running.submit(single("gate", retry=retry(0)))
-        await asyncio.wait_for(gate.entered.wait(), 10)
-        await asyncio.wait_for(first.stop(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
+        await asyncio.wait_for(first.stop(), 60)
         assert gate.cancelled == [f"{job_id}_work_0"]
         gate.open.set()
         second = await running.worker()
@@ -201,8 +201,8 @@ async def test_a_worker_that_polls_seldom_still_ends_in_time(dsn: str) -> None:
         await running.orchestrator()
         worker = await running.worker(shutdown_grace_seconds=0.2, poll_interval_seconds=NEVER)
         job_id = await running.submit(single("gate"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
-        await asyncio.wait_for(worker.stop(), 5)
+        await asyncio.wait_for(gate.entered.wait(), 60)
+        await asyncio.wait_for(worker.stop(), 60)
         await running.cancel(job_id)
         await running.ended(job_id)
 
@@ -213,7 +213,7 @@ async def test_a_killed_worker_loses_its_task_to_another(dsn: str) -> None:
         await running.orchestrator()
         first = await running.worker()
         job_id = await running.submit(single("gate", retry=retry(1)))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await first.kill()
         await running.rows("UPDATE dagapp.dag_workers SET last_heartbeat = now() - interval '1 hour'")
         gate.open.set()
@@ -265,7 +265,7 @@ async def test_a_withdrawn_task_frees_its_slot(dsn: str) -> None:
         await running.orchestrator()
         await running.worker(concurrency=1)
         job_id = await running.submit(single("gate"))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await running.cancel(job_id)
         await running.completed(await running.submit(single()))
         assert gate.cancelled == [f"{job_id}_work_0"]
@@ -278,7 +278,7 @@ async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: 
         worker.it.task_runner.begin(message, monotonic())
         worker.it.task_runner.revoke([message.task_id])  # before the loop came to it
         await wait_until(lambda: worker.it.free_slots == 2)
-        await asyncio.wait_for(worker.stop(), 10)
+        await asyncio.wait_for(worker.stop(), 60)
 
 
 async def test_bad_outputs_fail_their_job_and_not_the_worker(dsn: str) -> None:
@@ -368,9 +368,9 @@ async def test_a_worker_can_stop_while_the_database_is_away(dsn: str) -> None:
         role = await running.orchestrator(worker_lost_after_seconds=1.0)
         worker = await running.worker(shutdown_grace_seconds=0.1)
         job_id = await running.submit(single("gate", retry=retry(1)))
-        await asyncio.wait_for(gate.entered.wait(), 10)
+        await asyncio.wait_for(gate.entered.wait(), 60)
         async with closed(dsn):
-            await asyncio.wait_for(worker.stop(), 20)
+            await asyncio.wait_for(worker.stop(), 60)
         gate.open.set()
         await rows(dsn, "UPDATE dagapp.dag_workers SET last_heartbeat = now() - interval '1 hour'")
         await running.worker()
@@ -382,7 +382,7 @@ async def test_an_orchestrator_can_stop_while_the_database_is_away(dsn: str) -> 
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         async with closed(dsn):
-            await asyncio.wait_for(role.stop(), 20)
+            await asyncio.wait_for(role.stop(), 60)
 
 
 async def test_a_task_that_cannot_be_executed_is_reported_as_failed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

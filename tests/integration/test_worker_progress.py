@@ -26,15 +26,15 @@ async def test_progress_is_shown_while_the_task_runs_and_does_not_disturb_its_re
         job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_task_results WHERE progress_percent = 25"
         await it.fleet.until(query)
-        said = await it.get(f"/api/v1/jobs/{job['job_id']}/progress")
-        [task] = said["current_tasks"]
+        progress = await it.get(f"/api/v1/jobs/{job['job_id']}/progress")
+        [task] = progress["current_tasks"]
         assert (task["node_id"], task["progress_percent"], task["progress_message"]) == ("work", 25.0, "tile 3")
         node = await it.get(f"/api/v1/jobs/{job['job_id']}/nodes/work/progress")
         assert (node["status"], node["progress_current"], node["progress_total"]) == ("running", 3, 12)
         may_end.set()
         await it.fleet.completed(int(job["job_id"]))
-        [kept] = await rows(dsn, OF, int(job["job_id"]))
-        assert (kept["status"], kept["output"], kept["progress_current"]) == ("completed", {"tiles": 12}, 3)
+        [result] = await rows(dsn, OF, int(job["job_id"]))
+        assert (result["status"], result["output"], result["progress_current"]) == ("completed", {"tiles": 12}, 3)
         await it.fleet.is_clean()
 
 

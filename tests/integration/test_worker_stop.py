@@ -13,7 +13,7 @@ from fleet import NEVER, fleet, retry, rows, single, wait_until
 from dagmaster.handlers import HandlerContext
 from dagmaster.ids import WorkerId
 from dagmaster.store.connect import opened
-from dagmaster.store.instances import want_worker
+from dagmaster.store.instances import set_desired_state
 
 
 async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_three_seconds(dsn: str) -> None:
@@ -31,7 +31,7 @@ async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_t
         await running.orchestrator()
         worker = await running.worker(concurrency=1, poll_interval_seconds=1.0)
         job_id = await running.submit(single("wait"))
-        await asyncio.wait_for(entered.wait(), 20)
+        await asyncio.wait_for(entered.wait(), 60)
         began = time.monotonic()
         await running.cancel(job_id)
         await asyncio.wait_for(revoked.wait(), 40)
@@ -155,7 +155,7 @@ async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeyp
 
 async def want(dsn: str, worker_id: WorkerId, state: str) -> bool:
     async with opened(dsn, application="test") as conn:
-        return await want_worker(conn, worker_id, state)
+        return await set_desired_state(conn, worker_id, state)
 
 
 async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn: str) -> None:
@@ -170,7 +170,7 @@ async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn:
         owner = await running.orchestrator()
         first = await running.worker(owner=owner)
         blocked_id = await running.submit(single("wait"))
-        await asyncio.wait_for(entered.wait(), 20)
+        await asyncio.wait_for(entered.wait(), 60)
         assert await want(dsn, first.id, "drain")
         await wait_until(lambda: not first.it.is_taking)
         waits = await running.submit(single("wait"))
@@ -216,8 +216,8 @@ async def test_when_the_time_to_stop_is_over_handlers_may_clean_up(dsn: str) -> 
         await running.orchestrator()
         worker = await running.worker(shutdown_grace_seconds=0.1)
         job_id = await running.submit(single("work", retry=retry(0)))
-        await asyncio.wait_for(entered.wait(), 20)
-        await asyncio.wait_for(worker.stop(), 5)
+        await asyncio.wait_for(entered.wait(), 60)
+        await asyncio.wait_for(worker.stop(), 60)
         assert cleaned.is_set()
         await running.worker()
         [job] = await running.completed(job_id)

@@ -32,9 +32,9 @@ class Web:
     async def key(self, name: str, role: Role = Role.ADMIN, *, platform_id: str | None = None) -> dict[str, str]:
         """A new key as the header that shows it."""
         async with opened(self.dsn, application="test") as conn:
-            made = await new_key(conn, name=name, role=role, created_by="test", platform_id=platform_id)
+            new = await new_key(conn, name=name, role=role, created_by="test", platform_id=platform_id)
         self.app.state.keyring._any = (0.0, True)
-        return {"Authorization": f"Bearer {made.text}"}
+        return {"Authorization": f"Bearer {new.text}"}
 
     async def get(self, path: str, status: int = 200, **options: Any) -> Any:
         return await self.ask("GET", path, status, **options)
@@ -45,7 +45,7 @@ class Web:
     async def ask(self, method: str, path: str, status: int, **options: Any) -> Any:
         answer = await self.client.request(method, path, **options)
         assert answer.status_code == status, f"{method} {path} with {options}: {answer.status_code}: {answer.text}"
-        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        is_json = answer.headers.get("content-type", "").startswith(("application/json", "application/geo+json"))
         return answer.json() if is_json else answer.text
 
     @asynccontextmanager

@@ -4,6 +4,10 @@
 """
 
 KILLING = {
+    "complete_without_what_was_not_selected": 30,
+    "forget_some_of_what_was_selected": 65,
+    "go_on_after_what_was_not_selected": 30,
+    "try_again_what_was_not_selected": 30,
     "accept_a_result_twice": 4,
     "accept_any_attempt": 1,
     "aggregate_in_reverse": 6,

@@ -101,35 +101,35 @@ def forget_the_other_queue_on_take_over(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_retries_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    original = node_start.take_up
+    original = node_start.resume_node
 
-    def take_up(changes: ChangeSet, node: state.NodeState) -> None:
+    def resume_node(changes: ChangeSet, node: state.NodeState) -> None:
         if node.status is not NodeStatus.READY:
             original(changes, node)
 
-    patch.setattr(node_start, "take_up", take_up)
+    patch.setattr(node_start, "resume_node", resume_node)
 
 
 @mutant
 def forget_timeouts_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    original = node_start.take_up
+    original = node_start.resume_node
 
-    def take_up(changes: ChangeSet, node: state.NodeState) -> None:
+    def resume_node(changes: ChangeSet, node: state.NodeState) -> None:
         if node.status not in NODE_IN_FLIGHT:
             original(changes, node)
 
-    patch.setattr(node_start, "take_up", take_up)
+    patch.setattr(node_start, "resume_node", resume_node)
 
 
 @mutant
 def forget_to_go_on_expanding_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    original = node_start.take_up
+    original = node_start.resume_node
 
-    def take_up(changes: ChangeSet, node: state.NodeState) -> None:
+    def resume_node(changes: ChangeSet, node: state.NodeState) -> None:
         if node.status is not NodeStatus.RUNNING or state.is_executed(node):
             original(changes, node)
 
-    patch.setattr(node_start, "take_up", take_up)
+    patch.setattr(node_start, "resume_node", resume_node)
 
 
 @mutant
@@ -145,7 +145,7 @@ def wake_up_too_early(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_to_wake_up_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(node_start, "take_up_waiting", lambda changes, node: None)
+    patch.setattr(node_start, "resume_waiting", lambda changes, node: None)
 
 
 @mutant

@@ -182,7 +182,7 @@ def wait_for_what_had_ended_before(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def leave_out_nodes_when_they_are_added_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dynamic_nodes, "_wait_for_more", lambda changes, node, nodes: None)
+    patch.setattr(dynamic_nodes, "_add_sources", lambda changes, node, nodes: None)
 
 
 @mutant
@@ -192,7 +192,7 @@ def forget_the_edges_of_added_nodes(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def pass_on_the_name_instead_of_the_result(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reports, "find_named", lambda output: None)
+    patch.setattr(reports, "find_result_source", lambda output: None)
 
 
 @mutant

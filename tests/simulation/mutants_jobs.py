@@ -53,7 +53,7 @@ def leave_nodes_open_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def clean_up_before_the_rest_has_ended(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(state.JobState, "main_open", property(lambda self: 0))
+    patch.setattr(state.JobState, "open_main", property(lambda self: 0))
 
 
 @mutant
@@ -68,7 +68,7 @@ def forget_on_take_over_what_was_allowed_to_fail(patch: pytest.MonkeyPatch) -> N
 
 @mutant
 def fail_with_what_is_allowed_to_fail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failures, "_give_up", lambda changes, node, error: job_end.fail_job(changes, error))
+    patch.setattr(failures, "_fail_for_good", lambda changes, node, error: job_end.fail_job(changes, error))
 
 
 @mutant
@@ -83,10 +83,10 @@ def keep_a_large_output_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_what_was_postponed(patch: pytest.MonkeyPatch) -> None:
-    def go_on(changes: ChangeSet) -> None:
+    def run_postponed(changes: ChangeSet) -> None:
         changes.job.postponed.clear()
 
-    patch.setattr(deciding, "go_on", go_on)
+    patch.setattr(deciding, "run_postponed", run_postponed)
 
 
 @mutant
@@ -115,31 +115,53 @@ def leave_tasks_of_a_paused_job_on_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def hold_tasks_after_a_pause(patch: pytest.MonkeyPatch) -> None:
-    def unpause(changes: ChangeSet, message: Resume) -> None:
-        pause.unpause(changes, message)
+    def resume(changes: ChangeSet, message: Resume) -> None:
+        pause.resume(changes, message)
         changes.holds_tasks = None
 
-    patch.setattr(deciding, "unpause", unpause)
+    patch.setattr(deciding, "resume", resume)
 
 
 @mutant
 def forget_what_was_ready_before_a_pause(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pause, "take_up", lambda changes, node: None)
+    patch.setattr(pause, "resume_node", lambda changes, node: None)
 
 
 @mutant
 def take_up_the_branch_that_was_not_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry, "_is_bypassed", lambda node: False)
+    patch.setattr(manual_retry, "is_bypassed", lambda node: False)
 
 
 @mutant
 def leave_skipped_what_a_failure_had_skipped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry, "_is_bypassed", lambda node: True)
+    patch.setattr(manual_retry, "is_bypassed", lambda node: True)
 
 
 @mutant
 def reopen_with_the_retries_that_were_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(manual_retry, "_retry", lambda changes, node: transitions.retry(changes, node, timedelta()))
+
+
+@mutant
+def try_again_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(manual_retry._Selection, "selects", lambda self, node: True)
+
+
+@mutant
+def forget_some_of_what_was_selected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        manual_retry._Selection, "selects", lambda self, node: self.only is None or node.node_id == max(self.only)
+    )
+
+
+@mutant
+def go_on_after_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(manual_retry._Selection, "follows", lambda self, node: True)
+
+
+@mutant
+def complete_without_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(job_end, "_find_left", lambda job: None)
 
 
 @mutant

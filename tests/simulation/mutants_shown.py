@@ -132,22 +132,22 @@ def set_no_deadline(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_the_deadline_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    def resume(changes: ChangeSet) -> None:
+    def load_job(changes: ChangeSet) -> None:
         at, changes.job.deadline_at = changes.job.deadline_at, None
-        node_start.resume(changes)
+        node_start.load_job(changes)
         changes.job.deadline_at = changes.job.deadline_at or at
 
-    patch.setattr(deciding, "resume", resume)
+    patch.setattr(deciding, "load_job", load_job)
 
 
 @mutant
 def let_a_pause_use_up_the_time_of_the_job(patch: pytest.MonkeyPatch) -> None:
-    def unpause(changes: ChangeSet, message: Resume) -> None:
+    def resume(changes: ChangeSet, message: Resume) -> None:
         at = changes.job.deadline_at
-        pause.unpause(changes, message)
+        pause.resume(changes, message)
         changes.job.deadline_at = at
 
-    patch.setattr(deciding, "unpause", unpause)
+    patch.setattr(deciding, "resume", resume)
 
 
 @mutant
@@ -177,13 +177,13 @@ def take_the_deadline_of_the_job_for_that_of_its_tasks(patch: pytest.MonkeyPatch
 
 @mutant
 def fail_a_job_whose_deadline_passes_while_it_cleans_up(patch: pytest.MonkeyPatch) -> None:
-    def end_late(changes: ChangeSet) -> None:
+    def fail_overdue(changes: ChangeSet) -> None:
         job = changes.job
         is_late = job.deadline_at is not None and not job.is_paused and changes.now >= job.deadline_at
         if is_late and job.error is None:
             job_end.fail_job(changes, "late")
 
-    patch.setattr(timers, "end_late", end_late)
+    patch.setattr(timers, "fail_overdue", fail_overdue)
 
 
 @mutant
@@ -204,8 +204,8 @@ def measure_a_fan_out_by_the_children_made_so_far(patch: pytest.MonkeyPatch) -> 
     original = progress._own_share
 
     def own_share(node: progress.NodeSnapshot, job: progress.JobSnapshot) -> float:
-        made = replace(node.fan, items=sum(node.fan.counts.values())) if node.fan is not None else None
-        return original(replace(node, fan=made), job)
+        fan = replace(node.fan, items=sum(node.fan.counts.values())) if node.fan is not None else None
+        return original(replace(node, fan=fan), job)
 
     patch.setattr(progress, "_own_share", own_share)
 

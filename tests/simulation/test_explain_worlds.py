@@ -163,20 +163,20 @@ def decided(
 
 def check_removal(world: World, node_id: str, answer: Explanation) -> None:
     before = world.ground.store.nodes[node_id]
-    made = count_children(world, node_id)
+    children = count_children(world, node_id)
     world.ground.is_calm = True
     entries = {str(answer.kind): answer.data} | {reason["kind"]: reason for reason in answer.data["also"]}
     order = [kind for kind in (*FIRST_REMOVED, *Kind) if kind in entries]
     for kind in dict.fromkeys(order):
         remove(world, node_id, kind, entries[kind])
-        if not has_moved(world, before, made):
+        if not has_moved(world, before, children):
             let_owners_act(world)
-    require(has_moved(world, before, made), "{} stays as it is without {}", before, order)
+    require(has_moved(world, before, children), "{} stays as it is without {}", before, order)
 
 
-def has_moved(world: World, before: NodeRow, made: int) -> bool:
+def has_moved(world: World, before: NodeRow, children: int) -> bool:
     row = world.ground.store.nodes[before.node_id]
-    return (row.status, row.attempt) != (before.status, before.attempt) or count_children(world, row.node_id) > made
+    return (row.status, row.attempt) != (before.status, before.attempt) or count_children(world, row.node_id) > children
 
 
 def count_children(world: World, node_id: str) -> int:

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from dagmaster.engine import edges
+from dagmaster.engine.state import NodeState
 from dagmaster.model.workflow import Aggregation, ConditionalNode, FanInNode, FanOutNode
 from simulation import __main__ as command
 from simulation import store
@@ -41,30 +42,38 @@ def test_fresh_seeds_differ_from_the_fixed_ones_and_from_each_other() -> None:
     assert fresh_seeds(10) != fresh_seeds(10)
 
 
-def test_a_failure_names_its_seed_and_shows_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edges, "is_dead", lambda node: (not node.all_open and not node.live) or node.any_open > 0)
-    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
-    failed = _first_failure()
-    text = str(failed)
-    assert text.startswith(f"seed {failed.seed}: ")
+def starts_early(node: NodeState) -> bool:
+    """A mutant: a node starts with its first edge."""
+    return node.live > 0
+
+
+@pytest.fixture(scope="module")
+def failure() -> SimulationFailed:
+    """It takes a second to find it and to shrink its world."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edges, "is_ready", starts_early)
+        return _first_failure()
+
+
+def test_a_failure_names_its_seed_and_shows_the_last_steps(failure: SimulationFailed) -> None:
+    text = str(failure)
+    assert text.startswith(f"seed {failure.seed}: ")
     for part in ("the smallest world that fails", "its workflow:", "start: start", "inputs:", "its last steps:"):
         assert part in text
     assert "decides on" in text
     assert len(text.splitlines()) < 80
 
 
-def test_a_failure_is_found_again_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
-    failed = _first_failure()
+def test_a_failure_is_found_again_with_its_seed(failure: SimulationFailed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edges, "is_ready", starts_early)
     with pytest.raises(SimulationFailed) as again:
-        simulate(failed.seed)
-    assert str(again.value) == str(failed)
-    assert again.value.step == failed.step
+        simulate(failure.seed)
+    assert str(again.value) == str(failure)
+    assert again.value.step == failure.step
 
 
-def test_faults_that_do_not_matter_are_left_out_of_the_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
-    assert "its faults: none" in str(_first_failure())
+def test_faults_that_do_not_matter_are_left_out_of_the_explanation(failure: SimulationFailed) -> None:
+    assert "its faults: none" in str(failure)
 
 
 def test_a_lease_that_fences_nothing_is_found_with_the_fault_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +137,8 @@ def test_the_workflows_have_everything_in_them() -> None:
 
 def test_the_command_runs_worlds_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--seed", "7", "--runs", "3", "--json"]) == 0
-    shown = orjson.loads(capsys.readouterr().out)
-    assert (shown["ok"], shown["first_seed"], shown["runs"]) == (True, "7", 3)
+    summary = orjson.loads(capsys.readouterr().out)
+    assert (summary["ok"], summary["first_seed"], summary["runs"]) == (True, "7", 3)
     assert command.main(["--seed", "7"]) == 0
     assert capsys.readouterr().out.startswith("runs 1, steps ")
 

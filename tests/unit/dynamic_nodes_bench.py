@@ -5,7 +5,7 @@ from typing import Any
 from engine_bench import NO_RETRY, Bench, end, task
 
 from dagmaster.engine.messages import TasksAdded
-from dagmaster.model.added import AddedNode
+from dagmaster.model.added_nodes import AddedNode
 
 
 def job(**fields: Any) -> Bench:

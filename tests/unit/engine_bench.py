@@ -177,9 +177,9 @@ class Bench:
     def unpause(self) -> ChangeSet:
         return self.send(Resume("bob"))
 
-    def retry(self, node_id: str | None = None) -> ChangeSet:
+    def retry(self, node_id: str | None = None, *, only: frozenset[str] | None = None) -> ChangeSet:
         """By hand. A job that has ended is given to an owner, who reads it from the rows."""
-        message = ManualRetry(node_id, "ann")
+        message = ManualRetry(node_id, "ann", only)
         if not self.store.is_over:
             return self.send(message)
         self.store.reopen(OWNER, message)

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from dagmaster.errors import Invalid
-from dagmaster.model.added import (
+from dagmaster.model.added_nodes import (
     AddedDependency,
     AddedGroup,
     AddedNode,
@@ -32,9 +32,9 @@ def test_what_is_encoded_is_read_back():
         AddedNode("a.3", type="gate", after=("a.1", "a.2")),
     )
     groups = (AddedGroup(7, "inner", 8), AddedGroup(8, "outer"))
-    said = (AddedDependency(11, "task", 7, "group"), AddedDependency("a.1", "task", "a.2", "task"))
-    [body] = encode_slices(nodes, groups, said)
-    assert read_slice(body) == Slice(nodes, groups, said)
+    dependencies = (AddedDependency(11, "task", 7, "group"), AddedDependency("a.1", "task", "a.2", "task"))
+    [body] = encode_slices(nodes, groups, dependencies)
+    assert read_slice(body) == Slice(nodes, groups, dependencies)
 
 
 def test_what_is_as_usual_takes_no_room():

@@ -1,5 +1,6 @@
 """The handlers that come with the package."""
 
+import json
 import random
 from hashlib import sha256
 from time import perf_counter
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, call, encode_output, registry
+from dagmaster.handlers.contract import Interrupted
 
 BASIC = [
     "adf_export",
@@ -212,6 +214,65 @@ async def test_an_export_stays_inside_of_the_storage(bronze, params):
     (bronze / "rivers.tif").write_bytes(b"rivers")
     assert (await run("adf_export", {**EXPORT, **params})).permanent
     assert not (bronze.parent / "external").exists()
+
+
+def write_tiles(bronze, contents):
+    """An index of tiles, as `finalize` writes it."""
+    features: list[dict[str, Any]] = []
+    for name, content in contents.items():
+        (bronze / name).write_bytes(content)
+        digest = sha256(content).hexdigest()
+        properties = {"blob_path": f"bronze/{name}", "content_hash": f"sha256:{digest}", "size_bytes": len(content)}
+        features.append({"type": "Feature", "geometry": None, "properties": {"row": len(features), **properties}})
+    (bronze / "index.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    return {**EXPORT, "blob_path": "bronze/index.geojson"}
+
+
+async def test_an_export_of_tiles_copies_each_of_them_and_an_index_that_names_the_copies(bronze):
+    params = write_tiles(bronze, {"a.tif": b"first", "b.tif": b"second"})
+    stopped = a_context("adf_export", params)
+    stopped.stopping.set()
+    with pytest.raises(Interrupted):
+        await call(registry.get("adf_export"), stopped, executor=None)
+    outside = bronze.parent / "external" / "a1" / "2"
+    assert [path.name for path in outside.rglob("*.*")] == ["a.tif"], "no index without all of its tiles"
+    (outside / "tiles" / "a.tif").write_bytes(b"of the first attempt")
+    result = await run("adf_export", params, resumed_from=stopped.last_checkpoint)
+    assert result.success, result.error_message
+    content = (outside / "index.geojson").read_bytes()
+    assert result.output == {
+        "external_blob_path": "external/a1/2/index.geojson",
+        "size_bytes": len(content) + len(b"firstsecond"),
+        "sha256": sha256(content).hexdigest(),
+        "tile_count": 2,
+    }
+    tiles = [feature["properties"] for feature in json.loads(content)["features"]]
+    assert [tile["blob_path"] for tile in tiles] == ["external/a1/2/tiles/a.tif", "external/a1/2/tiles/b.tif"]
+    assert [tile["row"] for tile in tiles] == [0, 1]
+    assert (outside / "tiles" / "a.tif").read_bytes() == b"of the first attempt", "it is not copied again"
+    assert (outside / "tiles" / "b.tif").read_bytes() == b"second"
+    assert list((bronze.parent / "mount").rglob("*.*")) == []
+
+
+async def test_a_tile_that_is_not_as_the_index_says_is_not_exported(bronze):
+    params = write_tiles(bronze, {"a.tif": b"first"})
+    (bronze / "a.tif").write_bytes(b"other")
+    result = await run("adf_export", params)
+    assert result.permanent
+    assert "its checksum is another one" in result.error_message
+    assert list((bronze.parent / "external").rglob("*.*")) == []
+
+
+@pytest.mark.parametrize("content", ["[1", "7", '{"features": [7]}'])
+async def test_an_export_refuses_a_broken_index(bronze, content):
+    (bronze / "index.geojson").write_text(content)
+    assert (await run("adf_export", {**EXPORT, "blob_path": "bronze/index.geojson"})).permanent
+
+
+async def test_an_export_takes_features_without_tiles_as_they_are(bronze):
+    (bronze / "layer.geojson").write_text('{"type": "FeatureCollection", "features": [{"properties": null}]}')
+    result = await run("adf_export", {**EXPORT, "blob_path": "bronze/layer.geojson"})
+    assert result.output["external_blob_path"] == "external/a1/2/layer.geojson"
 
 
 @pytest.mark.parametrize("params", [{}, {"size_bytes": 1, "path": "/a"}])

@@ -202,9 +202,9 @@ class TestCommand:
     ) -> None:
         assert command.main(["--quick"]) == 0
         assert scales == [QUICK, QUICK]
-        shown = capsys.readouterr().out
-        assert "too slow" in shown and "quick enough" in shown
-        assert "too small to judge by" in shown
+        printed = capsys.readouterr().out
+        assert "too slow" in printed and "quick enough" in printed
+        assert "too small to judge by" in printed
 
     def test_a_full_run_fails_when_a_bar_is_missed(self, scales: list[Scale]) -> None:
         assert command.main([]) == 1

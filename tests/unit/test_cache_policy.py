@@ -24,7 +24,7 @@ def test_without_it_nothing_is_kept(cache: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "error", "said"),
+    ("cache", "error", "message"),
     [
         ("soon", ValueError, "'soon' is not a duration"),
         ("", ValueError, "is not a duration"),
@@ -43,9 +43,9 @@ def test_without_it_nothing_is_kept(cache: Any) -> None:
 )
 @pytest.mark.parametrize("decorate", [task, handler])
 def test_what_is_no_duration_is_an_error_where_it_is_written(
-    decorate: Callable[..., Any], cache: Any, error: type[Exception], said: str
+    decorate: Callable[..., Any], cache: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         decorate(cache=cache)
 
 

@@ -74,21 +74,21 @@ def test_a_log_within_its_limit_is_whole() -> None:
 def test_of_too_much_the_beginning_and_the_end_are_kept_with_a_note() -> None:
     log = TaskLog(10 * 1024 * 1024)
     line = b"x" * 999 + b"\n"
-    kept = bytearray()
+    captured = bytearray()
     for number in range(200_000):
         log.write(line)
         if number % 10_000 == 0:
-            kept += log.take()
+            captured += log.take()
         assert len(log._tail) <= 2 * TAIL_BYTES
     log.write("the end\n")
     log.finish()
-    kept += log.take()
-    lines = bytes(kept).splitlines()
+    captured += log.take()
+    lines = bytes(captured).splitlines()
     notes = [line.decode() for line in lines if line.startswith(b"[dagmaster: ")]
-    assert len(kept) <= 10 * 1024 * 1024 + 500
+    assert len(captured) <= 10 * 1024 * 1024 + 500
     assert lines[0] == line.strip() and lines[-1] == b"the end"
     assert notes[0].endswith("limited to 10,485,760 bytes; only the end of the rest is kept]")
-    left_out = 200_000_008 - (len(kept) - sum(len(note) + 1 for note in notes)) + 1  # and a newline before a note
+    left_out = 200_000_008 - (len(captured) - sum(len(note) + 1 for note in notes)) + 1  # and a newline before a note
     assert notes[1] == f"[dagmaster: {left_out:,} bytes left out; the log is limited to 10,485,760 bytes]"
     assert log.total_bytes == 200_000_008
 

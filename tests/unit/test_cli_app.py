@@ -36,9 +36,9 @@ def test_no_help_shows_a_mark_that_is_meant_for_the_formatter(name: str) -> None
 
 @pytest.mark.parametrize("name", ["upgrade", "downgrade", "current", "history"])
 def test_every_part_of_migrate_has_help_with_an_example(name: str) -> None:
-    shown = call("migrate", name, "--help")
-    assert shown.code == 0
-    assert f"dagmaster migrate {name}" in shown.out
+    result = call("migrate", name, "--help")
+    assert result.code == 0
+    assert f"dagmaster migrate {name}" in result.out
 
 
 def test_help_loads_nothing_that_takes_long() -> None:
@@ -71,15 +71,15 @@ sys.exit(f"loaded: {slow}" if slow else 0)
 
 
 def test_without_a_command_the_help_is_shown() -> None:
-    shown = call()
-    assert shown.code == 0
-    assert "Usage: dagmaster" in shown.out
+    result = call()
+    assert result.code == 0
+    assert "Usage: dagmaster" in result.out
 
 
 def test_an_unknown_command_is_wrong_use_and_the_right_one_is_suggested() -> None:
-    shown = call("jbos")
-    assert shown.code == 2
-    assert "Did you mean 'jobs'?" in shown.err
+    result = call("jbos")
+    assert result.code == 2
+    assert "Did you mean 'jobs'?" in result.err
 
 
 def test_shared_options_may_stand_anywhere() -> None:
@@ -97,29 +97,29 @@ def test_the_version_is_the_packages() -> None:
 
 
 def test_a_wrong_setting_is_one_message() -> None:
-    shown = call("jobs", "--log-level", "loud")
-    assert shown.code == 2
-    assert shown.err == (
+    result = call("jobs", "--log-level", "loud")
+    assert result.code == 2
+    assert result.err == (
         "error: log_level (argument) should be 'debug', 'info', 'warning', 'error' or 'critical', not 'loud'\n"
     )
 
 
 def test_a_role_that_there_is_not_is_one_message() -> None:
-    shown = call(env={"RUN_MODE": "cook"})
-    assert shown.code == 2
-    assert "should be" in shown.err
+    result = call(env={"RUN_MODE": "cook"})
+    assert result.code == 2
+    assert "should be" in result.err
 
 
 def test_a_role_of_the_environment_is_started_without_a_command() -> None:
-    shown = call(env={"RUN_MODE": "worker", "DAGMASTER_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"})
-    assert shown.code == 2
-    assert "the worker has no queue to consume" in shown.err
+    result = call(env={"RUN_MODE": "worker", "DAGMASTER_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"})
+    assert result.code == 2
+    assert "the worker has no queue to consume" in result.err
 
 
 def test_a_gateway_is_a_role_of_the_environment() -> None:
-    shown = call(env={"RUN_MODE": "gateway", "DAGMASTER_API_HOST": "nowhere.invalid"})
-    assert shown.code == 2
-    assert "'nowhere.invalid' (DAGMASTER_API_HOST) cannot be resolved" in shown.err
+    result = call(env={"RUN_MODE": "gateway", "DAGMASTER_API_HOST": "nowhere.invalid"})
+    assert result.code == 2
+    assert "'nowhere.invalid' (DAGMASTER_API_HOST) cannot be resolved" in result.err
 
 
 # Errors
@@ -139,10 +139,10 @@ def test_each_problem_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_fault_of_the_program_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(ZeroDivisionError("oops"), debug=False) == 3
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: ZeroDivisionError: oops\n")
-    assert "--debug" in shown
-    assert "Traceback" not in shown
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ZeroDivisionError: oops\n")
+    assert "--debug" in printed
+    assert "Traceback" not in printed
 
 
 def test_a_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,7 @@ def test_every_command_says_where_it_crashed() -> None:
     code = "import os, signal; from dagmaster.cli import app; " + (
         "app.app = lambda prog_name: os.kill(os.getpid(), signal.SIGSEGV); app.main()"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.stderr
     assert "most recent call first" in ended.stderr

@@ -23,15 +23,15 @@ def node(name: str, status: NodeStatus, **more: object) -> NodeView:
     ended = NOW if status in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED) else None
     fan = more.get("fan")
     children = children_of(fan.counts, {}) if isinstance(fan, FanView) else NO_CHILDREN
-    made = NodeView(name, status, attempts=4, started_at=started, completed_at=ended, now=NOW)
-    return replace(made, outcome=outcome_of(status, children), **more)  # type: ignore[arg-type]
+    view = NodeView(name, status, attempts=4, started_at=started, completed_at=ended, now=NOW)
+    return replace(view, outcome=outcome_of(status, children), **more)  # type: ignore[arg-type]
 
 
 def job(*nodes: NodeView, status: JobStatus = JobStatus.RUNNING) -> JobView:
     return JobView(JobId(2**60), "demo", status, nodes, seconds=4.2)
 
 
-def shown(view: JobView, width: int = 100, height: int = 30) -> list[str]:
+def rendered(view: JobView, width: int = 100, height: int = 30) -> list[str]:
     screen = Console(file=StringIO(), width=width, height=height, force_terminal=False)
     screen.print(render(view, width, height))
     assert isinstance(screen.file, StringIO)
@@ -50,7 +50,7 @@ EVERYTHING = (
 
 
 def test_each_node_has_a_symbol_its_state_and_its_time() -> None:
-    lines = shown(job(*EVERYTHING))
+    lines = rendered(job(*EVERYTHING))
     assert lines[0] == f" ● demo   job {2**60}   running   4.2 s"
     assert lines[2].split() == ["✓", "prepare", "completed", "2", "s"]
     assert lines[3].split(maxsplit=5) == ["✗", "broken", "failed", "2", "s", "it broke"]
@@ -61,11 +61,11 @@ def test_each_node_has_a_symbol_its_state_and_its_time() -> None:
 
 def test_the_time_of_a_long_node_is_shown_in_full() -> None:
     long = node("long", NodeStatus.COMPLETED, started_at=NOW - timedelta(minutes=59, seconds=59))
-    assert shown(job(long))[2].endswith("completed  59 min 59 s")
+    assert rendered(job(long))[2].endswith("completed  59 min 59 s")
 
 
 def test_a_fan_out_has_a_bar_and_runs_as_long_as_its_children() -> None:
-    [line] = [line for line in shown(job(*EVERYTHING)) if "crunch" in line]
+    [line] = [line for line in rendered(job(*EVERYTHING)) if "crunch" in line]
     assert line.split(maxsplit=5)[:3] == ["●", "crunch", "running"]
     assert "━" in line
     assert line.endswith("120/200 · 16 running · 4 failed · 7 retried")
@@ -79,7 +79,7 @@ def test_a_fan_out_takes_as_long_as_its_last_child() -> None:
 
 def test_a_fan_out_is_measured_by_its_items_and_not_by_the_children_made_so_far() -> None:
     fan = FanView({NodeStatus.COMPLETED: 120, NodeStatus.RUNNING: 16}, items=1000)
-    [line] = [line for line in shown(job(node("crunch", NodeStatus.RUNNING, fan=fan))) if "crunch" in line]
+    [line] = [line for line in rendered(job(node("crunch", NodeStatus.RUNNING, fan=fan))) if "crunch" in line]
     assert line.endswith("120/1,000 · 16 running")
     all_made = FanView({NodeStatus.COMPLETED: 136}, items=1000)
     assert all_made.is_open
@@ -87,10 +87,10 @@ def test_a_fan_out_is_measured_by_its_items_and_not_by_the_children_made_so_far(
 
 def test_the_headline_says_how_far_it_is_and_how_long_it_may_take() -> None:
     ahead = Outlook(42.0, NOW, NOW + timedelta(seconds=170), "history")
-    assert shown(replace(job(), outlook=ahead))[0].endswith("4.2 s   42.0 %   about 3 min left")
-    assert shown(replace(job(), outlook=Outlook(0.0, NOW)))[0].endswith("4.2 s   0.0 %")
+    assert rendered(replace(job(), outlook=ahead))[0].endswith("4.2 s   42.0 %   about 3 min left")
+    assert rendered(replace(job(), outlook=Outlook(0.0, NOW)))[0].endswith("4.2 s   0.0 %")
     ended = job(status=JobStatus.FAILED)
-    assert shown(replace(ended, outlook=ahead)) == shown(ended)
+    assert rendered(replace(ended, outlook=ahead)) == rendered(ended)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_is_soon_over_is_not_counted_in_seconds(seconds: float) -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
 def test_no_line_is_wrapped(width: int) -> None:
     view = job(*EVERYTHING, node("a_name_of_forty_eight_characters_which_is_the_most", NodeStatus.RUNNING))
-    lines = shown(view, width)
+    lines = rendered(view, width)
     assert max(map(len, lines)) <= width
     assert len(lines) == 2 + len(view.nodes) + 1
 
@@ -127,7 +127,7 @@ def test_no_line_is_wrapped(width: int) -> None:
 def test_where_there_is_no_room_for_all_it_is_for_what_moves() -> None:
     done = [node(f"done_{n}", NodeStatus.COMPLETED) for n in range(50)]
     waiting = [node(f"waiting_{n}", NodeStatus.PENDING) for n in range(50)]
-    lines = shown(job(*done, node("now", NodeStatus.RUNNING), *waiting), height=20)
+    lines = rendered(job(*done, node("now", NodeStatus.RUNNING), *waiting), height=20)
     assert len(lines) <= 20
     assert any("now" in line for line in lines)
     assert any("done_49" in line for line in lines)

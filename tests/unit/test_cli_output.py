@@ -31,7 +31,7 @@ def test_a_row_for_programs_has_ids_as_texts_and_times_in_utc() -> None:
     }
 
 
-def shown(value: Any, width: int) -> str:
+def printed(value: Any, width: int) -> str:
     screen = Console(file=StringIO(), width=width, highlight=False)
     print_for_reading(screen, value)
     assert isinstance(screen.file, StringIO)
@@ -39,20 +39,20 @@ def shown(value: Any, width: int) -> str:
 
 
 def test_what_fits_on_one_line_is_not_spread() -> None:
-    assert shown({"a": {"b": [1, 2]}, "c": "[bold]x"}, 80) == '{"a": {"b": [1, 2]}, "c": "[bold]x"}\n'
+    assert printed({"a": {"b": [1, 2]}, "c": "[bold]x"}, 80) == '{"a": {"b": [1, 2]}, "c": "[bold]x"}\n'
 
 
 def test_what_does_not_fit_is_laid_out_and_still_json() -> None:
     value = {"first": {"numbers": [1, 2, 3]}, "second": [{"text": "x" * 30}, {}], "third": None}
-    text = shown(value, 40)
+    text = printed(value, 40)
     assert orjson.loads(text) == value
     assert '  "first": {"numbers": [1, 2, 3]},\n  "second": [\n' in text
     assert text.endswith('    {}\n  ],\n  "third": null\n}\n')
 
 
 def test_long_lists_are_cut() -> None:
-    assert shown(list(range(1000)), 80) == '[0, 1, "… and 998 more"]\n'
-    assert shown(list(range(10)), 80) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+    assert printed(list(range(1000)), 80) == '[0, 1, "… and 998 more"]\n'
+    assert printed(list(range(10)), 80) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
 
 
 def test_names_are_listed_up_to_a_number() -> None:

@@ -59,5 +59,5 @@ async def test_a_signal_behind_a_stop_by_command_is_the_first(monkeypatch: pytes
 
 
 def test_a_signal_behind_the_end_changes_nothing() -> None:
-    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr

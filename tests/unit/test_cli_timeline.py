@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from dagmaster.model.timeline import WORDS, describe
-from dagmaster.store.tables import EVENT_TYPES
+from dagmaster.store.job_tables import EVENT_TYPES
 
 TAKEN_OVER: dict[str, Any] = {"from": "1", "to": "2"}
 

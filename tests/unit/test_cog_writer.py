@@ -171,10 +171,10 @@ def test_colours_are_compressed_with_loss_and_transparency_becomes_a_mask(tmp_pa
     for compression, count in (("JPEG", 3), ("WEBP", 4)):
         lossy = Profile(compression=compression, quality=90, resampling="cubic", overview_resampling="average")
         target, written = write(source, lossy)
-        with rasterio.open(target) as made:
-            assert (made.count, len(written.statistics)) == (count, count)
-            np.testing.assert_array_equal(made.dataset_mask(), alpha)
-            assert np.abs(made.read(1)[320:].astype(int) - ramp[320:]).max() <= 8
+        with rasterio.open(target) as cog:
+            assert (cog.count, len(written.statistics)) == (count, count)
+            np.testing.assert_array_equal(cog.dataset_mask(), alpha)
+            assert np.abs(cog.read(1)[320:].astype(int) - ramp[320:]).max() <= 8
         # The colours of what is transparent do not shine through.
         with rasterio.open(target, overview_level=0) as halved:
             assert np.abs(halved.read(1)[170:].astype(int) - ramp[340::2, ::2]).max() <= 8
@@ -184,10 +184,10 @@ def test_colours_are_compressed_with_loss_and_transparency_becomes_a_mask(tmp_pa
 def test_a_reprojected_file_equals_the_one_that_gdal_makes(tmp_path: Path, processes: int) -> None:
     target, _ = write(_slope(tmp_path / "a.tif"), FLOATING, processes=processes, crs={"target_crs": "EPSG:32632"})
     create_cog(tmp_path / "a.tif", tmp_path / "gdal.tif", FLOATING, target_crs="EPSG:32632")
-    with both(tmp_path / "gdal.tif", target) as (expected, made):
-        assert (expected.transform, expected.shape, expected.crs) == (made.transform, made.shape, made.crs)
-        np.testing.assert_allclose(expected.read(), made.read(), atol=0.2)
-        np.testing.assert_array_equal(expected.dataset_mask(), made.dataset_mask())
+    with both(tmp_path / "gdal.tif", target) as (expected, cog):
+        assert (expected.transform, expected.shape, expected.crs) == (cog.transform, cog.shape, cog.crs)
+        np.testing.assert_allclose(expected.read(), cog.read(), atol=0.2)
+        np.testing.assert_array_equal(expected.dataset_mask(), cog.dataset_mask())
 
 
 def _slope(path: Path) -> Path:
@@ -200,17 +200,17 @@ def test_a_part_is_written_where_it_is(tmp_path: Path) -> None:
     part = Part(column=600, row=100, width=300, height=200)
     image = settle_image(source, "nearest").model_copy(update={"part": part})
     write_cog(image, tmp_path / "cog.tif", LOSSLESS, tmp_path / "superblocks")
-    with rasterio.open(tmp_path / "cog.tif") as made:
-        np.testing.assert_array_equal(made.read(), noise()[:, 100:300, 600:900])
-        assert made.transform.almost_equals(NORTH_UP * Affine.translation(600, 100))
+    with rasterio.open(tmp_path / "cog.tif") as cog:
+        np.testing.assert_array_equal(cog.read(), noise()[:, 100:300, 600:900])
+        assert cog.transform.almost_equals(NORTH_UP * Affine.translation(600, 100))
 
 
 @pytest.mark.parametrize("shape", [(1300, 100), (1, 700), (1, 1)])
 def test_narrow_images_are_cloud_optimised_too(tmp_path: Path, shape: tuple[int, int]) -> None:
     values = noise(shape=shape)
     target, _ = write(write_tiff(tmp_path / "a.tif", values))
-    with rasterio.open(target) as made:
-        np.testing.assert_array_equal(made.read(), values)
+    with rasterio.open(target) as cog:
+        np.testing.assert_array_equal(cog.read(), values)
 
 
 def test_a_file_beyond_4_gb_is_a_bigtiff(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from engine_bench import AT_ONCE, JOB, Bench, choose, end, fan_out, task
 
 from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import ManualRetry
-from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
+from dagmaster.model.added_nodes import AddedDependency, AddedGroup, AddedNode
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -242,8 +242,8 @@ def test_what_they_do_not_say_is_as_the_operator_has_set_it_when_they_are_added(
     add(bench, AddedNode("a.1", "work"), AddedNode("a.2", "work", timeout_seconds=3600, retry=RetryPolicy()))
     bench.rules = Rules()
     bench.restart()
-    said = [(node.spec.task.timeout_seconds, node.max_retries) for node in map(bench.job.nodes.get, ("a.1", "a.2"))]
-    assert said == [(7, 9), (3600, 3)]
+    limits = [(node.spec.task.timeout_seconds, node.max_retries) for node in map(bench.job.nodes.get, ("a.1", "a.2"))]
+    assert limits == [(7, 9), (3600, 3)]
 
 
 def test_a_failed_job_is_reopened_with_them():
@@ -295,9 +295,9 @@ def test_a_failed_one_between_two_attempts_is_tried_at_once_by_hand():
 
 def test_groups_and_dependencies_are_written_with_the_nodes():
     bench = job(retry=AT_ONCE)
-    group, said = AddedGroup(70, "g"), AddedDependency(11, "task", 12, "task")
-    add(bench, node("a.1", task=11), node("a.2", "a.1", task=12, group=70), groups=(group,), dependencies=(said,))
-    assert (bench.changes.groups, bench.changes.dependencies) == ([group], [said])
+    group, dependency = AddedGroup(70, "g"), AddedDependency(11, "task", 12, "task")
+    add(bench, node("a.1", task=11), node("a.2", "a.1", task=12, group=70), groups=(group,), dependencies=(dependency,))
+    assert (bench.changes.groups, bench.changes.dependencies) == ([group], [dependency])
     bench.fail("a")
     again = AddedDependency("a.1", "task", "a.3", "task")
     add(bench, node("a.1", task=21))

@@ -275,10 +275,10 @@ def sliced(count: int, size: int, **nodes: Any) -> Bench:
 
 def test_a_long_list_is_expanded_in_slices():
     bench = sliced(10, size=4)
-    made = [len(bench.changes.created)]
+    slices = [len(bench.changes.created)]
     while bench.changes.follow_ups:
-        made.append(len(bench.send(*bench.changes.follow_ups).created))
-    assert made == [4, 4, 2]
+        slices.append(len(bench.send(*bench.changes.follow_ups).created))
+    assert slices == [4, 4, 2]
     assert bench.of("f") is COMPLETED
 
 

@@ -276,3 +276,78 @@ def test_only_a_failed_job_is_reopened():
         status = bench.status
         changes = bench.send(ManualRetry())
         assert (bench.status, changes.events) == (status, [])
+
+
+# Confined to some nodes.
+
+
+def failed_tiles() -> Bench:
+    """Of five tiles the first is done, the second failed, the next two ran, and the last had not begun."""
+    tiles = fan_out("{{ inputs.n }}", max_parallel=4, child={"retry": NO_RETRY})
+    bench = Bench({"n": [1, 2, 3, 4, 5]}, tile=tiles, merge=fan_in("tile"), end=end("merge")).start()
+    bench.complete("tile__0", 1)
+    bench.close_queue()
+    bench.begin("tile__2")
+    bench.fail("tile__1")
+    bench.open_queue()
+    assert bench.in_state(NodeStatus.FAILED) == {"tile__1", "tile__2", "tile__3", "tile__4"}
+    return bench
+
+
+def test_only_the_selected_nodes_are_tried_again_and_the_job_fails_for_the_others():
+    bench = failed_tiles()
+    bench.retry(only=frozenset({"tile__2", "tile__4"}))
+    assert bench.waiting == [f"{JOB}_tile__2_1", f"{JOB}_tile__4_1"]
+    assert bench.data(None, "job_reopened")["only"] == ["tile__2", "tile__4"]
+    bench.restart()  # What was left is to be seen in the rows.
+    for node_id in ("tile__2", "tile__4"):
+        bench.complete(node_id, 3)
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node tile__1 failed: no luck")
+    assert bench.in_state(NodeStatus.FAILED) == {"tile__1", "tile__3"}
+    assert (bench.of("merge"), bench.of("end")) == (SKIPPED, SKIPPED)
+    bench.retry()
+    for node_id in ("tile__1", "tile__3"):
+        bench.complete(node_id, 2)
+    assert bench.status is JobStatus.COMPLETED
+    assert bench.output("merge")["results"] == [1, 2, 3, 2, 3]
+
+
+def test_a_job_does_not_complete_while_something_is_left_that_never_failed_itself():
+    bench = failed_tiles()
+    bench.retry(only=frozenset({"tile__1"}))
+    bench.complete("tile__1", 2)
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node tile__2 was not retried")
+
+
+def test_what_follows_from_the_selected_nodes_runs_and_what_follows_from_the_others_does_not():
+    nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b")}
+    bench = Bench(**nodes, after_a=task("a"), after_b=task("b"), both=task("a", "b"), end=end("both")).start()
+    bench.begin("b")
+    bench.fail("a")
+    bench.retry(only=frozenset({"b"}))
+    bench.complete("b")
+    assert bench.waiting == [f"{JOB}_after_b_0"]
+    bench.complete("after_b")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: no luck")
+    assert bench.in_state(SKIPPED) == {"after_a", "both", "end"}
+
+
+def test_the_chain_for_failures_runs_for_what_was_left():
+    nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b", "mourn")}
+    bench = Bench(**nodes, end=end("a", "b"), chains={"on_failure": ("mourn",)}).start()
+    bench.begin("b")
+    bench.fail("a")
+    bench.complete("mourn")
+    bench.retry(only=frozenset({"a"}))
+    bench.complete("a")
+    assert (bench.status, bench.of("mourn")) == (JobStatus.RUNNING, DISPATCHED)
+    bench.complete("mourn")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node b was not retried")
+
+
+def test_of_a_running_job_only_the_back_offs_of_the_selected_nodes_are_cut_short():
+    bench = Bench(a=task(retry=SLOWLY), b=task(retry=SLOWLY), end=end("a", "b")).start()
+    for node_id in ("a", "b"):
+        bench.fail(node_id)
+    bench.retry(only=frozenset({"b"}))
+    assert bench.waiting == [f"{JOB}_b_1"]

@@ -27,8 +27,8 @@ def statuses(bench: Bench) -> dict[str, NodeStatus]:
     return {node_id: row.status for node_id, row in bench.store.nodes.items()}
 
 
-def happen(bench: Bench, what: str, node_id: str) -> None:
-    match what:
+def happen(bench: Bench, event: str, node_id: str) -> None:
+    match event:
         case "begins":
             bench.begin(node_id)
         case "completes":
@@ -41,19 +41,19 @@ def happen(bench: Bench, what: str, node_id: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_job_that_is_read_anew_after_every_step_goes_the_same_way(seed: int):
-    kept = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
+    live = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
     read = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
     rng = Random(seed)
-    while kept.status is JobStatus.RUNNING:
-        node_id = rng.choice(sorted(kept.in_state(*NODE_IN_FLIGHT)))
-        what = rng.choice(("begins", "completes", "completes", "fails", "is lost"))
-        happen(kept, what, node_id)
-        happen(read, what, node_id)
+    while live.status is JobStatus.RUNNING:
+        node_id = rng.choice(sorted(live.in_state(*NODE_IN_FLIGHT)))
+        event = rng.choice(("begins", "completes", "completes", "fails", "is lost"))
+        happen(live, event, node_id)
+        happen(read, event, node_id)
         if read.status is JobStatus.RUNNING:
             read.restart()
-        assert statuses(read) == statuses(kept)
-    assert (read.status, read.result.keys()) == (kept.status, kept.result.keys())
-    assert read.events() == kept.events()
+        assert statuses(read) == statuses(live)
+    assert (read.status, read.result.keys()) == (live.status, live.result.keys())
+    assert read.events() == live.events()
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -101,7 +101,7 @@ def test_no_other_module_assigns_the_fields_of_a_state():
 )
 def test_an_assignment_elsewhere_is_refused(tmp_path, statement):
     (tmp_path / "engine").mkdir()
-    (tmp_path / "engine" / "edges.py").write_text(f"def pass_on(node):\n    {statement}\n")
+    (tmp_path / "engine" / "edges.py").write_text(f"def propagate(node):\n    {statement}\n")
     [place] = assigned_elsewhere(tmp_path)
     assert place.startswith("engine/edges.py:2 ")
 

@@ -250,7 +250,7 @@ def report(bench: Bench, output: Any, task_id: str | None = None, worker: str | 
 
 def test_a_call_is_placed_when_it_is_written():
     bench = calling()
-    [call] = bench.changes.calls.values()
+    [call] = bench.changes.new_child_jobs.values()
     assert (call.node_id, call.task_id, call.workflow_hash, call.inputs) == ("sub", "42_sub_0", "h", b'{"x":7}')
     report(bench, {"job_id": "8", "result": {"y": 1}})
     assert bench.output("sub") == {"job_id": "8", "result": {"y": 1}}
@@ -260,14 +260,14 @@ def test_a_call_is_placed_when_it_is_written():
 def test_another_owner_places_the_call_again():
     bench = calling()
     bench.restart()
-    assert list(bench.changes.calls) == ["42_sub_0"]
+    assert list(bench.changes.new_child_jobs) == ["42_sub_0"]
 
 
 def test_a_child_that_failed_fails_its_caller_or_is_called_again():
     bench = calling(retry=RetryPolicy(max_attempts=1, initial_delay_seconds=0))
     failure = TaskFailed("sub", "42_sub_0", None, bench.now, "job 8 failed: no luck", error_types=("JobFailed",))
     bench.send(failure)
-    assert list(bench.changes.calls) == ["42_sub_1"]
+    assert list(bench.changes.new_child_jobs) == ["42_sub_1"]
     report(bench, {"job_id": "9", "result": {}})
     assert bench.waiting == ["42_a_0"]
 
@@ -281,7 +281,7 @@ def test_without_a_policy_a_job_is_called_once():
 def test_a_call_is_called_off_with_its_job():
     bench = calling()
     bench.cancel()
-    assert bench.changes.cancelled_children == ["42_sub_0"] and not bench.changes.calls
+    assert bench.changes.cancelled_children == ["42_sub_0"] and not bench.changes.new_child_jobs
 
 
 def test_a_call_that_takes_too_long_is_called_off():

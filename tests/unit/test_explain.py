@@ -39,7 +39,7 @@ def why(bench: Bench, node_id: str | None = None, **changes: Any) -> Explanation
     return explanation
 
 
-def said(bench: Bench, node_id: str | None = None, **changes: Any) -> str:
+def text_of(bench: Bench, node_id: str | None = None, **changes: Any) -> str:
     return why(bench, node_id, **changes).sentence
 
 
@@ -56,18 +56,18 @@ def join(**nodes: Any) -> Bench:
 
 def test_a_node_waits_for_each_of_all_of_that_is_undecided():
     bench = join(merge=task("a", "b"), end=end("merge"))
-    assert said(bench, "merge") == "Node `merge` waits for `a` and `b`, which are queued."
+    assert text_of(bench, "merge") == "Node `merge` waits for `a` and `b`, which are queued."
     bench.begin("a")
-    assert said(bench, "merge") == "Node `merge` waits for `a` (running) and `b` (queued)."
+    assert text_of(bench, "merge") == "Node `merge` waits for `a` (running) and `b` (queued)."
     bench.complete("a")
-    assert said(bench, "merge") == "Node `merge` waits for `b`, which is queued."
-    assert said(bench, "end") == "Node `end` waits for `merge`, which is waiting."
+    assert text_of(bench, "merge") == "Node `merge` waits for `b`, which is queued."
+    assert text_of(bench, "end") == "Node `end` waits for `merge`, which is waiting."
 
 
 def test_a_node_waits_for_one_of_any_of_until_one_has_completed():
     bench = join(merge=task(any_of=("a", "b")), x=task(), both=task("x", any_of=("a", "b")), end=end("merge", "both"))
-    assert said(bench, "merge") == "Node `merge` waits for one of `a` and `b`, which are queued."
-    assert said(bench, "both") == "Node `both` waits for `x` (queued) and for one of `a` (queued) and `b` (queued)."
+    assert text_of(bench, "merge") == "Node `merge` waits for one of `a` and `b`, which are queued."
+    assert text_of(bench, "both") == "Node `both` waits for `x` (queued) and for one of `a` (queued) and `b` (queued)."
     bench.complete("a")
     explanation = why(bench, "both")
     assert explanation.sentence == "Node `both` waits for `x`, which is queued."
@@ -93,15 +93,15 @@ def test_what_follows_a_fan_out_waits_for_its_children():
     explanation = why(bench, "g")
     assert explanation.sentence == "Node `g` waits for `f`, which is expanded with 2 of 3 children open."
     assert explanation.data["all_of"] == [{"node_id": "f", "status": "completed", "children": 3, "children_open": 2}]
-    assert said(bench, "f").endswith("; 2 of its 3 children are still open.")
+    assert text_of(bench, "f").endswith("; 2 of its 3 children are still open.")
 
 
 def test_a_fan_out_that_is_being_expanded_counts_its_children():
     bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
     bench.expands = False
     bench.start()
-    assert said(bench, "f") == "Node `f` is being expanded: 2 of its 5 children are made."
-    assert said(bench, "end") == "Node `end` waits for `f`, which is running."
+    assert text_of(bench, "f") == "Node `f` is being expanded: 2 of its 5 children are made."
+    assert text_of(bench, "end") == "Node `end` waits for `f`, which is running."
 
 
 # Queues and workers.
@@ -128,8 +128,8 @@ def test_a_fan_out_that_is_being_expanded_counts_its_children():
 def test_a_queued_task_says_how_its_queue_is_served(consumers: tuple[Consumer, ...], service: str):
     bench = join(end=end("a", "b"))
     queues = {"tasks": QueueFacts(2, None, consumers)}
-    assert said(bench, "a", queues=queues) == f"Node `a` is next in queue `tasks`; {service}."
-    assert said(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` after 1 other task; {service}."
+    assert text_of(bench, "a", queues=queues) == f"Node `a` is next in queue `tasks`; {service}."
+    assert text_of(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` after 1 other task; {service}."
 
 
 def test_a_full_queue_is_named_with_its_depth_and_its_limit():
@@ -154,8 +154,8 @@ def test_a_running_task_says_where_and_since_when():
     bench.begin("a")
     bench.now += timedelta(seconds=90)
     running = "Node `a` has been running for 1 min 30 s on worker worker"
-    assert said(bench, "a") == f"{running} and may run until 2030-01-01 00:10:00 UTC."
-    sentence = said(bench, "a", progress={"a": Progress(40.0, "tile 4 of 10")})
+    assert text_of(bench, "a") == f"{running} and may run until 2030-01-01 00:10:00 UTC."
+    sentence = text_of(bench, "a", progress={"a": Progress(40.0, "tile 4 of 10")})
     assert sentence == f"{running} (40 %: tile 4 of 10) and may run until 2030-01-01 00:10:00 UTC."
 
 
@@ -178,7 +178,7 @@ def test_a_paused_job_says_so_before_everything_else():
     bench = join(end=end("a", "b"))
     bench.pause()
     bench.now += timedelta(minutes=3)
-    assert said(bench) == f"Job {JOB} was paused by ann 3 min ago."
+    assert text_of(bench) == f"Job {JOB} was paused by ann 3 min ago."
     explanation = why(bench, "a", owner=OwnerFacts("one", 300.0))
     assert explanation.sentence == f"Node `a` is blocked: job {JOB} was paused by ann 3 min ago."
     assert also(explanation) == ["queued", "no_owner"]
@@ -216,7 +216,7 @@ def test_every_reason_that_holds_at_once_is_listed():
 )
 def test_a_job_without_a_living_owner_says_so(owner: OwnerFacts, orchestrators: int, sentence: str):
     bench = join(end=end("a", "b"))
-    assert said(bench, owner=owner, orchestrators=orchestrators) == sentence
+    assert text_of(bench, owner=owner, orchestrators=orchestrators) == sentence
 
 
 def test_a_dead_owner_does_not_hide_what_a_node_waits_for():
@@ -229,7 +229,7 @@ def test_a_dead_owner_does_not_hide_what_a_node_waits_for():
 def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
     bench = join(end=end("a", "b"))
     bench.store.claim(f"{JOB}_a_0", "w", bench.now)
-    assert said(bench, "a") == "Node `a` was taken by worker w; its owner is about to record that."
+    assert text_of(bench, "a") == "Node `a` was taken by worker w; its owner is about to record that."
     assert why(bench, "a", owner=OwnerFacts("one", 300.0)).kind is Kind.NO_OWNER
 
 
@@ -246,10 +246,10 @@ def test_what_has_ended_tells_why_and_who_was_the_cause():
     bench.now += timedelta(seconds=5)
     bench.fail("x", "disk full")
     skipped = "was skipped because `c` took the branch `is_3`, which does not lead to it."
-    assert said(bench, "y") == f"Node `y` {skipped}"
-    assert said(bench, "z") == f"Node `z` {skipped}"
-    assert said(bench, "x") == "Node `x` failed for good after 1 attempt: disk full."
-    assert said(bench, "w") == f"Node `w` was stopped because job {JOB} failed (node x failed: disk full)."
+    assert text_of(bench, "y") == f"Node `y` {skipped}"
+    assert text_of(bench, "z") == f"Node `z` {skipped}"
+    assert text_of(bench, "x") == "Node `x` failed for good after 1 attempt: disk full."
+    assert text_of(bench, "w") == f"Node `w` was stopped because job {JOB} failed (node x failed: disk full)."
     last = why(bench, "last", owner=OwnerFacts())
     assert last.sentence == f"Node `last` was skipped because job {JOB} failed (node x failed: disk full)."
     assert last.data["cause"] == ["x"]
@@ -264,15 +264,15 @@ def test_what_a_last_chain_has_added_tells_why_it_was_skipped():
     behind = [node(f"clean.{number}", f"clean.{number - 1}") for number in range(1, 1500)]
     add(bench, node("clean.0"), *behind, adder="clean")
     bench.fail("clean.0")
-    assert said(bench, "clean.1499") == "Node `clean.1499` was skipped because `clean.0` before it failed."
+    assert text_of(bench, "clean.1499") == "Node `clean.1499` was skipped because `clean.0` before it failed."
     bench.complete("clean")
     bench.retry()
     again = "Node `clean.0` was skipped because `clean`, which added it before, has not added it again."
-    assert said(bench, "clean.0") == again
+    assert text_of(bench, "clean.0") == again
     bench.wait(1)
     bench.complete("a")
     bench.complete("clean")
-    assert said(bench, "clean.0") == again
+    assert text_of(bench, "clean.0") == again
 
 
 def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
@@ -286,13 +286,13 @@ def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
 def test_a_cancelled_and_a_completed_job_say_so():
     bench = join(end=end("a", "b"))
     bench.cancel()
-    assert said(bench, owner=OwnerFacts()) == (
+    assert text_of(bench, owner=OwnerFacts()) == (
         f"Job {JOB} was cancelled at 2030-01-01 00:00:00 UTC after 0 ms: changed my mind."
     )
-    assert said(bench, "end") == f"Node `end` was skipped because job {JOB} was cancelled (changed my mind)."
+    assert text_of(bench, "end") == f"Node `end` was skipped because job {JOB} was cancelled (changed my mind)."
     bench = Bench(a=task(), end=end("a")).start()
     bench.complete("a")
-    assert said(bench, owner=OwnerFacts()) == f"Job {JOB} completed at 2030-01-01 00:00:00 UTC after 0 ms."
+    assert text_of(bench, owner=OwnerFacts()) == f"Job {JOB} completed at 2030-01-01 00:00:00 UTC after 0 ms."
 
 
 # The job as a whole.
@@ -318,14 +318,14 @@ def test_a_queue_that_nobody_serves_comes_before_what_runs():
     assert "waits for `lone`" in explanation.sentence and "no worker consumes this queue" in explanation.sentence
     assert [reason["node_id"] for reason in explanation.data["also"]] == ["a"]
     free = {"gpu": QueueFacts(1, None, (Consumer("w", None, 1, 0),))}
-    assert f"Job {JOB} waits for `a`, which has been running" in said(bench, queues=served | free)
+    assert f"Job {JOB} waits for `a`, which has been running" in text_of(bench, queues=served | free)
 
 
 def test_a_job_that_has_not_begun_is_about_to_start():
     bench = Bench(a=task(retry=AT_ONCE), end=end("a"))
-    assert said(bench) == f"Job {JOB} is about to start: its owner acts within a moment."
+    assert text_of(bench) == f"Job {JOB} is about to start: its owner acts within a moment."
     assert why(bench, "start").kind is Kind.ABOUT_TO_RUN
-    assert said(bench, "a") == "Node `a` waits for `start`, which is waiting."
+    assert text_of(bench, "a") == "Node `a` waits for `start`, which is waiting."
 
 
 def test_every_open_node_has_a_reason_and_every_kind_has_words():

@@ -204,12 +204,12 @@ def test_a_checkpoint_whose_file_has_gone_cannot_be_taken_up(tmp_path):
     file = tmp_path / "there.tif"
     file.write_bytes(b"12345")
     digest = hashlib.sha256(b"12345").hexdigest()
-    kept = [described({"path": file.as_posix(), "sha256": digest}), described({"path": "s3://bucket/key"})]
-    assert missing(kept) is None
+    artifacts = [described({"path": file.as_posix(), "sha256": digest}), described({"path": "s3://bucket/key"})]
+    assert missing(artifacts) is None
     file.write_bytes(b"54321")
-    assert missing(kept) == f"its artifact {file} has different content (sha256)"
+    assert missing(artifacts) == f"its artifact {file} has different content (sha256)"
     file.unlink()
-    assert missing(kept) == f"its artifact {file} is not there"
+    assert missing(artifacts) == f"its artifact {file} is not there"
 
 
 def test_a_context_starts_uncancelled():

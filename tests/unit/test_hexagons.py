@@ -1,11 +1,13 @@
 """Statistics by hexagon: of a real raster, and of layers; judged by other ways to compute them."""
 
+from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h3
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import rasterio
@@ -13,15 +15,16 @@ import shapely
 from affine import Affine
 from pyproj import Geod
 from rasters import DEM, write_tiff
-from vectors import COUNTIES, GLACIERS
+from vectors import COUNTIES, GLACIERS, TRAIL, write_layer
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.errors import VectorRejected
-from dagmaster.geo.hexagons import cell_files, layer_statistics
+from dagmaster.geo.hexagons import cell_files, layer_measures, layer_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
+from dagmaster.geo.hexagons.connectivity import accumulate_cost
 from dagmaster.geo.hexagons.raster_statistics import discover, zonal_statistics
 from dagmaster.geo.vector import layer_files
-from dagmaster.handlers import hexagons, registry
+from dagmaster.handlers import HandlerContext, call, hexagons, registry
 from dagmaster.model.optional_handlers import OPTIONAL_HANDLERS
 
 RESOLUTION = 6
@@ -106,15 +109,120 @@ def test_layers_are_counted_and_measured_by_hexagon(tmp_path: Path) -> None:
         layer_statistics.count_points(points, 5, "colour")
 
 
+def test_lines_are_measured_and_layers_are_found_by_hexagon(tmp_path: Path) -> None:
+    layer_files.prepare(TRAIL, tmp_path / "trail.parquet")
+    trail = tmp_path / "trail.parquet"
+    measured = layer_measures.measure_lines(trail, 5).to_pylist()
+    shapes = shapely.from_wkb(pq.read_table(trail).column("geometry").to_numpy())
+    total = sum(Geod(ellps="WGS84").geometry_length(shape) for shape in shapes)
+    assert sum(row["length_m"] for row in measured) == pytest.approx(total, rel=1e-6)
+    corners = {h3.latlng_to_cell(latitude, longitude, 5) for longitude, latitude in shapely.get_coordinates(shapes)}
+    present = layer_measures.find_presence(trail, 5).to_pylist()
+    assert corners <= {f"{row['h3_index']:x}" for row in present}
+    assert {row["h3_index"] for row in present} == {row["h3_index"] for row in measured}
+    with pytest.raises(VectorRejected, match="polygons only"):
+        layer_measures.average_by_area(trail, 5, ["x"])
+
+
+def test_values_of_polygons_are_weighed_by_their_area_in_each_hexagon(tmp_path: Path) -> None:
+    """Two halves of a country: where only one of them is, its value; at the border, between both by area."""
+    halves = ["POLYGON ((7 46, 8 46, 8 47, 7 47, 7 46))", "POLYGON ((8 46, 9 46, 9 47, 8 47, 8 46))"]
+    columns = {"rain": [10.0, 30.0], "snow": [None, 4.0], "name": ["w", "e"]}
+    source = write_layer(tmp_path / "halves.geojson", halves, columns, driver="GeoJSON")
+    layer_files.prepare(source, tmp_path / "halves.parquet")
+    rows = layer_measures.average_by_area(tmp_path / "halves.parquet", 4, ["rain", "snow"]).to_pylist()
+    west, east = (shapely.from_wkt(text) for text in halves)
+    geod = Geod(ellps="WGS84")
+    for row in rows:
+        ring = [(lng, lat) for lat, lng in h3.cell_to_boundary(f"{row['h3_index']:x}")]
+        parts = [abs(geod.geometry_area_perimeter(shapely.Polygon(ring) & half)[0]) for half in (west, east)]
+        assert row["rain"] == pytest.approx((10 * parts[0] + 30 * parts[1]) / sum(parts), rel=1e-6)
+        assert row["area_m2"] == pytest.approx(sum(parts), rel=1e-6)
+        assert row["snow"] == (pytest.approx(4.0) if parts[1] else None)
+    assert 10 < min(row["rain"] for row in rows if 10 < row["rain"] < 30) < 30
+    with pytest.raises(VectorRejected, match="no column 'name' of numbers; those are: rain, snow"):
+        layer_measures.average_by_area(tmp_path / "halves.parquet", 4, ["name"])
+
+
+def test_the_cheapest_way_over_hexagons_is_that_of_a_plain_search(tmp_path: Path) -> None:
+    centre = h3.latlng_to_cell(46.5, 8.0, 6)
+    cells = sorted(h3.grid_disk(centre, 8))
+    friction = {cell: 1.0 + (int(cell, 16) >> 20) % 7 for cell in cells}
+    wall = set(cells[::9]) - {centre}
+    island = h3.latlng_to_cell(0.0, 0.0, 6)
+    values = {**friction, **dict.fromkeys(wall, 0.0), island: 1.0}
+    path = tmp_path / "friction.parquet"
+    pq.write_table(
+        pa.table({"h3_index": pa.array([int(cell, 16) for cell in values], pa.uint64()), "f": list(values.values())}),
+        path,
+    )
+    sources = [centre, min(set(cells) - wall)]
+    made = {f"{row['h3_index']:x}": row for row in accumulate_cost(path, "f", sources).to_pylist()}
+    expected = search({cell: cost for cell, cost in friction.items() if cell not in wall}, sources)
+    assert made.keys() == expected.keys()
+    assert all(made[cell]["cost"] == pytest.approx(cost, rel=1e-9) for cell, cost in expected.items())
+    assert {f"{row['source']:x}" for row in made.values()} == set(sources)
+    assert made[centre]["cost"] == 0
+    with pytest.raises(Invalid, match="is no cell of the file that can be entered"):
+        accumulate_cost(path, "f", [min(wall)])
+
+
+def search(friction: dict[str, float], sources: list[str]) -> dict[str, float]:
+    """Dijkstra's algorithm as in a textbook."""
+    geod, costs = Geod(ellps="WGS84"), dict[str, float]()
+    waiting = [(0.0, source) for source in sources]
+    while waiting:
+        cost, cell = heappop(waiting)
+        if cell in costs:
+            continue
+        costs[cell] = cost
+        for other in set(h3.grid_disk(cell, 1)) & friction.keys() - costs.keys():
+            (lat, lng), (other_lat, other_lng) = h3.cell_to_latlng(cell), h3.cell_to_latlng(other)
+            metres = geod.inv(lng, lat, other_lng, other_lat)[2]
+            heappush(waiting, (cost + metres * (friction[cell] + friction[other]) / 2, other))
+    return costs
+
+
+async def test_handlers_store_what_they_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGMASTER_DATA_DIR", str(tmp_path))
+    storage = tmp_path / "storage"
+    (storage / "silver").mkdir(parents=True)
+    square = "POLYGON ((7 46, 7.2 46, 7.2 46.2, 7 46.2, 7 46))"
+    source = write_layer(tmp_path / "square.geojson", [square], {"rain": [3.0], "snow": [1.0]}, driver="GeoJSON")
+    layer_files.prepare(source, storage / "silver" / "square.parquet")
+
+    async def made(name: str, **params: Any) -> tuple[str, Any]:
+        ids: dict[str, Any] = {"task_id": "7_a_0", "job_id": 7, "node_id": "a", "handler": name}
+        result = await call(registry.get(name), HandlerContext(**ids, params=params), executor=None)
+        assert result.output is not None, result.error_message
+        return result.output["blob_path"], pq.read_table(storage / result.output["blob_path"])
+
+    layer = {"path": "silver/square.parquet", "resolution": 6}
+    _, present = await made("h3_binary_intersect", **layer)
+    _, weighted = await made("h3_weighted_aggregation", **layer, column="rain")
+    assert weighted.column("rain").to_pylist() == pytest.approx([3.0] * weighted.num_rows)
+    assert set(weighted.column("h3_index").to_pylist()) <= set(present.column("h3_index").to_pylist())
+    _, both = await made("h3_multi_weighted_aggregation", **layer, columns=["rain", "snow"], target="silver/b.parquet")
+    assert both.column_names == ["h3_index", "rain", "snow", "area_m2"]
+    start = f"{weighted.column('h3_index')[0].as_py():x}"
+    place, reached = await made("h3_connectivity", path="silver/b.parquet", column="rain", sources=[start])
+    assert (reached.num_rows, place) == (both.num_rows, "silver/h3_stats/vector=b/7/cost.parquet")
+
+
 def test_the_handlers_are_those_of_the_module() -> None:
     handlers = {entry.name for entry in registry if entry.function.__module__ == hexagons.__name__}
     assert handlers == {
+        "h3_binary_intersect",
         "h3_compaction",
+        "h3_connectivity",
         "h3_discover_raster",
         "h3_export_dataset",
         "h3_finalize",
+        "h3_line_aggregation",
+        "h3_multi_weighted_aggregation",
         "h3_point_aggregation",
         "h3_polygon_aggregation",
+        "h3_weighted_aggregation",
         "h3_zonal_stats",
     }
     assert OPTIONAL_HANDLERS["h3_"] == (hexagons.__name__, "geo")

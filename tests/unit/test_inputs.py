@@ -1,5 +1,6 @@
 """Inputs: defaults, types, and all problems at once."""
 
+import re
 from typing import Any
 
 import pytest
@@ -157,6 +158,7 @@ def test_accepted_inputs_have_exactly_the_declared_names(given_inputs: dict[str,
         assert set(checked) == {"a", "b", "c"}
 
 
+TIFF = InputSpec(format=InputFormat.FILE, extensions=(".tif", ".tiff"))
 COLOUR = InputSpec(enum=("red", "green"))
 SCALE = InputSpec(type=InputType.NUMBER, minimum=0.5, maximum=2)
 
@@ -173,6 +175,11 @@ SCALE = InputSpec(type=InputType.NUMBER, minimum=0.5, maximum=2)
         (InputSpec(format=InputFormat.DATE_TIME), "2026-01-31T08:30:00Z", "soon", "must be a date and time"),
         (InputSpec(format=InputFormat.UUID), "123e4567-e89b-12d3-a456-426614174000", "123", "must be a UUID"),
         (InputSpec(format=InputFormat.URI), "https://example.com/a.tif", "a b", "must be an address"),
+        (InputSpec(format=InputFormat.CRS), "EPSG:4326", "WGS 84", "must be a CRS such as EPSG:4326"),
+        (InputSpec(format=InputFormat.CRS), 'PROJCS["x", GEOGCS["y"]]', "4326", "must be a CRS such as EPSG:4326"),
+        (InputSpec(format=InputFormat.FILE), "bronze/a.tif", " ", "must be a file of the storage"),
+        (TIFF, "bronze/A.TIF", "bronze/a.png", "must be a file with the extension .tif or .tiff"),
+        (TIFF, "https://example.com/a.tiff?sig=x", "https://example.com/a?name=a.tif", "with the extension"),
     ],
 )
 def test_a_value_is_held_to_its_limits(spec: InputSpec, good: Any, bad: Any, reason: str) -> None:
@@ -187,6 +194,13 @@ def test_limits_are_part_of_the_schema_and_only_where_they_are_set() -> None:
     described = input_schema(definition)["properties"]
     assert described["colour"] == {"type": "string", "enum": ["red", "green"]}
     assert described["scale"] == {"type": "number", "minimum": 0.5, "maximum": 2}
+    pattern = input_schema(workflow(source=TIFF))["properties"]["source"]["pattern"]
+    assert [bool(re.search(pattern, name)) for name in ("a.TIF", "a.tif?x", "a.png", "atif")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert described["day"] == {"type": ["string", "null"], "format": "date"}
     assert Workflow.model_validate_json(definition.json_definition) == definition
     assert b"enum" not in workflow(plain=InputSpec()).json_definition

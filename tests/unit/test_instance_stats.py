@@ -155,13 +155,13 @@ def test_the_time_of_each_phase_is_known() -> None:
     memory.enter(Phase.EVALUATING_JOBS)
     memory.processing_job_id = JobId(7)
     memory.enter(Phase.DISPATCHING)
-    shown = memory.summary()
-    assert (shown["current_phase"], shown["processing_job_id"]) == ("dispatching", "7")
+    summary = memory.summary()
+    assert (summary["current_phase"], summary["processing_job_id"]) == ("dispatching", "7")
     memory.end_cycle(had_work=True)
-    shown = memory.summary()
-    assert (shown["current_phase"], shown["processing_job_id"]) == ("idle", None)
-    assert {name: counts["count"] for name, counts in shown["phases"].items()} == dict.fromkeys(Phase, 1)
-    assert shown["cycle_duration_avg_ms"] > 0
+    summary = memory.summary()
+    assert (summary["current_phase"], summary["processing_job_id"]) == ("idle", None)
+    assert {name: counts["count"] for name, counts in summary["phases"].items()} == dict.fromkeys(Phase, 1)
+    assert summary["cycle_duration_avg_ms"] > 0
     memory.begin_cycle(datetime.now(UTC))
     memory.end_cycle(had_work=False)
     assert sum(memory.cycle_seconds.counts) == 1, "looking in vain is no cycle to be measured"
@@ -172,9 +172,9 @@ def test_all_of_it_is_json() -> None:
     run(memory)
     run(memory, succeeds=False)
     memory.gave_up(JobId(5), "half a \ud800 character")
-    shown = orjson.loads(orjson.dumps(memory.summary()))
-    assert shown["failures"][-1]["job_id"] == "5"
-    assert len(orjson.dumps(shown)) < 5000
+    summary = orjson.loads(orjson.dumps(memory.summary()))
+    assert summary["failures"][-1]["job_id"] == "5"
+    assert len(orjson.dumps(summary)) < 5000
 
 
 def test_remembering_costs_a_few_microseconds_for_each_step() -> None:

@@ -46,8 +46,8 @@ def test_random_geometries_touch_as_shapely_says() -> None:
     for _ in range(400):
         first, second = (_random_geometry(rng) for _ in range(2))
         expected = first.intersects(second)
-        found = intersects(parse_shape(mapping(first)), parse_shape(mapping(second)))
-        assert found is expected, f"{first.wkt} and {second.wkt}"
+        meets = intersects(parse_shape(mapping(first)), parse_shape(mapping(second)))
+        assert meets is expected, f"{first.wkt} and {second.wkt}"
 
 
 def _random_geometry(rng: random.Random) -> Any:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from dagmaster.handlers import Handler, HandlerContext, call
-from dagmaster.logs import about, known_id, remember, set_up_logs
+from dagmaster.logs import about, current_request_id, remember, set_up_logs
 
 log = logging.getLogger("dagmaster.tests")
 
@@ -61,10 +61,10 @@ async def test_a_traceback_begins_in_the_handler(capsys: pytest.CaptureFixture[s
     set_up_logs("info", "text")
     context = HandlerContext(task_id="1_a_0", job_id=1, node_id="a", handler="broken")
     await call(Handler("broken", broken), context, executor=None)
-    shown = capsys.readouterr().err
-    assert "ValueError: oops" in shown
-    assert "test_logs.py" in shown
-    assert "calling.py" not in shown
+    printed = capsys.readouterr().err
+    assert "ValueError: oops" in printed
+    assert "test_logs.py" in printed
+    assert "calling.py" not in printed
 
 
 def test_every_line_tells_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,10 +97,10 @@ async def test_what_a_task_remembers_is_its_own() -> None:
     async def work(name: str) -> str | None:
         remember(request_id=name)
         await asyncio.sleep(0)
-        return known_id("request_id")
+        return current_request_id()
 
     assert await asyncio.gather(work("a"), work("b")) == ["a", "b"]
-    assert known_id("request_id") is None
+    assert current_request_id() is None
 
 
 async def test_a_line_from_a_handlers_thread_tells_its_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ def test_secrets_are_hidden_in_messages_and_exceptions(style: str, capsys: pytes
         raise ValueError("cannot connect to postgresql://ada:hunter2@db/x")
     except ValueError:
         log.exception("password=%s", "hunter2")
-    shown = capsys.readouterr().err
-    assert "hunter2" not in shown
-    assert "password=***" in shown
-    assert "ada:***@db" in shown
+    printed = capsys.readouterr().err
+    assert "hunter2" not in printed
+    assert "password=***" in printed
+    assert "ada:***@db" in printed

@@ -6,7 +6,7 @@ import pytest
 
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent
-from dagmaster.model.added import awaited
+from dagmaster.model.added_nodes import awaited
 from dagmaster.model.params import FIRST_PARAMETER
 from dagmaster.python.apply_items import create_task
 from dagmaster.python.graphs import Task
@@ -81,9 +81,9 @@ def test_results_of_others_can_be_mapped_one_by_one_but_not_cut():
 
 def test_reduce_makes_layers_until_one_is_left():
     group = reduce_layers(work, list(range(10)), fan_in=3)
-    made = planned(group)
-    assert [len(node.params["rows"]) for node in made.nodes] == [3, 3, 3, 1, 3, 1, 2]
-    assert made.node_ids[group.result] == made.nodes[-1].node_id
+    plan = planned(group)
+    assert [len(node.params["rows"]) for node in plan.nodes] == [3, 3, 3, 1, 3, 1, 2]
+    assert plan.node_ids[group.result] == plan.nodes[-1].node_id
 
 
 def test_one_value_or_none_is_reduced_once():
@@ -133,10 +133,22 @@ def test_a_first_argument_is_given_to_the_first_parameter():
         Signature(take).read({FIRST_PARAMETER: [1], "rows": 2}, print)
 
 
-@pytest.mark.parametrize("make", [lambda: map_chunks(work, [1], 0), lambda: reduce_layers(work, [1], fan_in=1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: map_chunks(work, [1], 0),
+        lambda: map_chunks(work, [1], chunk_rows=0),
+        lambda: reduce_layers(work, [1], fan_in=1),
+    ],
+)
 def test_sizes_must_lead_to_an_end(make):
     with pytest.raises(Invalid, match="or more"):
         make()
+
+
+def test_lists_have_no_rows():
+    with pytest.raises(Invalid, match="chunk_rows is for tables"):
+        map_chunks(work, [1], chunk_rows=5)
 
 
 def test_a_group_of_map_is_a_value():

@@ -117,15 +117,15 @@ class World:
             for index, status in enumerate(self.children[at]):
                 yield from (("child", at, index, target) for target in targets(status) if target != NodeStatus.SKIPPED)
 
-    def happen(self, what: str, at: int, index: int, target: NodeStatus) -> None:
-        match what:
+    def happen(self, event: str, at: int, index: int, target: NodeStatus) -> None:
+        match event:
             case "plain":
                 self.plain[at] = target
             case "child":
                 self.children[at][index] = target
             case _:
-                made = self.children[at] + [NodeStatus.READY] * 2
-                self.children[at] = made[: self.items[at]]
+                statuses = self.children[at] + [NodeStatus.READY] * 2
+                self.children[at] = statuses[: self.items[at]]
                 is_made = len(self.children[at]) == self.items[at]
                 self.fans[at] = NodeStatus.COMPLETED if is_made else NodeStatus.RUNNING
 
@@ -137,7 +137,7 @@ class World:
         return JobSnapshot(JobStatus.RUNNING, NOW, {str(at): node for at, node in enumerate(nodes)})
 
     def is_done(self) -> bool:
-        is_complete = all(len(made) == items for made, items in zip(self.children, self.items, strict=True))
+        is_complete = all(len(statuses) == items for statuses, items in zip(self.children, self.items, strict=True))
         each = [*self.plain, *self.fans, *(child for children in self.children for child in children)]
         return is_complete and all(status in DONE for status in each)
 

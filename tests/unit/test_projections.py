@@ -107,8 +107,8 @@ def test_describing_twice_changes_nothing() -> None:
 
 
 def test_a_layer_without_a_description_leaves_that_of_the_collection() -> None:
-    kept = described(Collection("imagery", ORIGINAL), layer(description=None), version())
-    assert kept.content["description"] == "From the sky"
+    document = described(Collection("imagery", ORIGINAL), layer(description=None), version())
+    assert document.content["description"] == "From the sky"
     assert described(None, layer(description=None), version()).content["description"] == "Roads"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dagmaster.engine.messages import TasksAdded
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.model.added import AddedNode, awaited
+from dagmaster.model.added_nodes import AddedNode, awaited
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.python.graphs import Group, Item, Task, within
 from dagmaster.python.node_plans import Planner
@@ -35,10 +35,10 @@ def planned(*items: Item, adder: str | None = "entry", job_id: int = JOB, number
     return Planner(items, job_id, adder, numbers, lambda task: task.queue).plan()
 
 
-def waits(made: Plan) -> dict[str, set[str]]:
+def waits(plan: Plan) -> dict[str, set[str]]:
     """By label, through the gates: what each task waits for directly."""
-    by_id = {node.node_id: node for node in made.nodes}
-    return {node.label: set(_labels(node, by_id)) for node in made.nodes if node.type == "task"}
+    by_id = {node.node_id: node for node in plan.nodes}
+    return {node.label: set(_labels(node, by_id)) for node in plan.nodes if node.type == "task"}
 
 
 def _labels(node: AddedNode, by_id: dict[str, AddedNode]) -> Iterator[str]:
@@ -168,10 +168,10 @@ def test_a_member_alone_is_not_applied_without_its_group():
 def test_edges_of_groups_cost_their_sum_and_not_their_product():
     left, right = (Group(name, [task(f"{name}{n}") for n in range(100)]) for name in "lr")
     left >> right
-    made = planned(left, right)
-    assert len(made.nodes) == 201
-    assert sum(len(awaited(node)) for node in made.nodes) == 200
-    assert [node.group for node in made.nodes if node.type == "gate"] == [made.group_ids[right]]
+    plan = planned(left, right)
+    assert len(plan.nodes) == 201
+    assert sum(len(awaited(node)) for node in plan.nodes) == 200
+    assert [node.group for node in plan.nodes if node.type == "gate"] == [plan.group_ids[right]]
 
 
 def test_no_gate_stands_where_one_meets_many():
@@ -238,9 +238,9 @@ def test_a_group_that_was_applied_can_be_waited_for_by_many():
     first.settle()
     later = tasks("x y z")
     group >> later
-    made = planned(*later)
-    assert [node.type for node in made.nodes].count("gate") == 1
-    assert [len(node.after) for node in made.nodes] == [3, 1, 1, 1]
+    plan = planned(*later)
+    assert [node.type for node in plan.nodes].count("gate") == 1
+    assert [len(node.after) for node in plan.nodes] == [3, 1, 1, 1]
 
 
 def test_what_was_applied_to_another_job_cannot_be_waited_for():
@@ -272,10 +272,10 @@ def test_what_was_applied_cannot_be_changed_nor_applied_again():
 def test_a_task_among_the_arguments_stands_for_its_result_and_is_waited_for():
     a = task("a")
     b = task("b", x=a, many=[1, {"deep": (a,)}])
-    made = planned(a, b)
-    assert made.nodes[1].params == {"x": {"$result": "entry.1"}, "many": [1, {"deep": [{"$result": "entry.1"}]}]}
-    assert awaited(made.nodes[1]) == ("entry.1",)
-    assert [(dependency.previous_id, dependency.next_id) for dependency in made.dependencies] == [
+    plan = planned(a, b)
+    assert plan.nodes[1].params == {"x": {"$result": "entry.1"}, "many": [1, {"deep": [{"$result": "entry.1"}]}]}
+    assert awaited(plan.nodes[1]) == ("entry.1",)
+    assert [(dependency.previous_id, dependency.next_id) for dependency in plan.dependencies] == [
         ("entry.1", "entry.2")
     ]
 
@@ -297,8 +297,8 @@ def test_data_cannot_pretend_to_be_a_result():
 
 def test_ids_count_on_and_names_are_kept():
     named = Task("work", name="load")
-    made = planned(task(), named, task())
-    assert [node.node_id for node in made.nodes] == ["entry.1", "entry.load", "entry.2"]
+    plan = planned(task(), named, task())
+    assert [node.node_id for node in plan.nodes] == ["entry.1", "entry.load", "entry.2"]
 
 
 @pytest.mark.parametrize("name", ["1", "a.b", "", "x" * 49, "ä"])
@@ -323,10 +323,10 @@ def test_from_outside_ids_are_those_of_the_items():
     a, b = task(), task()
     group = Group("g", [b])
     a >> group
-    made = planned(a, group, adder=None)
-    assert made.nodes[0].node_id == f"added.{a.id}"
-    assert [group.group_id for group in made.groups] == [group.id]
-    assert [(dependency.previous_id, dependency.next_id) for dependency in made.dependencies] == [(a.id, group.id)]
+    plan = planned(a, group, adder=None)
+    assert plan.nodes[0].node_id == f"added.{a.id}"
+    assert [group.group_id for group in plan.groups] == [group.id]
+    assert [(dependency.previous_id, dependency.next_id) for dependency in plan.dependencies] == [(a.id, group.id)]
 
 
 def nested() -> list[Item]:
@@ -344,21 +344,21 @@ def test_a_repeated_attempt_plans_the_same_but_for_the_ids_of_its_tasks():
 
 
 def test_groups_have_ids_of_their_own_in_each_job_and_attempt():
-    made = [
+    plans = [
         planned(*nested()),
         planned(*nested(), job_id=JOB + (1 << 22)),
         planned(*nested(), adder="other"),
         planned(*nested(), numbers=Numbers(nodes=8, groups=4, applied=1)),
     ]
-    ids = {group.group_id for plan in made for group in plan.groups}
+    ids = {group.group_id for plan in plans for group in plan.groups}
     assert len(ids) == 4 * 4
 
 
 def test_a_stored_group_is_known_by_its_place_in_the_job():
     group = Group("g", [task()])
-    made = planned(group)
-    made.settle()
-    assert (group.id, group.job_id) == (made.groups[0].group_id, JOB)
+    plan = planned(group)
+    plan.settle()
+    assert (group.id, group.job_id) == (plan.groups[0].group_id, JOB)
 
 
 def test_a_plan_of_25_000_tasks_comes_in_slices():
@@ -423,10 +423,10 @@ def outermost(everything: list[Item]) -> list[Item]:
 
 @given(graphs())
 def test_each_task_waits_for_exactly_what_the_rules_say(everything: list[Item]):
-    made = planned(*outermost(everything))
-    direct = waits(made)
+    plan = planned(*outermost(everything))
+    direct = waits(plan)
     reached = {label: set(known) for label, known in direct.items()}
-    for node in made.nodes:  # each behind those that it waits for
+    for node in plan.nodes:  # each behind those that it waits for
         if node.type == "task":
             reached[node.label] |= {source for label in direct[node.label] for source in reached[label]}
     leaves = {item.label for item in everything if isinstance(item, Task)}
@@ -437,12 +437,12 @@ def test_each_task_waits_for_exactly_what_the_rules_say(everything: list[Item]):
 def test_the_engine_runs_them_in_the_order_that_the_rules_say(everything: list[Item], rng: Random):
     bench = Bench(entry=an_entry(), end=end("entry")).start()
     bench.begin("entry")
-    made = planned(*outermost(everything))
-    for part in map(read_slice, made.encode()):
+    plan = planned(*outermost(everything))
+    for part in map(read_slice, plan.encode()):
         message = TasksAdded("entry", bench.task_id("entry"), "worker", bench.now, part.nodes, part.groups)
         bench.send(message)
     bench.complete("entry", {"result": None})
-    labels = {node.node_id: node.label for node in made.nodes if node.type == "task"}
+    labels = {node.node_id: node.label for node in plan.nodes if node.type == "task"}
     before = must_wait(everything)
     done: set[str] = set()
     while bench.waiting:

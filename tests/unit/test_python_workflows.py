@@ -88,9 +88,9 @@ nodes:
     def chained(n: int) -> Any:
         return load([clean(n)])
 
-    made = Catalog(queues=queues).register(workflow(chained).workflow)
-    first = made.nodes["clean"]
-    assert made.nodes == {**read.nodes, "clean": first}
+    registered = Catalog(queues=queues).register(workflow(chained).workflow)
+    first = registered.nodes["clean"]
+    assert registered.nodes == {**read.nodes, "clean": first}
     assert isinstance(first, TaskNode) and first.handler == clean.handler, "YAML may write a dot for the colon"
 
 
@@ -167,7 +167,7 @@ def _format(x: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("misuse", "what"),
+    ("misuse", "purpose"),
     [
         (bool, "be a condition"),
         (list, "be iterated over .*task.map"),
@@ -185,11 +185,11 @@ def _format(x: Any) -> str:
         (lambda x: x[clean(2)], "be looked into by <nodes.clean_2.output.result>"),
     ],
 )
-def test_what_is_not_known_yet_cannot_be_used_as_a_value(misuse: Callable[[Any], Any], what: str) -> None:
+def test_what_is_not_known_yet_cannot_be_used_as_a_value(misuse: Callable[[Any], Any], purpose: str) -> None:
     def wrong() -> None:
         misuse(clean(1))
 
-    with pytest.raises(TypeError, match=f"nodes.clean.output.result.* cannot {what}.*Pass it to a task"):
+    with pytest.raises(TypeError, match=f"nodes.clean.output.result.* cannot {purpose}.*Pass it to a task"):
         _ = workflow(wrong).workflow
 
 
@@ -212,16 +212,16 @@ def test_wrong_arguments_are_found_when_it_is_written_down() -> None:
 
 
 def test_a_handle_stays_in_its_workflow() -> None:
-    kept: list[Any] = []
+    handles: list[Any] = []
 
-    def one() -> None:
-        kept.append(clean(1))
+    def first() -> None:
+        handles.append(clean(1))
 
     def other() -> None:
-        clean(kept[0])
+        clean(handles[0])
 
-    assert workflow(one).workflow
-    with pytest.raises(TypeError, match="belongs to workflow 'one', not to 'other'"):
+    assert workflow(first).workflow
+    with pytest.raises(TypeError, match="belongs to workflow 'first', not to 'other'"):
         _ = workflow(other).workflow
 
 
@@ -321,21 +321,21 @@ def test_last_tasks_are_told_how_it_went() -> None:
     @task
     def sweep(where: str = "here") -> None: ...
 
-    made = workflow(on_failure=notify, finally_=[sweep])(single()).workflow
-    assert (made.on_failure, made.finally_) == (("notify",), ("sweep",))
-    node = made.nodes["notify"]
+    compiled = workflow(on_failure=notify, finally_=[sweep])(single()).workflow
+    assert (compiled.on_failure, compiled.finally_) == (("notify",), ("sweep",))
+    node = compiled.nodes["notify"]
     assert isinstance(node, TaskNode)
     assert node.params == {"error": "{{ job.error }}", "status": "{{ job.status }}"}
-    compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(made))
+    compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(compiled))
 
 
 def single() -> Callable[[], None]:
     """A function inside of a function: those are in no catalogue."""
 
-    def one() -> None:
+    def clean_once() -> None:
         clean(1)
 
-    return one
+    return clean_once
 
 
 def test_a_schedule_is_the_one_of_a_file() -> None:
@@ -346,7 +346,7 @@ def test_a_schedule_is_the_one_of_a_file() -> None:
     assert often.schedule is not None and often.schedule.every_seconds == 900
     with pytest.raises(Misconfigured, match="timezone without a schedule"):
         workflow(timezone="UTC")(single())
-    with pytest.raises(Invalid, match="workflow 'one': schedule"):
+    with pytest.raises(Invalid, match="workflow 'clean_once': schedule"):
         _ = workflow(schedule="never")(single()).workflow
 
 
@@ -355,11 +355,11 @@ def test_the_result_is_what_the_function_returned() -> None:
         first = clean(1)
         return first, {"two": clean(2)}
 
-    made = workflow(pair)
+    flow = workflow(pair)
     outputs = {"clean": {"result": 1}, "clean_2": {"result": 2}}
-    assert made.result_of(JobOutcome(1, JobStatus.COMPLETED, result=outputs)) == (1, {"two": 2})
+    assert flow.result_of(JobOutcome(1, JobStatus.COMPLETED, result=outputs)) == (1, {"two": 2})
     with pytest.raises(JobFailed, match="job 5 failed: it broke") as failed:
-        made.result_of(JobOutcome(5, JobStatus.FAILED, "it broke"))
+        flow.result_of(JobOutcome(5, JobStatus.FAILED, "it broke"))
     assert (failed.value.job_id, failed.value.status) == (5, JobStatus.FAILED)
 
 

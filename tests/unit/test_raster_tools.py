@@ -35,7 +35,7 @@ def numbers(dtype: str = "int16") -> Any:
     return np.arange(1, 48 * 64 + 1).reshape(48, 64).astype(dtype)
 
 
-def made_of(source: ImageSource, folder: Path) -> Path:
+def cog_of(source: ImageSource, folder: Path) -> Path:
     target = folder / "made.tif"
     write_cog(source, target, LOSSLESS, folder / "superblocks")
     assert cog_validate(target, strict=True)[0]
@@ -64,8 +64,8 @@ def test_parts_of_an_image_are_joined_to_it(tmp_path: Path) -> None:
     for name, profile in (("a", {}), ("b", {"nodata": 7})):
         folder = tmp_path / name
         folder.mkdir()
-        made = made_of(settle_image(arrange(quarters(folder, **profile)), "nearest"), folder)
-        with rasterio.open(made) as joined:
+        path = cog_of(settle_image(arrange(quarters(folder, **profile)), "nearest"), folder)
+        with rasterio.open(path) as joined:
             np.testing.assert_array_equal(joined.read(1), numbers())
             assert joined.transform.almost_equals(NORTH_UP)
             assert joined.nodata == profile.get("nodata")
@@ -77,14 +77,14 @@ def test_the_later_file_is_on_top_but_not_where_it_has_nodata(tmp_path: Path) ->
     values = np.full((10, 10), 2, "uint8")
     values[:5] = 0
     above = write_tiff(tmp_path / "b.tif", values, nodata=0, transform=NORTH_UP * Affine.translation(5, 0))
-    with rasterio.open(made_of(settle_image(arrange([below, above]), "nearest"), tmp_path)) as joined:
+    with rasterio.open(cog_of(settle_image(arrange([below, above]), "nearest"), tmp_path)) as joined:
         assert joined.read(1)[0].tolist() == [1] * 10 + [0] * 5
         assert joined.read(1)[9].tolist() == [1] * 5 + [2] * 10
 
 
 def test_gaps_without_a_nodata_value_are_masked(tmp_path: Path) -> None:
     first, _, _, last = quarters(tmp_path)
-    with rasterio.open(made_of(settle_image(arrange([first, last]), "nearest"), tmp_path)) as joined:
+    with rasterio.open(cog_of(settle_image(arrange([first, last]), "nearest"), tmp_path)) as joined:
         expected = np.zeros((48, 64), "uint8")
         expected[:24, :32] = expected[24:, 32:] = 255
         np.testing.assert_array_equal(joined.dataset_mask(), expected)
@@ -97,7 +97,7 @@ def test_palettes_and_names_of_bands_stay(tmp_path: Path) -> None:
         with rasterio.open(file, "r+") as dataset:
             dataset.write_colormap(1, {3: (9, 8, 7, 255)})
             dataset.set_band_description(1, "cover")
-    with rasterio.open(made_of(settle_image(arrange(files), "nearest"), tmp_path)) as joined:
+    with rasterio.open(cog_of(settle_image(arrange(files), "nearest"), tmp_path)) as joined:
         assert (joined.colorinterp, joined.descriptions) == ((ColorInterp.palette,), ("cover",))
         assert joined.colormap(1)[3] == (9, 8, 7, 255)
 
@@ -107,8 +107,8 @@ def test_a_mosaic_is_reprojected_in_one_pass(tmp_path: Path) -> None:
     source = settle_image(arrange(quarters(tmp_path, nodata=0)), "nearest", target_crs="EPSG:3857")
     single = settle_image(whole, "nearest", target_crs="EPSG:3857")
     (tmp_path / "single").mkdir()
-    made, expected = made_of(source, tmp_path), made_of(single, tmp_path / "single")
-    with rasterio.open(made) as joined, rasterio.open(expected) as alone:
+    path, expected = cog_of(source, tmp_path), cog_of(single, tmp_path / "single")
+    with rasterio.open(path) as joined, rasterio.open(expected) as alone:
         np.testing.assert_array_equal(joined.read(), alone.read())
         assert joined.transform == alone.transform
 
@@ -133,8 +133,8 @@ def test_files_of_other_grids_are_refused_with_all_reasons(tmp_path: Path) -> No
 
 def test_a_box_cuts_whole_pixels(tmp_path: Path) -> None:
     source = settle_image(write_tiff(tmp_path / "a.tif", numbers()), "nearest")
-    made = made_of(clip_to_bbox(source, (10.1, 49.8, 10.204, 49.9)), tmp_path)
-    with rasterio.open(made) as clipped:
+    path = cog_of(clip_to_bbox(source, (10.1, 49.8, 10.204, 49.9)), tmp_path)
+    with rasterio.open(path) as clipped:
         np.testing.assert_array_equal(clipped.read(1), numbers()[10:20, 10:21])
         assert clipped.transform.almost_equals(NORTH_UP * Affine.translation(10, 10))
     with pytest.raises(RasterRejected, match="does not touch the raster"):
@@ -149,8 +149,8 @@ def test_pixels_outside_of_a_polygon_are_not_valid(tmp_path: Path, kind: str) ->
     kinds: dict[str, dict[str, Any]] = {"nodata": {"nodata": -5}, "alpha": {"photometric": "RGB", "alpha": "YES"}}
     source = settle_image(write_tiff(tmp_path / "a.tif", values, **kinds.get(kind, {})), "nearest")
     triangle = Polygon([(10.1, 49.9), (10.3, 49.9), (10.1, 49.7)])
-    made = made_of(clip_to_geometry(source, mapping(triangle)), tmp_path)
-    with rasterio.open(made) as clipped:
+    path = cog_of(clip_to_geometry(source, mapping(triangle)), tmp_path)
+    with rasterio.open(path) as clipped:
         assert clipped.shape == (20, 20)
         mask, expected = clipped.dataset_mask() > 0, np.tri(20, 20, -1, bool)[:, ::-1]
         # The centres of the diagonal are on the edge: either side is right.
@@ -176,15 +176,15 @@ def test_tiles_join_without_a_gap_to_what_they_are_tiles_of(tmp_path: Path) -> N
         write_tile(source.model_copy(update={"part": tile.part}), file, LOSSLESS, tmp_path / "superblocks")
         for tile, file in zip(scheme.tiles, files, strict=True)
     ]
-    made = [file for file, info in zip(files, infos, strict=True) if info is not None]
-    assert [file for file in files if file.exists()] == made
+    written = [file for file, info in zip(files, infos, strict=True) if info is not None]
+    assert [file for file in files if file.exists()] == written
     for tile, info in zip(scheme.tiles, infos, strict=True):
         assert info is None or info.bbox == pytest.approx(tile.bbox)
-    with rasterio.open(made_of(source, tmp_path)) as whole:
-        joined = arrange(made)
+    with rasterio.open(cog_of(source, tmp_path)) as whole:
+        joined = arrange(written)
         assert (joined.width, joined.height) == whole.shape[::-1]
         (tmp_path / "joined").mkdir()
-        with rasterio.open(made_of(settle_image(joined, "nearest"), tmp_path / "joined")) as again:
+        with rasterio.open(cog_of(settle_image(joined, "nearest"), tmp_path / "joined")) as again:
             # A warp is approximated for the part that is asked for, to an eighth of a pixel.
             values, expected = again.read().astype(int), whole.read().astype(int)
             assert ((values == -1) != (expected == -1)).mean() < 0.001
@@ -287,8 +287,8 @@ async def test_a_raster_is_reprojected_clipped_joined_and_measured(storage: Path
     ]
     paths = [half["blob_path"] for half in halves]
     joined = await output("raster_mosaic", paths=paths, target="silver/joined.tif")
-    with rasterio.open(storage / joined["blob_path"]) as made, rasterio.open(DEM) as original:
-        np.testing.assert_array_equal(made.read(), original.read())
+    with rasterio.open(storage / joined["blob_path"]) as mosaic, rasterio.open(DEM) as original:
+        np.testing.assert_array_equal(mosaic.read(), original.read())
     zones = {"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": mapping(box(*joined["bbox"]))}]}
     (storage / "bronze" / "zones.geojson").write_bytes(orjson.dumps(zones))
     measured = await output("stats_zonal", path=joined["blob_path"], zones="bronze/zones.geojson", statistics=["mean"])
@@ -298,13 +298,13 @@ async def test_a_raster_is_reprojected_clipped_joined_and_measured(storage: Path
 
 async def test_the_older_names_do_the_same(storage: Path) -> None:
     report = await output("raster_validate", path="bronze/dem.tif")
-    made = await output("create_cog", path="bronze/dem.tif", report=report)
+    cog = await output("create_cog", path="bronze/dem.tif", report=report)
     whole = await output("raster_cog_docker", path="bronze/dem.tif", target="silver/whole.tif")
-    assert (made["content_hash"], report) == (whole["content_hash"], whole["report"])
+    assert (cog["content_hash"], report) == (whole["content_hash"], whole["report"])
     complete = await output("raster_process_complete", path="bronze/dem.tif", collection_id="hub", item_id="x")
     item = await output("extract_stac_metadata", path=complete["blob_path"], collection_id="hub", item_id="x")
     assert item["stac_item"]["assets"] == complete["stac_item"]["assets"]
-    assert (await output("raster.stac_register", cog=made, collection_id="hub"))["content_hash"] == item["content_hash"]
+    assert (await output("raster.stac_register", cog=cog, collection_id="hub"))["content_hash"] == item["content_hash"]
 
 
 @pytest.mark.parametrize(

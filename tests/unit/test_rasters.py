@@ -56,9 +56,9 @@ def test_statistics_are_those_of_the_valid_pixels() -> None:
     [band] = validate(DEM).bands
     with rasterio.open(DEM) as dataset:
         values = dataset.read(1, masked=True).compressed().astype("float64")
-    found = band.statistics
-    assert (found.minimum, found.maximum) == (values.min(), values.max())
-    assert (found.mean, found.stddev) == pytest.approx((values.mean(), values.std()))
+    computed = band.statistics
+    assert (computed.minimum, computed.maximum) == (values.min(), values.max())
+    assert (computed.mean, computed.stddev) == pytest.approx((values.mean(), values.std()))
     assert validate(DEM).raster_type is RasterType.DEM
 
 
@@ -74,11 +74,11 @@ def test_every_pixel_is_read_once_in_bounded_parts(
     values = np.random.default_rng(7).integers(0, 5000, (700, 900), "int16")
     with open_geotiff(write_tiff(tmp_path / "a.tif", values, **layout)) as dataset:
         parts = [window.width * window.height for window in statistics._windows(dataset)]
-        [found] = statistics.read_statistics(dataset)
+        [computed] = statistics.read_statistics(dataset)
     assert sum(parts) == values.size
     assert max(parts) <= 100_000
-    assert (found.minimum, found.maximum) == (values.min(), values.max())
-    assert (found.mean, found.stddev) == pytest.approx((values.mean(), values.std()))
+    assert (computed.minimum, computed.maximum) == (values.min(), values.max())
+    assert (computed.mean, computed.stddev) == pytest.approx((values.mean(), values.std()))
 
 
 @pytest.mark.parametrize("source", [RGB, DEM], ids=["rgb", "dem"])
@@ -100,20 +100,20 @@ def test_a_reprojected_cog_equals_a_reprojection_by_hand(tmp_path: Path) -> None
     _, info = cog_of(DEM, tmp_path / "cog.tif", target_crs="EPSG:32613")
     assert info.crs == "EPSG:32613"
     assert cog_validate(tmp_path / "cog.tif", strict=True)[0]
-    with rasterio.open(DEM) as source, rasterio.open(tmp_path / "cog.tif") as made:
-        expected = np.full(made.shape, 65535, "uint16")
+    with rasterio.open(DEM) as source, rasterio.open(tmp_path / "cog.tif") as cog:
+        expected = np.full(cog.shape, 65535, "uint16")
         reproject(
             source.read(1),
             expected,
             src_transform=source.transform,
             src_crs=source.crs,
             src_nodata=65535,
-            dst_transform=made.transform,
-            dst_crs=made.crs,
+            dst_transform=cog.transform,
+            dst_crs=cog.crs,
             dst_nodata=65535,
             resampling=Resampling.bilinear,
         )
-        values = made.read(1)
+        values = cog.read(1)
     both = (values != 65535) & (expected != 65535)
     assert both.mean() > 0.9
     assert np.abs(values[both].astype(int) - expected[both]).max() <= 1
@@ -158,8 +158,8 @@ def test_a_lossy_cog_looks_the_same(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", values, photometric="RGB")
     _, info = cog_of(source, tmp_path / "cog.tif", tier=Tier.VISUALIZATION)
     assert info.compression == "JPEG"
-    with rasterio.open(tmp_path / "cog.tif") as made:
-        assert np.abs(made.read().astype(int) - values).max() <= 8
+    with rasterio.open(tmp_path / "cog.tif") as cog:
+        assert np.abs(cog.read().astype(int) - values).max() <= 8
 
 
 @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ def test_a_rotated_raster_is_resampled_to_the_north(tmp_path: Path) -> None:
     report, info = cog_of(path, tmp_path / "cog.tif")
     assert report.is_rotated
     assert report.warnings == ["its grid is rotated or upside down: it is resampled to a grid that points north"]
-    with rasterio.open(tmp_path / "cog.tif") as made:
-        assert (made.transform.b, made.transform.d) == (0, 0)
-        assert set(np.unique(made.read(1))) == {500, -1}
+    with rasterio.open(tmp_path / "cog.tif") as cog:
+        assert (cog.transform.b, cog.transform.d) == (0, 0)
+        assert set(np.unique(cog.read(1))) == {500, -1}
     assert report.bbox is not None
     assert info.bbox == pytest.approx(report.bbox, abs=0.02)
 
@@ -345,8 +345,8 @@ def test_a_rotated_raster_is_resampled_to_the_north(tmp_path: Path) -> None:
 def test_pixels_that_reprojection_adds_are_masked_without_a_nodata_value(tmp_path: Path, dtype: str) -> None:
     path = write_tiff(tmp_path / "a.tif", np.full((60, 60), 100, dtype))
     _, info = cog_of(path, tmp_path / "cog.tif", target_crs="EPSG:32632")
-    with rasterio.open(tmp_path / "cog.tif") as made:
-        values, mask = made.read(1), made.dataset_mask()
+    with rasterio.open(tmp_path / "cog.tif") as cog:
+        values, mask = cog.read(1), cog.dataset_mask()
     np.testing.assert_allclose(values[mask > 0], 100)
     assert (mask == 0).any()
     assert info.bands[0].statistics.minimum == pytest.approx(100)
@@ -370,11 +370,11 @@ def test_odd_values_are_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_raster_across_the_antimeridian_has_two_parts() -> None:
-    found = footprint_of(rasterio.crs.CRS.from_epsg(32660), Affine(1000, 0, 600_000, 0, -1000, 5_000_000), 400, 100)
-    west, south, east, north = found.bbox
+    footprint = footprint_of(rasterio.crs.CRS.from_epsg(32660), Affine(1000, 0, 600_000, 0, -1000, 5_000_000), 400, 100)
+    west, south, east, north = footprint.bbox
     assert west > 175 > -175 > east
-    assert found.geometry["type"] == "MultiPolygon"
-    longitudes = [point[0] for polygon in found.geometry["coordinates"] for point in polygon[0]]
+    assert footprint.geometry["type"] == "MultiPolygon"
+    longitudes = [point[0] for polygon in footprint.geometry["coordinates"] for point in polygon[0]]
     assert max(map(abs, longitudes)) == 180
     assert south < north
 
@@ -396,8 +396,8 @@ def test_longitudes_are_between_minus_180_and_180(
 
 def test_a_raster_over_a_pole_covers_all_longitudes() -> None:
     for epsg, south, north in ((3413, 60, 90), (3031, -90, -60)):
-        found = footprint_of(
+        footprint = footprint_of(
             rasterio.crs.CRS.from_epsg(epsg), Affine(10_000, 0, -2_000_000, 0, -10_000, 2_000_000), 400, 400
         )
-        assert (found.bbox[0], found.bbox[2]) == (-180, 180)
-        assert south <= found.bbox[1] < found.bbox[3] <= north
+        assert (footprint.bbox[0], footprint.bbox[2]) == (-180, 180)
+        assert south <= footprint.bbox[1] < footprint.bbox[3] <= north

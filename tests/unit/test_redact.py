@@ -70,7 +70,7 @@ def test_a_number_can_be_a_password() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "redacted"),
     [
         ("postgresql://ada:p@ss@db/x", "postgresql://ada:***@db/x"),
         ("redis://:pw@cache:6379", "redis://:***@cache:6379"),
@@ -86,9 +86,9 @@ def test_a_number_can_be_a_password() -> None:
         ("token dmt_" + "A" * 43, "token dmt_***"),
     ],
 )
-def test_secrets_in_texts_are_hidden(text: str, shown: str) -> None:
-    assert redact_text(text) == shown
-    assert redact_text(shown) == shown
+def test_secrets_in_texts_are_hidden(text: str, redacted: str) -> None:
+    assert redact_text(text) == redacted
+    assert redact_text(redacted) == redacted
 
 
 @pytest.mark.parametrize(

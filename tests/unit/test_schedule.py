@@ -134,7 +134,7 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "reason"),
     [
         ("61 * * * *", "bad minute"),
         ("0 6 * *", "it needs five fields"),
@@ -156,8 +156,8 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
         ({"every": "1h", "catchup": "some"}, "'none', 'last' or 'all'"),
     ],
 )
-def test_what_is_no_schedule_is_refused_with_the_reason(document: Any, said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_what_is_no_schedule_is_refused_with_the_reason(document: Any, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
         Schedule.model_validate(document)
 
 

@@ -140,7 +140,7 @@ def test_forked_children_and_their_parent_never_draw_the_same():
     barrier.wait()
     drawn = [new_id() for _ in range(2000)]
     for _ in children:
-        drawn += results.get(timeout=20)
+        drawn += results.get(timeout=90)
     for child in children:
         child.join()
     assert len(set(drawn)) == 10_000

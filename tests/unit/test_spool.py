@@ -25,7 +25,7 @@ def failed() -> TaskReport:
     return TaskReport(TaskId("7_a/../b_1"), JobId(7), "a/../b", "failed", None, "no", True, 2.5, 9, names, details)
 
 
-def kept(folder: Path) -> list[Path]:
+def spooled(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/*.json"))
 
 
@@ -46,7 +46,7 @@ def test_what_a_dead_process_left_is_adopted_as_it_was(folder: Path) -> None:
     )
     assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
     second.remove([exact.task_id, failed().task_id, TaskId("unknown")])
-    assert (second.load(), kept(folder)) == ([], [])
+    assert (second.load(), spooled(folder)) == ([], [])
     second.close()
 
 
@@ -90,7 +90,7 @@ def test_a_report_that_is_added_again_is_kept_once(folder: Path) -> None:
 def test_what_cannot_be_read_is_put_aside(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     spool = Spool(folder)
     spool.add(report())
-    [path] = kept(folder)
+    [path] = spooled(folder)
     path.with_name("0.json").write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert spool.load() == [report()]
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_put_aside(folder: Path, content: bytes, caplog: 
 def test_half_a_file_is_no_report(folder: Path) -> None:
     spool = Spool(folder)
     spool.add(report())
-    [path] = kept(folder)
+    [path] = spooled(folder)
     path.with_name("0.new").write_bytes(b'{"task_id"')
     assert spool.load() == [report()]
     spool.close()
@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_made_is_said_at_once(tmp_path: Path) -> None:
 def test_others_on_the_machine_cannot_read_it(folder: Path) -> None:
     spool = Spool(folder)
     spool.add(report())
-    [path] = kept(folder)
+    [path] = spooled(folder)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     spool.close()
 

@@ -93,7 +93,7 @@ def test_a_collection_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, in_file, expected, source",
+    "requested, in_file, expected, source",
     [
         (NOW, "2020:01:02 03:04:05", NOW, DatetimeSource.GIVEN),
         (NOW.replace(tzinfo=None), None, NOW, DatetimeSource.GIVEN),
@@ -104,9 +104,9 @@ def test_a_collection_is_valid() -> None:
     ],
 )
 def test_an_item_says_who_says_when_its_data_was_taken(
-    given: datetime | None, in_file: str | None, expected: datetime, source: DatetimeSource
+    requested: datetime | None, in_file: str | None, expected: datetime, source: DatetimeSource
 ) -> None:
-    assert settle_datetime(given, in_file, NOW) == Moment(at=expected, source=source)
+    assert settle_datetime(requested, in_file, NOW) == Moment(at=expected, source=source)
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "../x", "ä", "a b", "x" * 257])

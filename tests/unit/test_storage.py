@@ -4,22 +4,20 @@ import asyncio
 import fcntl
 import functools
 import http.server
-import os
 import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-import azurite_server
-import obstore
 import pytest
-from obstore.store import from_url
-from s3_server import run_s3
+from s3_server import S3RVER, S3RVER_KEY, run_s3, run_s3rver
+from stored_objects import CONTENT, check_objects, interrupt, storage_in
 
 from dagmaster.errors import Misconfigured
 from dagmaster.settings import load_settings
 from dagmaster.storage import (
     FileMissing,
+    Listed,
     LocalFile,
     ReferenceRefused,
     RemoteObject,
@@ -27,22 +25,16 @@ from dagmaster.storage import (
     StorageUnavailable,
     WebFile,
     Zones,
-    open_storage,
     web,
 )
 from dagmaster.storage.source import CHUNK_BYTES
 
-CONTENT = os.urandom(3 * CHUNK_BYTES + 17)
 AWS = {
     "AWS_ALLOW_HTTP": "true",
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": "very-secret",
     "AWS_REGION": "us-east-1",
 }
-
-
-def storage_in(folder: Path, **settings: object) -> Storage:
-    return open_storage(load_settings(data_dir=folder, **settings))
 
 
 @pytest.fixture
@@ -187,23 +179,6 @@ async def test_a_copy_has_all_bytes_and_their_checksum(storage: Storage, tmp_pat
     assert sorted(path.name for path in (tmp_path / "storage/silver/x").iterdir()) == ["b.tif"]
 
 
-class Interruption(Exception):
-    pass
-
-
-async def interrupt(storage: Storage, source: str, target: str) -> None:
-    calls = 0
-
-    def stop(done: int, total: int | None) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise Interruption
-
-    with pytest.raises(Interruption):
-        await storage.copy(source, target, stop)
-
-
 async def test_an_interrupted_copy_continues_and_is_not_there_before_it_is_complete(
     storage: Storage, tmp_path: Path
 ) -> None:
@@ -230,7 +205,7 @@ async def test_two_copies_to_the_same_place_do_not_mix(storage: Storage, tmp_pat
         copied = await storage.copy("bronze/a.tif", "mount/a.tif")
     assert (copied.resumed_at, copied.sha256) == (0, sha256(CONTENT).hexdigest())
     results = await asyncio.gather(*(storage.copy("bronze/a.tif", "mount/a.tif") for _ in range(3)))
-    assert {one.sha256 for one in results} == {sha256(CONTENT).hexdigest()}
+    assert {result.sha256 for result in results} == {sha256(CONTENT).hexdigest()}
     assert (tmp_path / "storage/mount/a.tif").read_bytes() == CONTENT
 
 
@@ -238,6 +213,31 @@ async def test_a_missing_file_is_named_by_its_reference(storage: Storage, tmp_pa
     for attempt in (storage.size("bronze/gone.tif"), storage.copy("bronze/gone.tif", "mount/a.tif")):
         with pytest.raises(FileMissing, match=r"^there is no file bronze/gone.tif$"):
             await attempt
+
+
+async def test_a_folder_lists_its_files_but_no_links_and_no_unfinished_copies(storage: Storage, tmp_path: Path) -> None:
+    bronze = tmp_path / "storage" / "bronze"
+    (bronze / "x" / "y").mkdir(parents=True)
+    (bronze / "x" / "y" / "b.tif").write_bytes(b"12")
+    (bronze / "x" / ".b.tif.part").write_bytes(b"1")
+    (bronze / "x" / "link.tif").symlink_to(tmp_path / "outside.tif")
+    assert await storage.list("bronze", limit=9) == [
+        Listed("bronze/a.tif", len(CONTENT)),
+        Listed("bronze/x/y/b.tif", 2),
+    ]
+    assert await storage.list("bronze/x/", limit=9) == [Listed("bronze/x/y/b.tif", 2)]
+    assert len(await storage.list("bronze", limit=1)) == 1
+    assert await storage.list("bronze/nothing", limit=9) == []
+    for outside in ("nowhere", "/etc", "bronze/../silver"):
+        with pytest.raises(ReferenceRefused):
+            await storage.list(outside, limit=9)
+
+
+async def test_a_file_is_removed_once_and_nothing_outside(storage: Storage, tmp_path: Path) -> None:
+    assert await storage.remove("bronze/a.tif")
+    assert not await storage.remove("bronze/a.tif")
+    with pytest.raises(ReferenceRefused):
+        await storage.remove(str(tmp_path / "outside.tif"))
 
 
 async def test_objects_of_s3_are_read_written_and_resumed(
@@ -248,33 +248,20 @@ async def test_objects_of_s3_are_read_written_and_resumed(
     await check_objects("s3://rasters", tmp_path)
 
 
-@pytest.mark.skipif(azurite_server.PROGRAM is None, reason="needs Azurite, which needs npm: make azurite")
-async def test_blobs_of_azure_are_read_written_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with azurite_server.run_azurite("rasters") as address:
-        for name, value in {
-            "AZURE_STORAGE_ACCOUNT_NAME": azurite_server.ACCOUNT,
-            "AZURE_STORAGE_ACCOUNT_KEY": azurite_server.KEY,
-            "AZURE_STORAGE_ENDPOINT": address,
-            "AZURE_ALLOW_HTTP": "true",
-        }.items():
+@pytest.mark.skipif(S3RVER is None, reason="needs s3rver, which needs npm: make s3rver")
+async def test_objects_of_another_server_are_read_written_and_resumed_with_its_key_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_s3rver("scenes", tmp_path / "s3rver") as address:
+        for name, value in {**AWS, "AWS_ENDPOINT_URL": address}.items():
             monkeypatch.setenv(name, value)
-        await check_objects("az://rasters", tmp_path)
-
-
-async def check_objects(container: str, folder: Path) -> None:
-    obstore.put(from_url(f"{container}/incoming"), "x/a.tif", CONTENT)
-    storage = storage_in(folder, storage_bronze=f"{container}/incoming", storage_silver=f"{container}/products")
-    assert await storage.size("bronze/x/a.tif") == len(CONTENT)
-    await interrupt(storage, "bronze/x/a.tif", "mount/a.tif")
-    down = await storage.copy("bronze/x/a.tif", "mount/a.tif")
-    assert 0 < down.resumed_at < len(CONTENT)
-    up = await storage.copy("mount/a.tif", "silver/a.tif")
-    assert down.sha256 == up.sha256 == sha256(CONTENT).hexdigest()
-    assert bytes(obstore.get(from_url(f"{container}/products"), "a.tif").bytes()) == CONTENT
-    with pytest.raises(FileMissing, match=r"bronze/x/gone.tif"):
-        await storage.size("bronze/x/gone.tif")
-    with pytest.raises(ReferenceRefused, match="mount"):
-        storage.local_path("silver/a.tif")
+        storage = storage_in(tmp_path, storage_external="s3://scenes/external")
+        with pytest.raises(StorageUnavailable, match=r"external/a.txt cannot be reached.* 403 "):
+            await storage.size("external/a.txt")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", S3RVER_KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", S3RVER_KEY)
+        # Stores are opened once for each zone, and those of other tests have another bucket.
+        await check_objects("s3://scenes", tmp_path)
 
 
 async def test_no_message_of_an_unreachable_store_has_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

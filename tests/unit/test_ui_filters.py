@@ -28,7 +28,7 @@ def test_an_unknown_duration_is_a_dash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "wording"),
     [
         (1, "now"),
         (-1, "now"),
@@ -39,8 +39,8 @@ def test_an_unknown_duration_is_a_dash() -> None:
         (-90, "in 1 min"),
     ],
 )
-def test_times_are_told_from_now(seconds: int, said: str) -> None:
-    assert since(NOON - timedelta(seconds=seconds), NOON) == said
+def test_times_are_told_from_now(seconds: int, wording: str) -> None:
+    assert since(NOON - timedelta(seconds=seconds), NOON) == wording
 
 
 def test_the_exact_time_is_there_too() -> None:
@@ -57,8 +57,8 @@ def test_times_of_axes_follow_the_reader_too() -> None:
 
 
 def test_sentences_of_the_engine_mark_names_and_times_and_nothing_else() -> None:
-    said = prose("Node `<a>` waits since 2026-03-01 12:00:00 UTC & more.")
-    assert said == f"Node <code>&lt;a&gt;</code> waits since {exact(NOON)} &amp; more."
+    wording = prose("Node `<a>` waits since 2026-03-01 12:00:00 UTC & more.")
+    assert wording == f"Node <code>&lt;a&gt;</code> waits since {exact(NOON)} &amp; more."
     assert prose("`2026-03-01 12:00:00 UTC`") == "<code>2026-03-01 12:00:00 UTC</code>"
 
 

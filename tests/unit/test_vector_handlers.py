@@ -49,15 +49,15 @@ async def problem(name: str, **params: Any) -> str:
 
 
 async def test_the_whole_pipeline_in_one_task_says_that_there_is_no_table(folder: Path) -> None:
-    made = await output("vector_docker_complete", source="bronze/squares.geojson", asset_id="abc", version_ordinal=2)
-    assert (made["stac_item_id"], made["stac_collection_id"]) == ("abc-2", "vectors")
-    assert made["blob_path"] == "silver/vectors/7/a/0/squares.parquet"
-    assert "table_name" not in made
-    assert made["table_reason"] == "this worker has no connection to the database"
-    assert made["bbox"] == pytest.approx([0, 0, 0.03, 0.0101])
+    layer = await output("vector_docker_complete", source="bronze/squares.geojson", asset_id="abc", version_ordinal=2)
+    assert (layer["stac_item_id"], layer["stac_collection_id"]) == ("abc-2", "vectors")
+    assert layer["blob_path"] == "silver/vectors/7/a/0/squares.parquet"
+    assert "table_name" not in layer
+    assert layer["table_reason"] == "this worker has no connection to the database"
+    assert layer["bbox"] == pytest.approx([0, 0, 0.03, 0.0101])
     assert not (folder / "mount" / "7").exists()
 
-    simple = await output("vector_simplify", path=made["blob_path"], tolerance_metres=100, target="silver/s.parquet")
+    simple = await output("vector_simplify", path=layer["blob_path"], tolerance_metres=100, target="silver/s.parquet")
     dissolved = await output("vector_dissolve", path=simple["blob_path"], by=["side"], target="silver/d.parquet")
     assert dissolved["pmtiles_path"] == "silver/d.pmtiles"
     rows = pq.read_table(folder / "silver" / "d.parquet").to_pylist()
@@ -97,6 +97,7 @@ def test_readers_of_strangers_files_run_in_processes() -> None:
         "vector_index_table": "thread",
         "vector_create_stac": "auto",
         "vector_clean_mount": "auto",
+        "vector_clean_tables": "thread",
         "vector_docker_complete": "thread",
         "vector_simplify": "process",
         "vector_dissolve": "process",

@@ -54,10 +54,10 @@ def file_of(kind: Format, folder: Path) -> Path:
     """The two points with their names."""
     match kind:
         case Format.SHAPEFILE:
-            made = write_layer(
+            path = write_layer(
                 folder / "a.shp", POINTS, NAMES, driver="ESRI Shapefile", geometry_type="Point", encoding="UTF-8"
             )
-            return zip_shapefile(made, folder / "a.zip", "deep/er/")
+            return zip_shapefile(path, folder / "a.zip", "deep/er/")
         case Format.GEOPACKAGE:
             return write_layer(folder / "a.gpkg", POINTS, NAMES, driver="GPKG")
         case Format.GEOJSON:
@@ -71,8 +71,8 @@ def file_of(kind: Format, folder: Path) -> Path:
             (folder / "a.csv").write_text(text, encoding="ISO-8859-1")
             return folder / "a.csv"
         case Format.FILE_GEODATABASE:
-            made = write_layer(folder / "a.gdb", POINTS, NAMES, driver="OpenFileGDB", geometry_type="Point")
-            return zip_files(folder / "a.zip", {f"x/a.gdb/{part.name}": part for part in made.iterdir()})
+            path = write_layer(folder / "a.gdb", POINTS, NAMES, driver="OpenFileGDB", geometry_type="Point")
+            return zip_files(folder / "a.zip", {f"x/a.gdb/{part.name}": part for part in path.iterdir()})
         case _:
             files, _ = prepare(write_layer(folder / "a.geojson", POINTS, NAMES, driver="GeoJSON"))
             assert files.report.format is Format.GEOJSON
@@ -139,7 +139,7 @@ def check_tiles(path: Path, files: LayerFiles) -> None:
 
 
 def test_a_shapefile_whose_encoding_is_wrong_is_read_by_its_bytes(tmp_path: Path) -> None:
-    made = write_layer(
+    path = write_layer(
         tmp_path / "a.shp", POINTS, NAMES, driver="ESRI Shapefile", geometry_type="Point", encoding="ISO-8859-1"
     )
     parts = {part.name: part for part in tmp_path.glob("a.*")}
@@ -147,7 +147,7 @@ def test_a_shapefile_whose_encoding_is_wrong_is_read_by_its_bytes(tmp_path: Path
     source, _, rows = rows_of(lying, tmp_path / "work")
     assert [name for name, _ in rows] == ["Köln", "Zürich"]
     assert source.encoding == "ISO-8859-1"
-    assert made.with_suffix(".cpg").read_text() == "ISO-8859-1"
+    assert path.with_suffix(".cpg").read_text() == "ISO-8859-1"
 
 
 def test_broken_shapes_are_repaired_flattened_and_counted(tmp_path: Path) -> None:
@@ -352,19 +352,19 @@ def test_layers_can_be_simplified_and_dissolved(tmp_path: Path) -> None:
     source = tmp_path / COUNTIES.name
     source.write_bytes(COUNTIES.read_bytes())
     files, table = prepare(source)
-    made = tmp_path / "made" / "colorado-counties.parquet"
-    derived.simplify(made, tmp_path / "simple.parquet", 5000)
+    path = tmp_path / "made" / "colorado-counties.parquet"
+    derived.simplify(path, tmp_path / "simple.parquet", 5000)
     simple, before = shapes_of(pq.read_table(tmp_path / "simple.parquet")), shapes_of(table)
     assert shapely.get_num_coordinates(simple).sum() < shapely.get_num_coordinates(before).sum() / 2
     assert shapely.hausdorff_distance(simple, before).max() < 5000 / 80_000, "a degree of longitude has 80 km there"
 
-    derived.dissolve(made, tmp_path / "states.parquet", ["state_name"])
+    derived.dissolve(path, tmp_path / "states.parquet", ["state_name"])
     [state] = pq.read_table(tmp_path / "states.parquet").to_pylist()
     assert (state["state_name"], state["feature_count"]) == ("Colorado", files.report.features.kept)
     assert shapely.from_wkb(state["geometry"]).area == pytest.approx(shapely.area(before).sum(), rel=1e-3)
-    derived.dissolve(made, tmp_path / "all.parquet", [])
+    derived.dissolve(path, tmp_path / "all.parquet", [])
     assert pq.read_table(tmp_path / "all.parquet").num_rows == 1
     with pytest.raises(VectorRejected, match="no column colour; it has: statefp"):
-        derived.dissolve(made, tmp_path / "x.parquet", ["colour"])
+        derived.dissolve(path, tmp_path / "x.parquet", ["colour"])
     with pytest.raises(UnreadableVector, match="not a GeoParquet file"):
         derived.simplify(PARK, tmp_path / "x.parquet", 1)

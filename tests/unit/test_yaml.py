@@ -54,8 +54,8 @@ def test_without_an_inputs_section_any_input_is_accepted_and_a_warning_names_tho
     assert check_inputs(workflow, {"y": 1, "other": [2]}) == {"y": 1, "other": [2]}
     assert (problem.severity, problem.line) == ("warning", 2)
     assert problem.message.startswith("the workflow declares no inputs and uses b, y: any input is accepted")
-    said, problems = read_workflow(f"workflow_id: w\nadditional_inputs: true\n{nodes}", queues=RULES)
-    assert (said is not None, problems) == (True, ())
+    parsed, problems = read_workflow(f"workflow_id: w\nadditional_inputs: true\n{nodes}", queues=RULES)
+    assert (parsed is not None, problems) == (True, ())
 
 
 @pytest.mark.parametrize("section", ["inputs: {}", "inputs:", "additional_inputs: false"])

@@ -29,6 +29,8 @@ def test_limits_of_inputs_that_make_no_sense_are_reported() -> None:
           d: {type: string, maximum: 3}
           e: {type: string, format: datum}
           f: {type: integer, format: date}
+          h: {type: string, format: file, extensions: tif}
+          i: {type: string, extensions: [.tif]}
           g: {type: string, enum: [x, y], default: z}
         nodes:
           a: {handler: echo}
@@ -38,9 +40,11 @@ def test_limits_of_inputs_that_make_no_sense_are_reported() -> None:
         "4:3: input 'b': each value of its 'enum' must be an integer, not a string ('two')",
         "5:3: input 'c': its minimum (3) is above its maximum (1)",
         "6:3: input 'd': 'minimum' and 'maximum' are for numbers, and its type is string",
-        "7:29: unknown format 'datum' of input 'e'; formats are date, time, date-time, uuid, uri",
+        "7:29: unknown format 'datum' of input 'e'; formats are date, time, date-time, uuid, uri, crs, file",
         "8:3: input 'f': 'format' is for strings, and its type is integer",
-        "9:44: the default of input 'g' must be one of 'x', 'y', not a string ('z')",
+        "9:47: 'extensions' of input 'h' must be a list such as [.tif, .tiff]",
+        "10:3: input 'i': 'extensions' are for inputs with `format: file`",
+        "11:44: the default of input 'g' must be one of 'x', 'y', not a string ('z')",
     ]
 
 

@@ -24,7 +24,7 @@ def problems(nodes: str, head: str = "") -> list[Problem]:
     return list(read_workflow(f"workflow_id: w\n{head}nodes:\n{nodes}", queues=RULES)[1])
 
 
-def said(nodes: str, head: str = "") -> list[str]:
+def messages(nodes: str, head: str = "") -> list[str]:
     return [problem.message for problem in problems(nodes, head)]
 
 
@@ -143,7 +143,7 @@ def test_chains_stand_apart_from_the_rest() -> None:
     ],
 )
 def test_chains_that_do_not_stand_apart_are_refused(nodes: str, head: str, message: str) -> None:
-    assert any(message in text for text in said(nodes, head)), said(nodes, head)
+    assert any(message in text for text in messages(nodes, head)), messages(nodes, head)
 
 
 def test_what_is_not_used_does_not_change_the_hash_of_a_definition() -> None:

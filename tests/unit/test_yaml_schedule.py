@@ -47,7 +47,7 @@ def test_no_schedule_is_none(nothing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "said"),
+    ("schedule", "reason"),
     [
         ('"61 6 * * *"', "2:11 'cron' of the schedule: '61 6 * * *' is not a cron expression: bad minute"),
         ("{cron: '0 6 * * *', timezone: Berlin}", "2:41 'timezone' of the schedule: there is no timezone 'Berlin'"),
@@ -64,9 +64,9 @@ def test_no_schedule_is_none(nothing: str) -> None:
         ("{every: 1h, time_input: when}", "2:11 the schedule cannot start a job: input 'when' is unknown"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(schedule: str, said: str) -> None:
+def test_what_is_wrong_is_said_with_its_place(schedule: str, reason: str) -> None:
     [problem] = problems(schedule)
-    assert problem.startswith(said)
+    assert problem.startswith(reason)
 
 
 def test_an_input_that_nobody_would_give_is_found_before_the_first_night() -> None:

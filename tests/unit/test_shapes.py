@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.web.ui import maps
-from dagmaster.web.ui.maps import MAX_SHAPES, shapes_of
+from dagmaster.errors import Invalid
+from dagmaster.model import shapes as shape_search
+from dagmaster.model.shapes import MAX_SHAPES, Box, is_touching, item_box, read_box, shapes_of
 
 RING = [[5, 47], [15, 47], [15, 55], [5, 55], [5, 47]]
 
@@ -106,7 +107,7 @@ def test_too_many_and_too_long_shapes_are_bounded_and_said_to_be() -> None:
     assert len(shapes) == MAX_SHAPES and shapes.is_cut
     ring = [[math.cos(turn / 5000), math.sin(turn / 5000)] for turn in range(31416)]
     [long] = shapes_of(polygon([*ring, ring[0]]))
-    assert len(long.lines[0]) <= maps.MAX_POINTS_OF_LINE + 1
+    assert len(long.lines[0]) <= shape_search.MAX_POINTS_OF_LINE + 1
     assert long.lines[0][-1] == (1, 0)
 
 
@@ -118,6 +119,40 @@ def test_a_deep_value_is_not_followed_for_ever() -> None:
     for _ in range(5000):
         collection = {"type": "GeometryCollection", "geometries": [collection]}
     assert shapes_of(deep) == [] and shapes_of(collection) == []
+
+
+@pytest.mark.parametrize(
+    ("box", "other", "is_one"),
+    [
+        ((0, 0, 1, 1), (1, 1, 2, 2), True),
+        ((0, 0, 1, 1), (1.1, 0, 2, 1), False),
+        ((0, 0, 1, 1), (0, 1.1, 1, 2), False),
+        ((170, 0, -170, 1), (-175, 0, -174, 1), True),
+        ((170, 0, 190, 1), (-175, 0, -174, 1), True),
+        ((170, 0, -170, 1), (0, 0, 10, 1), False),
+        ((350, 0, 355, 1), (-8, 0, -7, 1), True),
+        ((-180, -90, 180, 90), (12, 3, 13, 4), True),
+    ],
+)
+def test_boxes_touch_around_the_earth(box: Box, other: Box, is_one: bool) -> None:
+    assert is_touching(box, other) is is_touching(other, box) is is_one
+
+
+def test_the_item_of_a_fan_out_has_the_box_that_it_names() -> None:
+    assert item_box({"row": 1, "bbox": [5, 47, 15, 55]}) == (5, 47, 15, 55)
+    assert item_box({"geometry": polygon()}) == (5, 47, 15, 55)
+    assert item_box([{"bbox": [0, 0, 1, 1]}, {"bbox": [3, 2, 4, 3]}]) == (0, 0, 4, 3)
+    for item in (7, "5,47,15,55", [], [5, 47, 15, 55], {"deep": {"bbox": [5, 47, 15, 55]}}, {"bbox": "nowhere"}, None):
+        assert item_box(item) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5,47,15", "5,47,15,a", "5,55,15,47", "500000,4649776,509999,4659999", "0,0,0,1,1,1"]
+)
+def test_a_box_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match=r"such as 5\.9,47\.3,15\.0,55\.1"):
+        read_box(text)
+    assert read_box("170, -20, -170, -10") == read_box([170, -20, -170, -10]) == (170, -20, -170, -10)
 
 
 json = st.recursive(

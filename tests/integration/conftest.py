@@ -1,0 +1,39 @@
+"""The engines of tables that a test runs on, one after the other."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+from clickhouse_server import CLUSTER, Unavailable, run_servers
+
+from dagmaster.data import DataContext
+from dagmaster.data.engine import folder_url
+
+
+@pytest.fixture(scope="module")
+def clickhouse_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    try:
+        with run_servers(tmp_path_factory.mktemp("clickhouse"), 2) as addresses:
+            yield addresses
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+# Servers are downloaded: `make test-clickhouse` asks for them.
+ENGINES = ["server", "shards"] if os.environ.get("DAGMASTER_TEST_CLICKHOUSE") else ["chdb", "service"]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param in ("chdb", "service"):
+        return folder_url(tmp_path_factory.mktemp("tables"), request.param)
+    servers = request.getfixturevalue("clickhouse_servers")
+    return f"http://{servers[0]}" if request.param == "server" else f"http://{','.join(servers)}?cluster={CLUSTER}"
+
+
+@pytest.fixture(scope="module")
+def context(engine_url: str) -> Iterator[DataContext]:
+    opened = DataContext(engine_url)
+    yield opened
+    asyncio.run(opened.close())

@@ -1,0 +1,127 @@
+"""Processes of handlers are used again, and know the handlers of their worker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import process_handlers
+import psutil
+import pytest
+import pytest_asyncio
+from process_tasks import MB, Task, error, is_alive, make, output, run, started, until, until_gone
+
+from dagmaster.handlers import Handler, HandlerContext, Registry, load_handlers, registry
+from dagmaster.worker.processes.children import Children
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def shared() -> AsyncIterator[Children]:
+    """Most tests need no fork server of their own."""
+    async with started() as children:
+        yield children
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own() -> AsyncIterator[Children]:
+    async with started() as children:
+        yield children
+
+
+async def test_a_child_is_used_again(own: Children) -> None:
+    assert len({(await output(own, "process.who"))["pid"] for _ in range(5)}) == 1
+
+
+async def test_after_many_tasks_it_is_replaced(own: Children) -> None:
+    pids = [(await output(own, "process.who"))["pid"] for _ in range(101)]
+    assert len(set(pids)) == 2 and pids[99] != pids[100]
+
+
+async def test_what_a_handler_changed_is_as_before_for_the_next(own: Children) -> None:
+    first = await output(own, "process.make_a_mess")
+    assert first["mess"] is None and first["cwd"] == str(Path.cwd())
+    assert await output(own, "process.make_a_mess") == first
+    task = Task(own, "process.print")
+    await task.running
+    assert b"printed\n" in task.log
+
+
+@pytest.mark.parametrize("handler", ["process.leaves_thread", "process.leaves_subprocess"])
+async def test_one_that_leaves_something_running_is_replaced(shared: Children, handler: str) -> None:
+    pids = await output(shared, handler)
+    await until_gone(*pids.values())
+    assert (await output(shared, "process.who"))["pid"] != pids["pid"]
+
+
+async def test_one_that_gives_no_memory_back_is_replaced(own: Children) -> None:
+    first = await output(own, "process.hoard")
+    assert await output(own, "process.hoard") != first
+    await until_gone(first["pid"])
+
+
+async def test_idle_children_are_few(own: Children) -> None:
+    tasks = [Task(own, "process.wait", task_id=f"7_work_{number}") for number in range(8)]
+    pids = [int(await task.progress()) for task in tasks]
+    own.stop_gently()
+    await asyncio.gather(*(task.running for task in tasks))
+    await until(lambda: sum(map(is_alive, pids)) <= 4)
+    assert sum(map(is_alive, pids)) == 4
+
+
+async def test_memory_and_time_are_of_each_attempt(own: Children) -> None:
+    large = (await run(own, "process.compute", mb=200, seconds=0.3)).usage
+    small = (await run(own, "process.compute", mb=1, seconds=0)).usage
+    assert large is not None and large.peak_memory_bytes and large.cpu_seconds
+    assert small is not None and small.peak_memory_bytes and small.cpu_seconds is not None
+    assert large.peak_memory_bytes > 200 * MB > small.peak_memory_bytes
+    assert 0.25 < large.cpu_seconds < 3 and small.cpu_seconds < 0.25
+
+
+# How they are found.
+
+
+async def test_a_function_that_is_registered_otherwise_is_imported(shared: Children) -> None:
+    handler = Handler("otherwise", process_handlers.unregistered, isolation="process")
+    assert await output(shared, handler) == {"it": "was imported"}
+
+
+async def test_a_handler_that_only_this_process_knows_fails_with_advice(shared: Children) -> None:
+    def closure(ctx: HandlerContext) -> None: ...
+
+    outcome = await run(shared, Handler("closure", closure, isolation="process"))
+    assert outcome.result.permanent and "--handlers" in error(outcome) and "'closure'" in error(outcome)
+
+
+async def test_a_file_that_is_given_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "given.py"
+    path.write_text(
+        "from dagmaster import handler\n\n@handler('process.given', isolation='process')\ndef given(ctx):\n"
+        "    return {'a': 1}\n"
+    )
+    known = Registry()
+    load_handlers([str(path)], known)
+    children = Children(known, [str(path)], max_output_bytes=1000)
+    assert await output(children, known.get("process.given")) == {"a": 1}
+    await children.close()
+
+
+async def test_handlers_that_cannot_be_loaded_fail_their_tasks_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("raise OSError('no licence')")
+    children = Children(registry, [str(path)], max_output_bytes=1000)
+    await children.start()
+    for _ in range(2):
+        outcome = await run(children, "process.sum", a=1)
+        assert "no licence" in error(outcome) and not outcome.result.permanent
+    path.write_text("from dagmaster.handlers import basic")
+    assert await output(children, "process.sum", a=1) == {"sum": 2}
+    await children.close()
+
+
+async def test_without_such_handlers_nothing_is_started() -> None:
+    children = make(Registry())
+    before = psutil.Process().children()
+    await children.start()
+    assert psutil.Process().children() == before
+    await children.close()

@@ -1,0 +1,109 @@
+"""What the pages of workflows say."""
+
+from pathlib import Path
+
+import pytest
+from fleet import chain, graph, single, task
+from web import web
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.model.access import Role
+from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, TaskNode, Workflow
+from dagmaster.web.ui.workflow import without_defaults
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+async def test_workflows_that_only_their_jobs_know_are_listed(dsn: str) -> None:
+    async with web(dsn, single(workflow_id="here"), runs=True) as it:
+        await it.fleet.run(chain(2))
+        listed = await it.get("/ui/workflows")
+        page = await it.get("/ui/workflows/chain")
+        drawn = await it.get("/ui/workflow-graphs/chain")
+    assert 'id="workflow-here"' in listed
+    assert 'id="workflow-chain"' in listed
+    assert "no file" in listed
+    assert "This workflow is in no file of this server" in page
+    assert "/ui/submit?workflow=chain" not in page
+    assert {node["node_id"] for node in drawn["nodes"]} == {"START", "n0", "n1", "END"}
+
+
+async def test_workflows_are_found_by_name_and_description(dsn: str) -> None:
+    async with web(dsn, graph({"a": task("echo", "END")}, "one", start="a", description="Makes Tiles"), single()) as it:
+        assert 'id="workflow-one"' in await it.get("/ui/workflows?text=tiles")
+        assert 'id="workflow-single"' not in await it.get("/ui/workflows?text=tiles")
+        assert "No matching workflows" in await it.get("/ui/workflows?text=nonsense")
+
+
+async def test_a_broken_file_is_told_with_its_error_and_what_to_do(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("workflow_id: broken\nnodes: {START: {type: start, next: nowhere}}\n")
+    async with web(dsn) as it:
+        it.services.catalog = Catalog(tmp_path)
+        page = await it.get("/ui/workflows")
+    assert "broken.yaml" in page
+    assert "nowhere" in page
+    assert "dagmaster validate broken.yaml" in page
+    assert str(tmp_path) not in page
+
+
+async def test_a_page_of_a_workflow_shows_its_runs_and_nodes(dsn: str) -> None:
+    async with web(dsn, single("fail"), runs=True) as it:
+        job_id = (await it.fleet.run(single("fail")))["job_id"]
+        page = await it.get("/ui/workflows/single")
+    assert f'href="/ui/jobs/{job_id}/nodes/work"' in page
+    assert 'class="cell is-failed"' in page
+    assert "work: failed" in page
+    assert "current" in page
+
+
+def test_a_definition_is_shown_without_defaults_and_means_the_same() -> None:
+    nodes = {
+        "START": StartNode(next=("a",)),
+        "a": TaskNode(handler="echo", params={"text": "", "tags": []}, next=("END",)),
+        "END": EndNode(),
+    }
+    inputs = {"name": InputSpec(), "size": InputSpec(type=InputType.INTEGER, required=False, default=0)}
+    workflow = Workflow(workflow_id="w", name="W", inputs=inputs, nodes=nodes)
+    document = without_defaults(workflow)
+    assert document == {
+        "workflow_id": "w",
+        "name": "W",
+        "inputs": {"name": {"type": "string"}, "size": {"type": "integer", "required": False, "default": 0}},
+        "nodes": {
+            "START": {"type": "start", "next": ["a"]},
+            "a": {"type": "task", "handler": "echo", "params": {"text": "", "tags": []}, "next": ["END"]},
+            "END": {"type": "end"},
+        },
+    }
+    assert Workflow.model_validate(document) == workflow
+
+
+async def test_what_authors_write_is_text_and_secrets_are_hidden(dsn: str) -> None:
+    secretive = task("echo", "END", params={"password": "hunter2", "text": SCRIPT})
+    async with web(dsn, graph({"a": secretive}, "w", start="a", description=SCRIPT)) as it:
+        page = await it.get("/ui/workflows/w")
+        listed = await it.get("/ui/workflows")
+    assert SCRIPT not in page + listed
+    assert "hunter2" not in page
+
+
+async def test_a_workflow_that_is_not_active_has_a_page_and_no_button(dsn: str) -> None:
+    async with web(dsn, graph({"a": task("echo", "END")}, "idle", start="a", is_active=False)) as it:
+        page = await it.get("/ui/workflows/idle")
+    assert "inactive" in page
+    assert "/ui/submit?workflow=idle" not in page
+
+
+@pytest.mark.parametrize("path", ["nothing", "a/b", "%3Cscript%3E", "x" * 300])
+async def test_an_unknown_workflow_is_a_page_with_404(dsn: str, path: str) -> None:
+    async with web(dsn) as it:
+        page = await it.get(f"/ui/workflows/{path}", 404)
+    assert "Not found" in page
+    assert "<script>'" not in page
+
+
+async def test_pages_of_workflows_are_for_readers(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        partner = await it.key("p", Role.PARTNER)
+        for path in ("/ui/", "/ui/workflows", "/ui/workflows/single", "/ui/workflow-graphs/single"):
+            await it.get(path, 403, headers=partner)
