@@ -5,40 +5,47 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
+MAP_DEMO := $(BIN)/python examples/map/demo.py
 BIOME := node_modules/.bin/biome
 AZURITE := $(VENV)/azurite
-# Tests wait about as often as they compute: three processes keep two cores busy.
+S3RVER := $(VENV)/s3rver
+# Tests wait about as often as they compute: three processes keep two cores busy. Those of `make test-quick` hardly wait.
 WORKERS ?= 3
+QUICK_WORKERS ?= 2
+TABLE_TESTS := $(patsubst %,tests/integration/test_%.py,data_tables data_queries table_engines small_tables)
 RUNS ?= 5000
 SECONDS ?= 120
 ROUNDS ?= 100
-WORLDS ?= 400
+WORLDS ?= 200
 TESTS ?= tests/unit tests/simulation tests/integration
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-map test test-quick coverage browser postgis azurite check lint-js bench simulate chaos data-kills test-clickhouse screenshots vendor format clean
+.PHONY: help demo demo-map test test-quick coverage browser postgis azurite s3rver check lint-js bench simulate chaos data-kills test-clickhouse samples screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(INSTALLED) ## Run the demo workflow on an embedded PostgreSQL, with a live view
+# The workflow needs the core alone, so it runs before the geospatial libraries are installed, and without them.
+demo: $(INSTALLED) ## Run a workflow on an embedded PostgreSQL, live; then put rasters and hexagons on maps
 	@$(BIN)/dagmaster run workflows/demo.yaml
 	@echo
 	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
-	@echo "Rasters and hexagons on a map: make demo-map"
+	@echo
+	@if $(MAKE) -s $(SERVING); then $(MAP_DEMO); else \
+		echo "The maps are missing: the geospatial libraries could not be installed, as pip says above. Try again: make demo-map"; fi
 
-demo-map: $(SERVING) ## Put real rasters and hexagons on maps, and serve them until Ctrl-C
-	@$(BIN)/python examples/map/demo.py
+demo-map: $(SERVING) ## Put real rasters and hexagons on maps; in a terminal, serve them until Ctrl-C
+	@$(MAP_DEMO)
 
-test: $(READY) browser postgis azurite ## Run all tests
+test: $(READY) browser postgis azurite s3rver ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
-	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow' tests/unit tests/simulation $(ARGS)
+	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(QUICK_WORKERS) --dist worksteal -m 'not slow' tests/unit tests/simulation $(ARGS)
 
 coverage: $(READY) ## Show which lines and branches the units, the simulation and the integration tests leave out
 	@$(BIN)/coverage erase
@@ -68,6 +75,12 @@ azurite: $(READY) # An emulator of Azure Blob Storage. Without npm its test is s
 		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(AZURITE) azurite@3.35.0 >/dev/null; \
 	} || echo "Azurite could not be installed: the test of Azure Blob Storage is skipped"
 
+s3rver: $(READY) # A second server of S3, which differs from moto. Without npm its test is skipped, with the reason.
+	@test -x $(S3RVER)/node_modules/.bin/s3rver || ! command -v npm >/dev/null || { \
+		echo "Installing s3rver for the test of S3 (once) ..."; \
+		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(S3RVER) s3rver@3.7.1 >/dev/null; \
+	} || echo "s3rver could not be installed: the test on a second server of S3 is skipped"
+
 check: $(READY) ## Check format, lint, types, the layers, the templates and the scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -94,10 +107,13 @@ chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, pa
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)
 
 data-kills: $(READY) ## Kill writers of tables and the data service ROUNDS times, and look for lost and doubled rows
-	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 tests/integration/test_data_kills.py $(ARGS)
+	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 --log-cli-level info tests/integration/test_data_kills.py $(ARGS)
 
 test-clickhouse: $(READY) ## Run the tests of tables on a ClickHouse server and on a cluster of two
-	@DAGMASTER_TEST_CLICKHOUSE=1 $(BIN)/pytest -n 0 tests/integration/test_data_tables.py $(ARGS)
+	@DAGMASTER_TEST_CLICKHOUSE=1 $(BIN)/pytest -n 0 $(TABLE_TESTS) $(ARGS)
+
+samples: $(READY) ## Record the times in the sample output of the documentation, from a real run; ARGS='-k how-to/fan-out.md' for a page
+	@DAGMASTER_RECORD_SAMPLES=1 $(BIN)/pytest -n 0 -q tests/acceptance/test_docs.py -k what_the_page_says_works $(ARGS)
 
 screenshots: $(READY) browser ## Make the pictures of the documentation anew, from a real run
 	@$(BIN)/python docs/tools/screenshots.py
@@ -132,4 +148,4 @@ $(SERVING): $(INSTALLED)
 $(READY): $(INSTALLED)
 	@echo "Installing the extras, the linters and the test libraries (once; about two minutes) ..."
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+	@touch $@ $(SERVING)
