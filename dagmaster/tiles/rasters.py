@@ -56,6 +56,8 @@ def render(
         output_format=kind,
         rescale=rescale or image.dataset_statistics,
         colormap=colormap or None,
+        # Without one, rasterio warns; rio-tiler silences that for the whole process, not for its own thread.
+        transform=image.transform,
         **options,
     )
     return content, media_type

@@ -411,8 +411,12 @@ async def fleet(dsn: str, **functions: Callable[..., Any]) -> AsyncIterator[Flee
 
 
 def _is_lost(conn: Connection) -> bool:
-    """Nothing comes unasked but the server's last words."""
-    return conn.closed or bool(select.select([conn.fileno()], [], [], 0)[0])
+    """An idle connection is readable only when the server has closed it."""
+    if conn.closed:
+        return True
+    poll = select.poll()  # Not `select`, which refuses descriptors above 1023.
+    poll.register(conn.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def rows(dsn: str, query: str, *values: Any) -> list[dict[str, Any]]:

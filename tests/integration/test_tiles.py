@@ -3,8 +3,9 @@
 import gzip
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,18 @@ async def test_a_tile_shows_the_pixels_of_the_file(dsn: str, storage: Path) -> N
         assert len(pixels) > 10_000
         assert {tuple(pixel) for pixel in pixels} <= colours, "the nearest pixel is drawn, none is invented"
         assert drawn[3].min() == 0, "around the data it is transparent"
+
+
+async def test_a_tile_is_drawn_while_other_threads_change_the_filters_of_warnings(
+    dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters belong to the process: a tile of another thread may undo the one that rio-tiler sets for this tile."""
+    undone = SimpleNamespace(catch_warnings=nullcontext, filterwarnings=lambda *_, **__: None)
+    monkeypatch.setattr("rio_tiler.utils.warnings", undone)
+    await add_raster(dsn, "rgb", RGB_PATH)
+    async with site(dsn, storage) as it:
+        for suffix in ("png", "webp", "jpg"):
+            await image(it, f"/tiles/rgb/{TILE}.{suffix}")
 
 
 async def test_the_image_type_follows_the_path_or_the_accept_header(dsn: str, storage: Path) -> None:
