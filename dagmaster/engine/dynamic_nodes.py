@@ -19,7 +19,16 @@ from dagmaster.engine.messages import TasksAdded
 from dagmaster.engine.node_start import start
 from dagmaster.engine.reports import find_current, start_task
 from dagmaster.engine.results import REFUSED, waits_for
-from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled, unfollow
+from dagmaster.engine.state import (
+    JobState,
+    NodeState,
+    count_edge,
+    follow,
+    has_passed,
+    is_live,
+    is_settled,
+    unfollow,
+)
 from dagmaster.errors import Invalid
 from dagmaster.model.added_nodes import AddedDependency, AddedNode, awaited, may_add
 from dagmaster.model.finalizers import Phase
@@ -79,16 +88,28 @@ def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> 
             raise Invalid(f"{node.node_id} is named twice")
         if not may_add(adder_id, node.node_id) or (known is not None and not _is_added_by(known, adder_id)):
             raise Invalid(f"{adder_id or 'the outside'} cannot add a node of the id {node.node_id}")
-        for source in awaited(node):
-            if source == node.node_id or (source not in job.nodes and source not in planned):
-                raise Invalid(f"{node.node_id} waits for {source}, which the job does not have")
-            if source in job.nodes and job.phase_of(job.nodes[source]) is not phase:
-                raise Invalid(f"{node.node_id} waits for {source}, which has its turn at another time")
+        _check_sources(job, node, planned, phase)
         if known is not None:
             _check_new_sources(job, known, node, planned)
         elif node.type == "task" and node.queue is None and adder is None:
             raise Invalid(f"{node.node_id} needs a queue")
         planned[node.node_id] = awaited(node)
+
+
+def _check_sources(job: JobState, node: AddedNode, planned: Mapping[str, tuple[str, ...]], phase: Phase) -> None:
+    for name in awaited(node):
+        source = job.nodes.get(name)
+        if name == node.node_id or (source is None and name not in planned):
+            raise Invalid(f"{node.node_id} waits for {name}, which the job does not have")
+        if source is not None and job.phase_of(source) is not phase:
+            raise Invalid(f"{node.node_id} waits for {name}, which has its turn at another time")
+        if source is not None and _was_left(job, source):
+            raise Invalid(f"{node.node_id} waits for {name}, which has failed and is not being retried")
+
+
+def _was_left(job: JobState, node: NodeState) -> bool:
+    """Whether a retry of selected nodes has left out this failed node. Its edges are never decided."""
+    return node.status is NodeStatus.FAILED and not has_passed(job, node)
 
 
 def _is_set_aside(job: JobState, node: NodeState) -> bool:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from dynamic_nodes_bench import add, node
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
 from dagmaster.engine.change_set import Rules
@@ -351,3 +352,15 @@ def test_of_a_running_job_only_the_back_offs_of_the_selected_nodes_are_cut_short
         bench.fail(node_id)
     bench.retry(only=frozenset({"b"}))
     assert bench.waiting == [f"{JOB}_b_1"]
+
+
+def test_a_retried_task_cannot_add_a_node_that_waits_for_a_failed_node_outside_the_selection():
+    nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b")}
+    bench = Bench(**nodes, end=end("a", "b")).start()
+    bench.begin("b")
+    bench.fail("a")
+    bench.retry(only=frozenset({"b"}))
+    bench.begin("b")
+    add(bench, node("b.after_a", "a"), adder="b")
+    assert bench.status is JobStatus.FAILED
+    assert "b.after_a waits for a, which has failed and is not being retried" in str(bench.store.nodes["b"].error)
