@@ -32,7 +32,7 @@ def as_written(row: dict[str, Any]) -> dict[str, Any]:
     return {name: orjson.loads(value) if name in names and value else value for name, value in row.items()}
 
 
-async def test_the_files_say_what_the_rows_said(dsn: str, conn: Connection, tmp_path: Path) -> None:
+async def test_exported_files_contain_the_rows(dsn: str, conn: Connection, tmp_path: Path) -> None:
     [job_id] = await ended(dsn, fan(), items=[{"a": 1.5}, "ü", None])
     await rows(
         dsn,
@@ -57,9 +57,7 @@ async def test_the_files_say_what_the_rows_said(dsn: str, conn: Connection, tmp_
         assert times == ({"timestamp[us, tz=UTC]"} if kind != "dependencies" else set())
 
 
-async def test_jobs_of_several_days_are_in_the_folders_of_their_days(
-    dsn: str, conn: Connection, tmp_path: Path
-) -> None:
+async def test_jobs_are_exported_to_a_folder_per_day(dsn: str, conn: Connection, tmp_path: Path) -> None:
     await ended(dsn, days_ago=40)
     await ended(dsn, days_ago=41)
     await remove(conn, export=Archive(tmp_path).export)
@@ -91,7 +89,7 @@ async def test_an_interruption_after_the_export_leaves_each_job_in_the_archive_o
     assert not list(tmp_path.rglob("*.partial"))
 
 
-async def test_what_somebody_wanted_to_export_does_not_go_without(dsn: str, conn: Connection, tmp_path: Path) -> None:
+async def test_a_job_marked_for_export_is_not_removed_without_it(dsn: str, conn: Connection, tmp_path: Path) -> None:
     job_ids = await ended(dsn)
 
     async def killed(*_: Any) -> None:
@@ -105,7 +103,7 @@ async def test_what_somebody_wanted_to_export_does_not_go_without(dsn: str, conn
     assert len(exported(tmp_path, "jobs")) == 1
 
 
-async def test_nothing_is_removed_that_could_not_be_exported(dsn: str, conn: Connection, tmp_path: Path) -> None:
+async def test_a_job_that_could_not_be_exported_is_not_removed(dsn: str, conn: Connection, tmp_path: Path) -> None:
     job_ids = await ended(dsn)
     (tmp_path / "jobs").write_text("not a folder")
     before = await counts(dsn)
@@ -115,7 +113,7 @@ async def test_nothing_is_removed_that_could_not_be_exported(dsn: str, conn: Con
     assert await counts(dsn) == before
 
 
-async def test_a_disk_that_is_full_half_way_removes_nothing_and_the_next_try_works(
+async def test_a_full_disk_during_export_removes_nothing_and_the_next_run_succeeds(
     dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "ROWS_AT_ONCE", 4)
@@ -137,7 +135,7 @@ async def test_a_disk_that_is_full_half_way_removes_nothing_and_the_next_try_wor
     assert len(exported(tmp_path, "nodes")) == before["dag_node_states"]
 
 
-async def test_a_removal_that_was_interrupted_goes_on(
+async def test_an_interrupted_removal_resumes(
     dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "ROWS_AT_ONCE", 7)

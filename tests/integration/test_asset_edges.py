@@ -67,7 +67,7 @@ async def test_an_output_is_taken_from_the_node_that_completed_last(dsn: str) ->
         ({"blob_path": "é/☃.tif"}, {"blob_path": "é/☃.tif"}),
     ],
 )
-def test_only_what_can_be_an_output_is_one(shared_dsn: str, output: Any, outputs: dict[str, Any]) -> None:
+def test_malformed_outputs_are_ignored(shared_dsn: str, output: Any, outputs: dict[str, Any]) -> None:
     with psycopg.connect(shared_dsn) as conn:
         add_node(conn, output)
         assert conn.execute("SELECT dagapp.job_outputs(7)").fetchone() == (outputs,)
@@ -75,7 +75,7 @@ def test_only_what_can_be_an_output_is_one(shared_dsn: str, output: Any, outputs
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1e-400", "0"])
-async def test_no_number_in_a_box_stops_the_job(dsn: str, number: str) -> None:
+async def test_an_out_of_range_number_in_a_bounding_box_does_not_stop_the_job(dsn: str, number: str) -> None:
     async with site(dsn, runs=False) as it:
         job_id = int((await submit(it))["job_id"])
         async with opened(dsn, application="test") as conn:
@@ -132,7 +132,7 @@ def table_scans(conn: psycopg.Connection[Any]) -> int:
     return int(row[0])
 
 
-async def test_a_version_that_is_processed_again_says_since_when(dsn: str) -> None:
+async def test_a_reprocessed_version_shows_when_reprocessing_started(dsn: str) -> None:
     async with site(dsn, runs=False) as it, opened(dsn, application="test") as conn:
         first = await submit(it)
         for status in ("running", "completed"):
@@ -145,7 +145,7 @@ async def test_a_version_that_is_processed_again_says_since_when(dsn: str) -> No
         assert (await events(it))[-1] == "version_reprocessed"
 
 
-def test_plain_jobs_do_not_even_call_the_function_that_follows_jobs(shared_dsn: str) -> None:
+def test_jobs_without_an_asset_do_not_call_the_trigger_function(shared_dsn: str) -> None:
     with psycopg.connect(shared_dsn) as conn:
         conn.execute("SET LOCAL track_functions = 'all'")
         for job_id, asset_id in ((1, None), (2, "a")):
@@ -166,7 +166,7 @@ def test_plain_jobs_do_not_even_call_the_function_that_follows_jobs(shared_dsn: 
 # Locks.
 
 
-async def test_a_job_ends_while_somebody_decides_on_its_asset(dsn: str, conn: Connection) -> None:
+async def test_a_job_ends_while_its_asset_is_being_decided_on(dsn: str, conn: Connection) -> None:
     async with site(dsn) as it:
         first = await submit_and_process(it)
         await decide(it, "/approve", {"clearance_level": "ouo"})
@@ -183,7 +183,7 @@ async def test_a_job_ends_while_somebody_decides_on_its_asset(dsn: str, conn: Co
 # Jobs that are gone.
 
 
-async def test_requests_about_assets_outlive_their_jobs_and_others_do_not(
+async def test_asset_requests_outlive_their_jobs_and_other_requests_do_not(
     dsn: str, conn: Connection, tmp_path: Path
 ) -> None:
     async with site(dsn, ingest(), single(workflow_id="plain")) as it:
@@ -252,7 +252,7 @@ async def test_references_are_any_strings_and_numbers_of_a_bounded_length(dsn: s
         await submit(it, 422, platform_refs={**REFS, "dataset_id": "l"}, idempotency_key="k" * 129)
 
 
-async def test_a_request_id_of_somebody_else_tells_nothing_about_it(dsn: str) -> None:
+async def test_a_request_id_reveals_nothing_to_another_submitter(dsn: str) -> None:
     async with site(dsn, ingest(), single(workflow_id="plain"), runs=False) as it:
         admin = await it.key("me")
         ddh = await it.key("ddh", Role.PARTNER, platform_id="ddh")
@@ -272,7 +272,7 @@ async def test_a_request_id_of_somebody_else_tells_nothing_about_it(dsn: str) ->
         await it.post("/api/v1/submit", same, 409, headers={**admin, "X-Dagmaster-Platform": "arcgis"})
 
 
-async def test_a_partner_resubmits_only_workflows_of_its_platform(dsn: str) -> None:
+async def test_a_partner_can_resubmit_only_workflows_of_its_platform(dsn: str) -> None:
     async with site(dsn, ingest(), ingest("internal"), runs=False) as it:
         await it.key("me")
         ddh = await it.key("ddh", Role.PARTNER, platform_id="ddh")
@@ -293,7 +293,7 @@ async def test_a_partner_resubmits_only_workflows_of_its_platform(dsn: str) -> N
         assert (await it.post(path, {}, 201, headers=ddh))["revision"] == 2
 
 
-async def test_what_the_public_must_not_see_looks_like_what_does_not_exist(dsn: str) -> None:
+async def test_hidden_assets_look_like_missing_ones(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it)
         await it.key("me")
@@ -322,7 +322,7 @@ async def test_a_version_without_a_blob_is_approved_and_not_exported(dsn: str) -
         assert "export_queued" not in await events(it)
 
 
-async def test_every_operation_on_assets_has_its_other_name(dsn: str) -> None:
+async def test_every_asset_operation_has_an_alias_under_api_dag(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         submitted = await it.post("/api/dag/submit", BODY, 201)
         for path in (f"assets/{ASSET_ID}", "assets", f"assets/{ASSET_ID}/versions/0", "commands"):
@@ -344,7 +344,7 @@ async def test_every_operation_on_assets_has_its_other_name(dsn: str) -> None:
         ("https://gate.example", "https://gate.example/api/platform/status/order%3A7"),
     ],
 )
-async def test_a_callback_names_the_request_and_never_the_job(
+async def test_a_callback_contains_the_request_id_and_not_the_job_id(
     dsn: str, gateway_url: str | None, result_url: str
 ) -> None:
     async with site(dsn, runs=False) as it, receiving() as receiver:

@@ -74,7 +74,7 @@ async def version_of(it: Web, asset_id: str) -> dict[str, Any]:
     return version
 
 
-async def test_decisions_of_jobs_are_those_of_the_api_and_can_be_repeated(dsn: str, storage: Path) -> None:
+async def test_decisions_by_handlers_match_the_api_and_are_idempotent(dsn: str, storage: Path) -> None:
     for asset_id, latest in (("dem", None), ("bad", None), ("old", 0)):
         await add_asset(
             dsn,
@@ -162,7 +162,7 @@ async def add_public(it: Web, storage: Path, asset_id: str, **version: Any) -> P
     return folder
 
 
-async def test_a_version_is_withdrawn_with_all_that_is_public_of_it(dsn: str, storage: Path) -> None:
+async def test_withdrawing_a_version_removes_all_its_public_copies(dsn: str, storage: Path) -> None:
     async with web(dsn, shipped("unpublish"), runs=True) as it:
         kept = await add_public(it, storage, "other", data_type="raster")
         folder = await add_public(it, storage, "dem", data_type="raster")
@@ -210,7 +210,7 @@ async def check_vector(it: Web, storage: Path) -> None:
     assert left["names"] == ["private"]
 
 
-async def test_the_catalogue_is_exported_as_its_readers_see_it(dsn: str, storage: Path) -> None:
+async def test_the_catalogue_export_matches_what_readers_see(dsn: str, storage: Path) -> None:
     for asset_id, clearance in (("open", "public"), ("closed", "ouo"), ("secret", "uncleared")):
         await add_item(dsn, asset_id, clearance)
     async with web(dsn, runs=False) as it:
@@ -232,7 +232,7 @@ async def test_the_catalogue_is_exported_as_its_readers_see_it(dsn: str, storage
         assert "does not have pgSTAC" in (no_pgstac.error_message or "")
 
 
-async def test_what_cannot_be_removed_stays_in_the_catalogue(
+async def test_a_version_whose_copies_cannot_be_removed_stays_in_the_catalogue(
     dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version is withdrawn when nothing of it is public, not before."""
@@ -256,7 +256,7 @@ async def test_what_cannot_be_removed_stays_in_the_catalogue(
         assert not list(folder.rglob("*.*"))
 
 
-async def test_a_repeated_attempt_forgets_the_copies_that_the_first_one_removed(
+async def test_a_repeated_attempt_drops_copies_that_the_first_one_removed(
     dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with web(dsn, runs=False) as it:

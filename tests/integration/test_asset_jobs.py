@@ -65,7 +65,7 @@ async def until_waiting(conn: Connection, sessions: int) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_two_owners_that_move_two_versions_crosswise_do_not_deadlock(
+async def test_two_owners_updating_the_same_versions_in_opposite_order_do_not_deadlock(
     dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each has a job that processes the version that the other one exports, and ends both in one transaction."""
@@ -95,7 +95,7 @@ async def add_collections(conn: Connection, *collection_ids: str) -> None:
             await conn.execute("SELECT dagapp.store_stac_documents($1::jsonb, 'a', 0)", [outputs])
 
 
-async def test_two_owners_that_describe_the_same_collections_in_another_order_do_not_deadlock(
+async def test_two_owners_updating_the_same_collections_in_opposite_order_do_not_deadlock(
     dsn: str, conn: Connection
 ) -> None:
     async with opened(dsn, application="owner") as owner, opened(dsn, application="observer") as observer:
@@ -129,7 +129,7 @@ class Processing:
         await running.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
 
 
-async def test_a_job_does_not_wait_for_who_decides_on_its_asset(dsn: str, conn: Connection) -> None:
+async def test_a_job_does_not_wait_for_an_open_decision_on_its_asset(dsn: str, conn: Connection) -> None:
     processing = Processing()
     async with fleet(dsn, finish=processing.finish) as running:
         await processing.start(running)
@@ -142,9 +142,7 @@ async def test_a_job_does_not_wait_for_who_decides_on_its_asset(dsn: str, conn: 
         assert (version.processing_status, version.blob_path) == (ProcessingStatus.COMPLETED, "silver/a.tif")
 
 
-async def test_a_decision_that_has_read_the_version_before_its_job_ends_is_made_again(
-    dsn: str, conn: Connection
-) -> None:
+async def test_a_decision_based_on_a_stale_version_is_repeated(dsn: str, conn: Connection) -> None:
     processing = Processing()
     async with (
         fleet(dsn, finish=processing.finish) as running,
@@ -171,7 +169,7 @@ async def test_a_decision_that_has_read_the_version_before_its_job_ends_is_made_
 CHILDREN = int(os.environ.get("DAGMASTER_CHILDREN", "300"))
 
 
-async def test_a_job_with_many_nodes_moves_its_version(dsn: str, conn: Connection) -> None:
+async def test_a_job_with_many_nodes_updates_its_version(dsn: str, conn: Connection) -> None:
     async def finish(ctx: Any) -> dict[str, str]:
         return {"blob_path": "silver/a.tif", "table_name": "geo.a"}
 

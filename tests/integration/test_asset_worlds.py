@@ -115,7 +115,7 @@ def search(dsn: str, options: settings) -> None:
 
 
 @pytest.mark.timeout(900)  # Only a failure takes long: it is made small.
-def test_every_round_is_explained_by_some_order_of_its_operations(shared_dsn: str) -> None:
+def test_concurrent_operations_are_linearizable(shared_dsn: str) -> None:
     search(shared_dsn, SEARCH)
 
 
@@ -202,7 +202,7 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_a_scenario(shared_dsn: str, scenario: Scenario) -> None:
+async def test_a_scenario_holds(shared_dsn: str, scenario: Scenario) -> None:
     async with connections(shared_dsn) as conns:
         await scenario(Site.of(conns, scenario.__name__))
 
@@ -328,7 +328,7 @@ def the_jobs_of_a_deleted_version_go_on(patch: pytest.MonkeyPatch, dsn: str) -> 
 
 
 @pytest.mark.parametrize("name", [name for name, (_, scenario) in BUGS.items() if scenario is not None])
-async def test_a_scenario_finds_that(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_a_scenario_detects_the_bug(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     patch, scenario = BUGS[name]
     assert scenario is not None
     patch(monkeypatch, dsn)
@@ -338,7 +338,7 @@ async def test_a_scenario_finds_that(dsn: str, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("name", [name for name, (_, scenario) in BUGS.items() if scenario is None])
-def test_the_search_finds_that(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_search_detects_the_bug(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     patch, _ = BUGS[name]
     patch(monkeypatch, dsn)
     with pytest.raises((Violation, FlakyFailure)):  # Where it takes a race, the last look may see none.

@@ -111,7 +111,7 @@ async def test_a_submission_becomes_a_processed_version_with_the_outputs_of_its_
         ]
 
 
-async def test_no_submitter_can_say_which_asset_a_job_is_about(dsn: str) -> None:
+async def test_the_asset_of_a_job_cannot_be_forged_in_its_inputs(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         forged = {"source": "bronze/a.zip", "asset_id": "other", "version_ordinal": 7}
         submitted = await submit(it, input_params=forged)
@@ -119,7 +119,7 @@ async def test_no_submitter_can_say_which_asset_a_job_is_about(dsn: str) -> None
         assert job["input_params"] == {"source": "bronze/a.zip", "asset_id": ASSET_ID, "version_ordinal": 0}
 
 
-async def test_a_failed_job_leaves_its_error_at_the_version_and_the_version_can_be_resubmitted(dsn: str) -> None:
+async def test_a_failed_job_stores_its_error_on_the_version_which_can_be_resubmitted(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it, workflow_id="broken")
         [version] = (await it.get(f"/api/v1/assets/{ASSET_ID}"))["versions"]
@@ -153,7 +153,7 @@ async def test_no_version_is_accepted_while_another_is_unresolved(dsn: str) -> N
         assert (await submit(it))["version_ordinal"] == 2
 
 
-async def test_of_fifty_submissions_at_once_one_is_accepted(dsn: str) -> None:
+async def test_one_of_fifty_concurrent_submissions_is_accepted(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         answers = await asyncio.gather(
             *(
@@ -167,7 +167,7 @@ async def test_of_fifty_submissions_at_once_one_is_accepted(dsn: str) -> None:
         assert len((await it.get("/api/v1/requests"))["items"]) == 1
 
 
-async def test_a_refused_submission_leaves_nothing(dsn: str) -> None:
+async def test_a_refused_submission_stores_nothing(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         for fields, status in (
             ({"platform_id": "nowhere"}, 404),
@@ -183,7 +183,7 @@ async def test_a_refused_submission_leaves_nothing(dsn: str) -> None:
                 assert conn.execute(f"SELECT count(*) FROM dagapp.{table}").fetchone() == (0,), table
 
 
-async def test_a_request_that_is_repeated_gets_the_first_ones_result(dsn: str) -> None:
+async def test_a_repeated_request_returns_the_first_result(dsn: str) -> None:
     async with site(dsn, ingest(), single(workflow_id="plain"), runs=False) as it:
         first = await submit(it, request_id="r-1")
         again = await submit(it, 200, request_id="r-1")
@@ -200,7 +200,7 @@ async def test_a_request_that_is_repeated_gets_the_first_ones_result(dsn: str) -
         assert job["correlation_id"] == "p-1"
 
 
-async def test_references_identify_an_asset_by_what_its_platform_requires(dsn: str) -> None:
+async def test_an_asset_is_identified_by_the_references_that_its_platform_requires(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         numbers = await submit(it, platform_refs={"dataset_id": "0038272", "resource_id": "shapefile", "note": "x"})
         assert numbers["asset_id"] == ASSET_ID
@@ -216,7 +216,7 @@ async def test_references_identify_an_asset_by_what_its_platform_requires(dsn: s
         assert (await it.get("/api/v1/assets", params={"platform_id": "arcgis"}))["items"] == []
 
 
-async def test_approval_with_public_clearance_exports_the_version(dsn: str) -> None:
+async def test_approving_with_public_clearance_exports_the_version(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it)
         refused = await decide(it, "/approve", {}, 409)
@@ -243,7 +243,7 @@ async def test_approval_with_public_clearance_exports_the_version(dsn: str) -> N
         assert "is approved" in (await decide(it, "/versions/0/reject", {"reason": "late"}, 409))["detail"]
 
 
-async def test_without_the_export_workflow_the_approval_stands_and_says_what_is_missing(dsn: str) -> None:
+async def test_without_the_export_workflow_the_approval_succeeds_with_a_warning(dsn: str) -> None:
     async with site(dsn, ingest()) as it:
         await submit_and_process(it)
         approved = await decide(it, "/approve", {"clearance_level": "public"})
@@ -252,7 +252,7 @@ async def test_without_the_export_workflow_the_approval_stands_and_says_what_is_
         assert (await decide(it, "/versions/0/export", status=404))["code"] == "unknown_workflow"
 
 
-async def test_clearance_to_the_public_exports_the_latest_approved_version(dsn: str) -> None:
+async def test_public_clearance_exports_the_latest_approved_version(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it)
         assert (await decide(it, "/clearance/cleared", {"reason": "checked"}))["clearance_state"] == "ouo"
@@ -264,7 +264,7 @@ async def test_clearance_to_the_public_exports_the_latest_approved_version(dsn: 
         assert (again["export_job_id"], again["version"]) == (None, cleared["version"])
 
 
-async def test_reprocessing_makes_a_revision_and_keeps_ordinal_and_approval(dsn: str) -> None:
+async def test_reprocessing_creates_a_revision_and_keeps_ordinal_and_approval(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it)
         await decide(it, "/approve", {"clearance_level": "ouo"})
@@ -279,7 +279,7 @@ async def test_reprocessing_makes_a_revision_and_keeps_ordinal_and_approval(dsn:
         )
 
 
-async def test_a_deleted_asset_is_gone_for_everybody_but_its_history(dsn: str) -> None:
+async def test_a_deleted_asset_is_visible_only_in_its_history(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         await submit(it)
         await it.ask("DELETE", f"/api/v1/assets/{ASSET_ID}?reason=duplicate", 200)
@@ -294,7 +294,7 @@ async def test_a_deleted_asset_is_gone_for_everybody_but_its_history(dsn: str) -
 
 
 @pytest.mark.parametrize("current", list(ProcessingStatus))
-def test_the_trigger_moves_a_version_as_the_model_says(dsn: str, current: ProcessingStatus) -> None:
+def test_the_trigger_updates_a_version_as_the_model_does(dsn: str, current: ProcessingStatus) -> None:
     for status, move in PROCESSING_BY_JOB_STATUS.items():
         before = JobStatus.FAILED if status is JobStatus.RUNNING else JobStatus.RUNNING
         with psycopg.connect(dsn) as conn:
@@ -334,7 +334,7 @@ async def test_a_superseded_job_changes_nothing(dsn: str) -> None:
         assert (version["current_job_id"], version["processing_status"]) == (second["job_id"], "processing")
 
 
-async def test_a_partner_sees_and_submits_for_its_own_platform_only(dsn: str) -> None:
+async def test_a_partner_sees_and_submits_only_for_its_own_platform(dsn: str) -> None:
     async with site(dsn, runs=False) as it:
         await it.key("me")
         ddh = await it.key("ddh", Role.PARTNER, platform_id="ddh")
@@ -353,7 +353,7 @@ async def test_a_partner_sees_and_submits_for_its_own_platform_only(dsn: str) ->
         await it.ask("DELETE", f"{path}/versions/0", 200, headers=ddh)
 
 
-async def test_the_data_is_served_by_approval_clearance_and_exposure(dsn: str) -> None:
+async def test_data_is_served_according_to_approval_clearance_and_exposure(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it)
         admin = await it.key("me")

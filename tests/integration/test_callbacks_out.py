@@ -115,7 +115,7 @@ async def events(dsn: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_every_end_is_told_and_signed(dsn: str, status: str) -> None:
+async def test_a_signed_callback_is_sent_for_every_final_status(dsn: str, status: str) -> None:
     async with receiving(204) as receiver:
         await owe(dsn, receiver.url(), job_id=2**62, status=status)
         await make_calls(dsn, options(public_url="https://dag.example"))
@@ -137,7 +137,7 @@ async def test_every_end_is_told_and_signed(dsn: str, status: str) -> None:
     assert event["event_data"]["host"] == "127.0.0.1"
 
 
-async def test_without_a_chosen_secret_the_fleets_own_signs(dsn: str) -> None:
+async def test_without_a_configured_secret_the_generated_one_signs(dsn: str) -> None:
     async with receiving() as receiver, opened(dsn, application="test") as conn:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options(secret=None))
@@ -148,7 +148,7 @@ async def test_without_a_chosen_secret_the_fleets_own_signs(dsn: str) -> None:
     assert orjson.loads(call.body)["result_url"] is None
 
 
-async def test_a_receiver_that_fails_is_called_again_under_the_same_id(dsn: str) -> None:
+async def test_a_failed_callback_is_retried_with_the_same_id(dsn: str) -> None:
     async with receiving(500, 503, 200) as receiver:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options())
@@ -158,7 +158,7 @@ async def test_a_receiver_that_fails_is_called_again_under_the_same_id(dsn: str)
     assert [event["event_type"] for event in await events(dsn)] == ["callback_delivered"]
 
 
-async def test_the_next_call_waits_its_turn(dsn: str) -> None:
+async def test_a_retry_waits_for_its_back_off(dsn: str) -> None:
     async with receiving(500) as receiver:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options(first_delay_seconds=1000.0))
@@ -175,7 +175,7 @@ def test_the_delay_doubles_up_to_an_hour() -> None:
         assert 0.8 * middle <= delay <= 1.2 * middle
 
 
-async def test_after_the_last_attempt_the_timeline_says_why_but_not_where_exactly(dsn: str) -> None:
+async def test_after_the_last_attempt_the_timeline_shows_the_error_without_the_full_url(dsn: str) -> None:
     async with receiving(500) as receiver:
         await owe(dsn, receiver.url("/hook?token=hidden"))
         await make_calls(dsn, options(max_attempts=2))
@@ -187,7 +187,7 @@ async def test_after_the_last_attempt_the_timeline_says_why_but_not_where_exactl
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_no_redirect_is_followed(dsn: str, status: int) -> None:
+async def test_redirects_are_not_followed(dsn: str, status: int) -> None:
     async with receiving() as elsewhere, receiving(status, extra=f"location: {elsewhere.url()}\r\n") as receiver:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options(max_attempts=1))
@@ -195,7 +195,7 @@ async def test_no_redirect_is_followed(dsn: str, status: int) -> None:
     assert (await callback(dsn))["status"] == "failed"
 
 
-async def test_who_says_gone_is_not_called_again(dsn: str) -> None:
+async def test_a_receiver_that_returns_410_is_not_called_again(dsn: str) -> None:
     async with receiving(410) as receiver:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options())
@@ -203,7 +203,7 @@ async def test_who_says_gone_is_not_called_again(dsn: str) -> None:
     assert (await callback(dsn))["status"] == "failed"
 
 
-async def test_an_address_that_is_not_allowed_is_never_called(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disallowed_address_is_never_called(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     async with receiving() as receiver:
         await owe(dsn, f"http://127.0.0.1:{receiver.port}/?token=hidden")
         await make_calls(dsn, options(policy=Policy(allow_http=True)))
@@ -214,7 +214,7 @@ async def test_an_address_that_is_not_allowed_is_never_called(dsn: str, caplog: 
     assert "hidden" not in caplog.text
 
 
-async def test_a_name_is_asked_for_once_and_the_call_goes_there(dsn: str) -> None:
+async def test_a_host_name_is_resolved_once_and_that_address_is_called(dsn: str) -> None:
     answers = [["127.0.0.1"]]
 
     async def look_up(host: str, port: int) -> Sequence[str]:
@@ -227,14 +227,14 @@ async def test_a_name_is_asked_for_once_and_the_call_goes_there(dsn: str) -> Non
     assert call.headers["host"] == f"inner.example:{receiver.port}"
 
 
-async def test_a_receiver_that_says_nothing_is_given_up_in_time(dsn: str) -> None:
+async def test_a_receiver_that_does_not_respond_times_out(dsn: str) -> None:
     async with receiving(silent=True) as receiver:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options(timeout_seconds=0.2, max_attempts=1))
     assert (await callback(dsn))["last_error"] == "no answer within 0.2 s"
 
 
-async def test_a_slow_receiver_does_not_hold_up_the_others(dsn: str) -> None:
+async def test_a_slow_receiver_does_not_delay_other_callbacks(dsn: str) -> None:
     async with receiving(silent=True) as slow, receiving() as quick, shared(dsn) as connection:
         await owe(dsn, slow.url(), job_id=1)
         await owe(dsn, quick.url(), job_id=2)
@@ -249,13 +249,13 @@ async def test_a_slow_receiver_does_not_hold_up_the_others(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "https://127.0.0.1:1/", "nonsense", "http://[::1", "https://"])
-async def test_no_address_disturbs_the_chore(dsn: str, url: str) -> None:
+async def test_a_malformed_url_does_not_break_the_chore(dsn: str, url: str) -> None:
     await owe(dsn, url)
     await make_calls(dsn, options(max_attempts=1))
     assert (await callback(dsn))["status"] == "failed"
 
 
-async def test_an_answer_without_sense_is_a_failure(dsn: str) -> None:
+async def test_a_malformed_response_is_a_failure(dsn: str) -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"\0\xff hello\r\n\r\n")
@@ -269,7 +269,7 @@ async def test_an_answer_without_sense_is_a_failure(dsn: str) -> None:
     assert (await callback(dsn))["last_error"].startswith("RemoteProtocolError")
 
 
-async def test_a_long_answer_is_not_read_to_its_end(dsn: str) -> None:
+async def test_a_long_response_is_not_read_to_its_end(dsn: str) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n" + b"x" * 8192)
@@ -284,7 +284,7 @@ async def test_a_long_answer_is_not_read_to_its_end(dsn: str) -> None:
     assert (await callback(dsn))["status"] == "delivered"
 
 
-async def test_the_calls_of_a_killed_orchestrator_are_made_by_another(dsn: str) -> None:
+async def test_callbacks_of_a_killed_orchestrator_are_sent_by_another(dsn: str) -> None:
     async with receiving(silent=True) as receiver:
         await owe(dsn, receiver.url())
         async with shared(dsn) as connection:
@@ -301,7 +301,7 @@ async def test_the_calls_of_a_killed_orchestrator_are_made_by_another(dsn: str) 
     assert (row["status"], row["attempts"], len(receiver.calls)) == ("delivered", 2, 2)
 
 
-async def test_two_orchestrators_deliver_once(dsn: str) -> None:
+async def test_two_orchestrators_send_a_callback_once(dsn: str) -> None:
     chosen: dict[str, Any] = {"callbacks": options(), "callback_seconds": 0.02}
     async with receiving() as receiver, fleet(dsn) as running:
         for _ in range(2):

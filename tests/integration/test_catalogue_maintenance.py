@@ -68,7 +68,7 @@ def reports(nodes: dict[str, Any]) -> dict[str, Any]:
     return {report["asset_id"]: report for report in nodes["reports"]["output"]["results"]}
 
 
-async def test_a_container_is_catalogued_and_its_entries_are_rebuilt_and_mended(dsn: str, storage: Path) -> None:
+async def test_a_container_is_catalogued_and_its_entries_are_rebuilt_and_repaired(dsn: str, storage: Path) -> None:
     names = ("stac_catalog_container", "rebuild_stac", "repair_stac_items")
     async with web(dsn, *map(shipped, names), runs=True) as it:
         version = await submit_version(

@@ -70,7 +70,7 @@ def describe(dsn: str, asset_id: str) -> None:
     )
 
 
-def test_the_same_is_seen_over_http_and_in_the_database(serving: Server, shared_dsn: str) -> None:
+def test_the_output_is_the_same_over_http_and_from_the_database(serving: Server, shared_dsn: str) -> None:
     add(shared_dsn, "first", version_label="2024")
     add(shared_dsn, "second", platform_id="arcgis", latest=None)
     describe(shared_dsn, "first")
@@ -92,7 +92,7 @@ def test_the_same_is_seen_over_http_and_in_the_database(serving: Server, shared_
     assert "second" in listed and "first" not in listed
 
 
-def test_a_version_is_approved_and_the_asset_cleared_and_deleted(where: str, roads: str, shared_dsn: str) -> None:
+def test_a_version_can_be_approved_and_the_asset_cleared_and_deleted(where: str, roads: str, shared_dsn: str) -> None:
     refused = call("assets", "approve", roads)
     assert (refused.code, "clearance_level" in refused.err) == (2, True)
     assert call("assets", "approve", roads, "--clearance", "ouo").out == f"Approved version 0 of asset {roads}\n"
@@ -111,7 +111,7 @@ def test_a_version_is_approved_and_the_asset_cleared_and_deleted(where: str, roa
     assert roads in call("assets", "list", "--deleted").out
 
 
-def test_a_version_is_rejected_and_resubmitted(where: str, roads: str) -> None:
+def test_a_version_can_be_rejected_and_resubmitted(where: str, roads: str) -> None:
     rejected = call("assets", "reject", roads, "--reason", "wrong projection", "--json").json
     assert (rejected["asset_id"], rejected["ordinal"]) == (roads, 0)
     resubmitted = call("assets", "reprocess", roads, 0, "--workflow", "import", "--inputs", "{}", "--resubmit")
@@ -123,7 +123,7 @@ def test_a_version_is_rejected_and_resubmitted(where: str, roads: str) -> None:
     assert "wrong projection" in call("assets", "history", roads).out
 
 
-def test_who_decides_is_recorded(shared_dsn: str, serving: Server) -> None:
+def test_the_actor_of_a_decision_is_recorded(shared_dsn: str, serving: Server) -> None:
     add(shared_dsn, "roads", latest=None)
     at_database = ["--database-url", shared_dsn]
     assert call(*at_database, "assets", "approve", "roads", "--by", "ada").code == 0
@@ -133,14 +133,14 @@ def test_who_decides_is_recorded(shared_dsn: str, serving: Server) -> None:
     assert (refused.code, "--by cannot be used with --url" in refused.err) == (2, True)
 
 
-def test_what_is_not_there_is_said(where: str) -> None:
+def test_an_unknown_asset_is_an_error(where: str) -> None:
     for args in (["show", "nothing"], ["history", "nothing"], ["approve", "nothing"]):
         done = call("assets", *args)
         assert (done.code, done.err) == (2, "error: there is no asset 'nothing'\n"), args
     assert "name an asset, or publish the layers of all with --all" in call("layers", "publish").err
 
 
-def test_layers_are_published_and_unpublished(where: str, shared_dsn: str) -> None:
+def test_layers_can_be_published_and_unpublished(where: str, shared_dsn: str) -> None:
     asset_id = add(shared_dsn, f"layer_{where}")
     describe(shared_dsn, asset_id)
     done = call("layers", "publish", asset_id)
@@ -160,7 +160,7 @@ def test_layers_are_published_and_unpublished(where: str, shared_dsn: str) -> No
     assert [row["name"] for row in audited] == ["metadata.unpublish", "metadata.publish", "metadata.publish"]
 
 
-def test_a_projection_that_fails_ends_with_code_one(where: str, shared_dsn: str) -> None:
+def test_a_failed_projection_exits_with_code_1(where: str, shared_dsn: str) -> None:
     for asset_id in ("one", "two"):
         add(shared_dsn, asset_id, table_name="geo.same")
         describe(shared_dsn, asset_id)
@@ -172,7 +172,7 @@ def test_a_projection_that_fails_ends_with_code_one(where: str, shared_dsn: str)
     assert (everything.code, "1 failed" in everything.out, "asset two" in everything.err) == (1, True, True)
 
 
-def test_platforms_are_added_once(where: str) -> None:
+def test_a_platform_can_be_added_only_once(where: str) -> None:
     args = ["platforms", "add", "ckan", "--name", "CKAN", "--ref", "package", "--workflow", "import"]
     assert call(*args).out == "Added platform ckan\n"
     assert call(*args).err.startswith("error: there is a platform 'ckan' already")

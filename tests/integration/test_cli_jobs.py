@@ -49,7 +49,7 @@ def ended(tmp_path: Path) -> str:
 # submit
 
 
-def test_submit_prints_the_jobs_id_and_warns_that_nobody_runs_it(working: Path) -> None:
+def test_submit_prints_the_job_id_and_warns_if_no_worker_can_run_it(working: Path) -> None:
     done = call("submit", working)
     assert done.code == 0
     assert done.out.strip().isdecimal()
@@ -58,7 +58,7 @@ def test_submit_prints_the_jobs_id_and_warns_that_nobody_runs_it(working: Path) 
     assert (job["status"], job["job_id"]) == ("pending", done.out.strip())
 
 
-def test_the_same_key_gives_the_first_job(working: Path) -> None:
+def test_the_same_key_returns_the_first_job(working: Path) -> None:
     first = call("submit", working, "--idempotency-key", "k", "--json").json
     again = call("submit", working, "--idempotency-key", "k", "--json")
     assert first["is_new"] is True
@@ -75,20 +75,20 @@ def test_the_same_key_with_other_inputs_is_refused() -> None:
     assert "idempotency key 'k' belongs to job" in done.err
 
 
-def test_what_is_said_of_a_job_is_kept(working: Path) -> None:
+def test_submit_options_are_stored_with_the_job(working: Path) -> None:
     options = ("--priority", 5, "--correlation-id", "c", "--submitted-by", "me")
     job = call("show", call("submit", working, *options, "--json").json["job_id"], "--json").json
     assert (job["priority"], job["correlation_id"], job["submitted_by"]) == (5, "c", "me")
 
 
-def test_inputs_are_checked_before_anything_is_stored() -> None:
+def test_inputs_are_validated_before_the_job_is_stored() -> None:
     env = {"DAGMASTER_WORKER_QUEUE": "default"}
     done = call("submit", "hello_world", '{"nmae": "Ada"}', env=env)
     assert (done.code, done.err) == (2, "error: input 'nmae' is unknown; did you mean 'name'?\n")
     assert call("jobs", "--json").json == []
 
 
-def test_a_queue_must_be_known_on_a_server_that_others_use() -> None:
+def test_an_unknown_queue_is_refused_on_a_shared_server() -> None:
     done = call("submit", "hello_world")
     assert done.code == 2
     assert "node 'greet' has no queue" in done.err
@@ -97,7 +97,7 @@ def test_a_queue_must_be_known_on_a_server_that_others_use() -> None:
 # jobs and show
 
 
-def test_jobs_are_listed_and_filtered(ended: str, working: Path) -> None:
+def test_jobs_can_be_listed_and_filtered(ended: str, working: Path) -> None:
     waiting = call("submit", working, "--json").json["job_id"]
     assert [job["job_id"] for job in call("jobs", "--json").json] == [waiting, ended]
     assert [job["job_id"] for job in call("jobs", "--status", "COMPLETED", "--json").json] == [ended]
@@ -109,14 +109,14 @@ def test_jobs_are_listed_and_filtered(ended: str, working: Path) -> None:
     assert second.split()[:3] == [ended, "two_ways", "completed"]
 
 
-def test_jobs_are_written_as_programs_want_them(ended: str) -> None:
+def test_jobs_are_printed_in_machine_readable_formats(ended: str) -> None:
     [line] = call("jobs", "--output", "jsonl").out.splitlines()
     assert orjson.loads(line)["job_id"] == ended
     assert call("jobs", "-o", "json").json == call("jobs", "--json").json == [orjson.loads(line)]
     assert call("jobs", "--output", "plain").out == call("jobs").out
 
 
-def test_a_job_is_named_by_its_place_or_by_its_first_digits(ended: str, working: Path) -> None:
+def test_a_job_can_be_addressed_as_last_or_by_an_id_prefix(ended: str, working: Path) -> None:
     waiting = call("submit", working, "--json").json["job_id"]
     assert call("show", "last", "--json").json["job_id"] == waiting
     assert call("show", "last:two_ways", "--json").json["job_id"] == ended
@@ -129,13 +129,13 @@ def test_a_job_is_named_by_its_place_or_by_its_first_digits(ended: str, working:
 
 
 @pytest.mark.parametrize("reference", ["lst", "last:", "0", "-1", "1" * 20, "²"])
-def test_what_names_no_job_is_wrong_use(reference: str) -> None:
+def test_an_invalid_job_reference_is_a_usage_error(reference: str) -> None:
     done = call("explain", "--", reference)
     assert done.code == 2
     assert "use a job id, its first digits, `last` or `last:WORKFLOW`" in done.err
 
 
-def test_a_job_that_another_has_called_is_not_the_last(working: Path, dsn: str) -> None:
+def test_last_skips_child_jobs(working: Path, dsn: str) -> None:
     parent, child = (call("submit", working, "--json").json["job_id"] for _ in range(2))
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("UPDATE dagapp.dag_jobs SET parent_job_id = %s WHERE job_id = %s", [parent, child])
@@ -143,7 +143,7 @@ def test_a_job_that_another_has_called_is_not_the_last(working: Path, dsn: str) 
     assert call("show", "last:working", "--json").json["job_id"] == child
 
 
-def test_a_question_makes_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_commands_create_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGMASTER_DATABASE_URL")
     result = call("jobs")
     assert (result.code, result.out) == (2, "")
@@ -151,13 +151,13 @@ def test_a_question_makes_no_data_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / ".dagmaster").exists()
 
 
-def test_without_jobs_it_says_so() -> None:
+def test_an_empty_job_list_says_so() -> None:
     listed = call("jobs")
     assert (listed.code, listed.out, listed.err) == (0, "", "no jobs\n")
     assert call("jobs", "--status", "odd").code == 2
 
 
-def test_a_job_is_shown_with_its_nodes_and_its_result(ended: str) -> None:
+def test_show_prints_the_nodes_and_the_result_of_a_job(ended: str) -> None:
     result = call("show", ended)
     assert result.code == 0
     lines = [line.split() for line in result.out.splitlines()]
@@ -167,7 +167,7 @@ def test_a_job_is_shown_with_its_nodes_and_its_result(ended: str) -> None:
     assert '"fan_out_count": 2' in result.out
 
 
-def test_a_python_workflow_shows_what_it_returned(tmp_path: Path) -> None:
+def test_show_prints_the_return_value_of_a_python_workflow(tmp_path: Path) -> None:
     (tmp_path / "sums_up.py").write_text(
         "from dagmaster import task, workflow\n\n\n@task\ndef one(n: int) -> int:\n    return n + 1\n\n\n"
         "@workflow\ndef sums_up(n: int = 1):\n    return {'first': one(n), 'given': n}\n"
@@ -192,7 +192,7 @@ def test_nodes_and_results_are_in_the_order_of_the_graph(tmp_path: Path) -> None
     ]
 
 
-def test_a_submission_wakes_the_orchestrators_once(working: Path, dsn: str) -> None:
+def test_a_submission_notifies_the_orchestrators_once(working: Path, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("LISTEN dagmaster_mail")
         call("submit", working)
@@ -200,7 +200,7 @@ def test_a_submission_wakes_the_orchestrators_once(working: Path, dsn: str) -> N
         assert len(list(conn.notifies(timeout=1, stop_after=2))) == 1
 
 
-def test_of_a_job_that_runs_it_is_shown_how_far_it_is(working: Path, dsn: str) -> None:
+def test_show_prints_the_progress_of_a_running_job(working: Path, dsn: str) -> None:
     assert call("run", working).code == 0
     job_id = call("submit", working).out.strip()
     assert "progress" not in call("show", job_id).out
@@ -213,7 +213,7 @@ def test_of_a_job_that_runs_it_is_shown_how_far_it_is(working: Path, dsn: str) -
     assert f"progress    {job['work_percent']} %, a few seconds left" in call("show", job_id).out.splitlines()
 
 
-def test_children_are_shown_when_asked_for(ended: str) -> None:
+def test_child_nodes_are_shown_on_request(ended: str) -> None:
     nodes = {node["node_id"] for node in call("show", ended, "--json").json["nodes"]}
     assert nodes == {"START", "END", "fork", "yes", "no"}
     job = call("show", ended, "--children", "--json").json
@@ -222,7 +222,7 @@ def test_children_are_shown_when_asked_for(ended: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "timeline", "cancel"])
-def test_a_job_that_there_is_not_is_wrong_use(command: str) -> None:
+def test_an_unknown_job_is_a_usage_error(command: str) -> None:
     done = call(command, "12345")
     assert (done.code, done.err) == (2, "error: there is no job 12345; `dagmaster jobs` lists them\n")
     assert call(command, "twelve").code == 2
@@ -232,7 +232,7 @@ def test_a_job_that_there_is_not_is_wrong_use(command: str) -> None:
 # timeline
 
 
-def test_the_timeline_tells_what_happened_in_words(ended: str) -> None:
+def test_the_timeline_describes_events_in_words(ended: str) -> None:
     messages = [line.partition("  ")[2] for line in call("timeline", ended).out.splitlines()[1:]]
     assert messages[0] == "submitted: two_ways version 1"
     assert messages[-1].startswith("the job is completed after ")
@@ -241,7 +241,7 @@ def test_the_timeline_tells_what_happened_in_words(ended: str) -> None:
     assert "no__0 attempt 2 of 2" in messages
 
 
-def test_the_timeline_is_filtered_by_node_and_type(ended: str) -> None:
+def test_the_timeline_can_be_filtered_by_node_and_type(ended: str) -> None:
     lines = call("timeline", ended, "--node", "no__1", "--type", "node_failed,node_running", "--json").out.splitlines()
     events = [orjson.loads(line) for line in lines]
     assert [event["event_type"] for event in events] == ["node_started", "node_failed", "node_started"]
@@ -249,7 +249,7 @@ def test_the_timeline_is_filtered_by_node_and_type(ended: str) -> None:
     assert all(event["created_at"].endswith("Z") for event in events)
 
 
-def test_a_type_of_event_that_there_is_not_is_wrong_use(ended: str) -> None:
+def test_an_unknown_event_type_is_a_usage_error(ended: str) -> None:
     done = call("timeline", ended, "--type", "node_faild")
     assert (done.code, done.err) == (
         2,
@@ -257,19 +257,19 @@ def test_a_type_of_event_that_there_is_not_is_wrong_use(ended: str) -> None:
     )
 
 
-def test_following_ends_with_the_job(ended: str) -> None:
+def test_following_stops_when_the_job_ends(ended: str) -> None:
     assert call("timeline", ended, "--follow").out == call("timeline", ended).out
 
 
 # cancel
 
 
-def test_a_job_that_has_ended_is_not_cancelled(ended: str) -> None:
+def test_an_ended_job_cannot_be_cancelled(ended: str) -> None:
     done = call("cancel", ended)
     assert (done.code, done.err) == (2, f"error: job {ended} is completed and cannot be cancelled\n")
 
 
-def test_without_an_orchestrator_a_job_is_cancelled_later(working: Path) -> None:
+def test_without_an_orchestrator_the_cancellation_is_stored(working: Path) -> None:
     job_id = call("submit", working, "--json").json["job_id"]
     done = call("cancel", job_id, "--reason", "not needed", "--by", "me")
     assert done.code == 0
@@ -293,12 +293,12 @@ def test_workers_and_orchestrators_are_listed(ended: str) -> None:
     assert everyone["workers"][0]["tasks_completed"] == 2
 
 
-def test_queues_are_empty_after_the_work(ended: str) -> None:
+def test_queues_are_empty_after_all_jobs_completed(ended: str) -> None:
     assert call("queues", "--json").json == []
     assert call("queues").err == "no tasks are waiting or running\n"
 
 
-def test_the_schema_goes_up_and_down() -> None:
+def test_the_schema_can_be_upgraded_and_downgraded() -> None:
     newest = call("migrate", "current", "--json").json["head"]
     assert call("migrate", "current").out == f"{newest} (latest)\n"
     assert call("migrate", "downgrade", "base").out == "schema revision: base\n"
@@ -318,7 +318,7 @@ def test_a_schema_of_another_release_is_refused(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["base", "0001"])
-def test_without_a_schema_there_is_nothing_to_downgrade(dsn: str, revision: str) -> None:
+def test_downgrading_without_a_schema_is_an_error(dsn: str, revision: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("DROP SCHEMA dagapp, gateway CASCADE")
     done = call("migrate", "downgrade", revision)
@@ -328,7 +328,7 @@ def test_without_a_schema_there_is_nothing_to_downgrade(dsn: str, revision: str)
     )
 
 
-def test_a_server_is_migrated_at_the_start_only_where_that_is_asked_for(dsn: str) -> None:
+def test_a_shared_server_is_migrated_at_start_only_on_request(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("DROP SCHEMA dagapp, gateway CASCADE")
     assert "run `dagmaster migrate`" in call("jobs").err
@@ -339,7 +339,7 @@ def test_a_server_is_migrated_at_the_start_only_where_that_is_asked_for(dsn: str
     assert call("jobs", env=env).code == call("jobs").code == 0
 
 
-def test_a_revision_that_there_is_not_is_wrong_use() -> None:
+def test_an_unknown_revision_is_a_usage_error() -> None:
     done = call("migrate", "downgrade", "abc")
     assert done.code == 2
     assert "`dagmaster migrate history` lists the revisions" in done.err

@@ -67,7 +67,7 @@ async def test_the_only_log_is_shown_without_naming_its_node(dsn: str, where: li
     assert (await ask(*where, "logs", job_id, "work", "-f")).out == "one\ntwo: ä\nthree"
 
 
-async def test_among_several_the_failed_one_is_shown_else_there_is_a_choice(
+async def test_the_log_of_the_failed_node_is_shown_by_default_otherwise_the_nodes_are_listed(
     dsn: str, where: list[str], logs: TaskLogs
 ) -> None:
     async with owner(dsn) as job_owner:
@@ -86,7 +86,7 @@ async def test_among_several_the_failed_one_is_shown_else_there_is_a_choice(
     assert done.err == f"error: name a node of job {job_owner.job_id}: a (completed), b (completed)\n"
 
 
-async def test_attempts_are_followed_until_the_node_has_ended(
+async def test_following_continues_across_attempts_until_the_node_ends(
     dsn: str, where: list[str], logs: TaskLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_read, read = threading.Event(), FileLogs._read
@@ -109,7 +109,7 @@ async def test_attempts_are_followed_until_the_node_has_ended(
         assert (await ask(*where, "logs", job_owner.job_id, "work", "--attempt", 1)).out == "first "
 
 
-async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> None:
+async def test_a_missing_log_is_explained(dsn: str, where: list[str]) -> None:
     async with owner(dsn) as job_owner:
         await job_owner.submit(single())
         job_id = job_owner.job_id
@@ -121,7 +121,7 @@ async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> N
     assert (await ask(*where, "logs", 12345, "work")).err.startswith("error: there is no job 12345")
 
 
-async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
+async def test_logs_are_removed_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
     async with owner(dsn) as job_owner:
         task_ids: list[str] = []
         for _ in range(2):
@@ -135,7 +135,7 @@ async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
     assert [await logs.size(task_id) for task_id in task_ids] == [9, None]
 
 
-async def test_jobs_are_removed_although_their_logs_are_out_of_reach(dsn: str, logs: TaskLogs) -> None:
+async def test_jobs_are_removed_even_if_their_logs_are_unreachable(dsn: str, logs: TaskLogs) -> None:
     async with owner(dsn) as job_owner:
         await job_owner.submit(single())
         await job_owner.advance(Load())

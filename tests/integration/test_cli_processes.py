@@ -112,7 +112,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, s
     return process.returncode, err
 
 
-def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
+def test_a_job_interrupted_by_ctrl_c_resumes_with_dev(folder: Folder) -> None:
     nap = folder.path / "cli_nap.py"
     nap.write_text(NAP)
     flow = write_workflow(folder.path, NAPS)
@@ -137,7 +137,7 @@ def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
     assert not list((folder.path / ".dagmaster" / "postgres").glob("data/postmaster.pid"))
 
 
-def test_roles_apart_share_the_folder_and_a_running_job_is_cancelled(folder: Folder) -> None:
+def test_separate_processes_share_the_data_folder_and_a_running_job_can_be_cancelled(folder: Folder) -> None:
     stubborn = folder.path / "cli_stubborn.py"
     stubborn.write_text(THREAD)
     flow = write_workflow(folder.path, "workflow_id: w\nnodes:\n  a: {handler: cli.stubborn}\n")
@@ -181,6 +181,6 @@ def test_on_a_terminal_a_job_is_shown_while_it_runs(folder: Folder, dsn: str) ->
     assert '"total": {"result": 136, "processed": 3}' in text
 
 
-def test_python_dash_m_migrates(folder: Folder, dsn: str) -> None:
+def test_python_m_dagmaster_migrates(folder: Folder, dsn: str) -> None:
     out, _ = folder.start("migrate", DAGMASTER_DATABASE_URL=dsn).communicate(timeout=START_SECONDS)
     assert re.fullmatch(r"schema revision: \d+\n", out)

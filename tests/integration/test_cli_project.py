@@ -27,7 +27,7 @@ def project(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shop"
 
 
-def test_a_project_is_valid_and_never_overwrites(project: Path) -> None:
+def test_init_creates_a_valid_project_and_overwrites_nothing(project: Path) -> None:
     (project / "handlers.py").write_text("mine")
     again = call("init")
     assert again.code == 2
@@ -88,7 +88,7 @@ def dev(project: Path) -> Iterator[Dev]:
     dev_server.end()
 
 
-def test_dev_takes_up_what_is_edited(project: Path, dev: Dev) -> None:
+def test_dev_reloads_edited_files(project: Path, dev: Dev) -> None:
     api = dev.until("api  ")
     dev.until("ready")
     (project / "workflows" / "newcomer.yaml").write_text(NEW)

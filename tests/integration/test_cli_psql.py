@@ -17,7 +17,7 @@ def test_psql_finds_the_tables_without_their_schema() -> None:
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
-def test_without_psql_one_statement_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_psql_a_single_statement_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.store.embedded.find_program", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     result = call("psql", "-c", "SELECT 7 AS seven, count(*) AS jobs FROM dag_jobs")

@@ -74,7 +74,7 @@ def submit(*args: object) -> Called:
     return call("submit", *args)
 
 
-def test_a_job_is_submitted_and_waited_for(running: Server) -> None:
+def test_submit_waits_for_the_job(running: Server) -> None:
     done = call("--url", running.url, "submit", "greeting", "-i", "name=Ada", "-i", "times=3", "--poll", "--json")
     assert done.code == 0, done.err
     assert done.json["status"] == "completed"
@@ -85,7 +85,7 @@ def test_a_job_is_submitted_and_waited_for(running: Server) -> None:
 
 
 @pytest.mark.usefixtures("at_server")
-def test_a_failed_job_ends_with_code_one() -> None:
+def test_a_failed_job_exits_with_code_1() -> None:
     done = submit("broken", "--poll")
     assert done.code == 1
     assert "failed: " in done.err
@@ -93,7 +93,7 @@ def test_a_failed_job_ends_with_code_one() -> None:
 
 
 @pytest.mark.usefixtures("at_server")
-def test_what_is_looked_at_over_http_is_what_the_database_says(dsn: str) -> None:
+def test_read_commands_print_the_same_over_http_as_from_the_database(dsn: str) -> None:
     job_id = submit("greeting", '{"name": "Ada"}', "--poll", "--json").json["job_id"]
     for question in (["show", job_id], ["show", job_id, "--children"], ["timeline", job_id], ["jobs"], ["queues"]):
         over_http, direct = call(*question), call("--database-url", dsn, *question)
@@ -105,7 +105,7 @@ def test_what_is_looked_at_over_http_is_what_the_database_says(dsn: str) -> None
 
 
 @pytest.mark.usefixtures("at_server")
-def test_a_job_is_named_by_its_first_digits_over_http() -> None:
+def test_a_job_can_be_addressed_by_an_id_prefix_over_http() -> None:
     first = submit("waiting").out.strip()
     assert call("show", first[:-2], "--json").json["job_id"] == first
     assert call("show", "last:waiting", "--json").json["job_id"] == first
@@ -113,13 +113,13 @@ def test_a_job_is_named_by_its_first_digits_over_http() -> None:
 
 
 @pytest.mark.usefixtures("at_server")
-def test_following_ends_with_the_job() -> None:
+def test_following_stops_when_the_job_ends() -> None:
     job_id = submit("greeting", '{"name": "Ada"}').out.strip()
     assert "the job is completed" in call("timeline", job_id, "--follow").out.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("at_server")
-def test_a_job_is_paused_resumed_and_cancelled(dsn: str) -> None:
+def test_a_job_can_be_paused_resumed_and_cancelled(dsn: str) -> None:
     job_id = submit("waiting").out.strip()
     assert call("pause", job_id, "--reason", "later").out == f"Paused job {job_id}\n"
     assert "paused" in call("show", job_id).out
@@ -134,7 +134,7 @@ def test_a_job_is_paused_resumed_and_cancelled(dsn: str) -> None:
 
 @pytest.mark.usefixtures("at_server")
 @pytest.mark.parametrize("directly", [True, False])
-def test_a_failed_job_is_tried_again(dsn: str, directly: bool) -> None:
+def test_a_failed_job_can_be_retried(dsn: str, directly: bool) -> None:
     job_id = submit("broken", "--poll", "--json").json["job_id"]
     where = ["--database-url", dsn] if directly else []
     assert call(*where, "retry", job_id, "nowhere").err == f"error: job {job_id} has no node 'nowhere'\n"
@@ -143,7 +143,7 @@ def test_a_failed_job_is_tried_again(dsn: str, directly: bool) -> None:
 
 
 @pytest.mark.usefixtures("at_server")
-def test_only_the_tiles_that_touch_a_box_are_tried_again(dsn: str, running: Server) -> None:
+def test_only_tiles_that_intersect_a_box_are_retried(dsn: str, running: Server) -> None:
     job_id = submit("tiles", "--poll", "--json").json["job_id"]
     far = call("retry", job_id, "--bbox", "100,0,101,1")
     assert far.err == (
@@ -177,14 +177,14 @@ def statuses(job_id: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("at_server")
-def test_a_job_without_places_is_not_tried_again_by_a_box() -> None:
+def test_a_job_without_bounding_boxes_cannot_be_retried_by_box() -> None:
     job_id = submit("broken", "--poll", "--json").json["job_id"]
     assert "none of the 1 unfinished nodes" in (refused := call("retry", job_id, "--bbox", "0,0,1,1").err)
     assert "retry the job without a bbox" in refused
 
 
 @pytest.mark.usefixtures("at_server")
-def test_the_server_is_asked_who_is_there() -> None:
+def test_workers_and_orchestrators_are_listed_over_http() -> None:
     header, orchestrator, worker = call("workers").out.splitlines()
     assert header.split()[:3] == ["ROLE", "ID", "STATUS"]
     assert orchestrator.split()[0::2][:2] == ["orchestrator", "running"]
@@ -194,7 +194,7 @@ def test_the_server_is_asked_who_is_there() -> None:
 
 
 @pytest.mark.usefixtures("at_server")
-def test_what_is_wrong_is_told_as_without_a_server() -> None:
+def test_errors_are_the_same_as_without_a_server() -> None:
     refused = submit("greeting", '{"name": "Ada", "tmies": 2}')
     assert (refused.code, refused.err) == (2, "error: input 'tmies' is unknown; did you mean 'times'?\n")
     assert call("show", "12345").err == "error: there is no job 12345; `dagmaster jobs` lists them\n"
@@ -204,21 +204,21 @@ def test_what_is_wrong_is_told_as_without_a_server() -> None:
 
 
 @pytest.mark.parametrize("command", ["jobs", "workers", "queues", "workflows"])
-def test_a_server_that_is_not_there_is_wrong_use(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_a_usage_error(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = call(command, "--url", "http://127.0.0.1:9")
     assert done.code == 2
     assert done.err.startswith("error: http://127.0.0.1:9 cannot be reached")
 
 
-def test_a_key_is_sent_and_one_on_the_command_line_is_warned_of(running: Server) -> None:
+def test_the_key_is_sent_and_a_key_on_the_command_line_causes_a_warning(running: Server) -> None:
     done = call("jobs", "--url", running.url, "--api-key", "dm_wrong")
     assert (done.code, done.err) == (2, "error: the API key is unknown, revoked or expired\n")
     assert "other users of this machine can see" in " ".join(call("--help").out.replace("│", " ").split())
 
 
 @pytest.mark.usefixtures("at_server")
-def test_the_reason_why_a_job_waits_is_the_same_over_http(dsn: str) -> None:
+def test_explain_prints_the_same_over_http(dsn: str) -> None:
     job_id = submit("waiting").out.strip()
     while "queue" not in (explanation := call("explain", job_id, "work").out):
         assert "orchestrator" not in explanation
@@ -229,7 +229,7 @@ def test_the_reason_why_a_job_waits_is_the_same_over_http(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["keys", "list"], ["prune", "--days", "1"], ["migrate"]])
-def test_what_needs_the_database_does_not_look_for_one_here(
+def test_database_commands_with_a_server_url_open_no_local_database(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

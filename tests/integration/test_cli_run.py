@@ -54,7 +54,7 @@ def test_echo_test_echoes() -> None:
     assert result_of("echo_test", "-i", "message=3") == {"echo_handler": {"echoed_params": {"message": "3"}}}
 
 
-def test_data_passing_passes_data_on() -> None:
+def test_data_passing_passes_outputs_between_nodes() -> None:
     report = result_of("data_passing")["report"]["echoed_params"]
     assert report == {"sentence": "8 numbers make 31; the largest is 9.", "average": 3.88}
 
@@ -67,23 +67,23 @@ def test_conditional_routing_takes_one_branch(size: int, branch: str) -> None:
 
 
 @pytest.mark.parametrize(("thorough", "status"), [("true", "completed"), ("false", "skipped")])
-def test_optional_step_is_done_when_asked_for(thorough: str, status: str) -> None:
+def test_optional_step_runs_when_requested(thorough: str, status: str) -> None:
     result = result_of("optional_step", "-i", f"thorough={thorough}")
     assert result["finish"]["echoed_params"] == {"work": "done", "check": status}
 
 
-def test_fan_out_fan_in_adds_everything_up() -> None:
+def test_fan_out_fan_in_sums_all_items() -> None:
     result = result_of("fan_out_fan_in")
     assert [part["result"] for part in result["collect"]["results"]] == [6, 30, 100]
     assert result["total"] == {"processed": 3, "result": 136}
     assert result_of("fan_out_fan_in", "-i", "chunks=[]")["total"]["result"] == 0
 
 
-def test_retries_need_as_many_attempts_as_it_takes() -> None:
+def test_retries_succeed_after_the_configured_failures() -> None:
     assert result_of("retries")["report"]["echoed_params"] == {"retries_needed": 2}
 
 
-def test_retries_are_not_endless() -> None:
+def test_retries_are_limited() -> None:
     done = call("run", "retries", "-i", "failures=9", "--json")
     assert done.code == 1
     assert (done.json["status"], done.json["result"]) == ("failed", None)
@@ -103,7 +103,7 @@ def test_the_demo_computes_pi() -> None:
 # What is shown
 
 
-def test_without_a_terminal_each_change_is_a_line_and_a_short_result_is_last() -> None:
+def test_without_a_terminal_each_change_is_a_line_and_the_result_comes_last() -> None:
     done = call("run", "optional_step")
     lines, _, result = done.out.partition("{\n")
     assert done.code == 0
@@ -114,7 +114,7 @@ def test_without_a_terminal_each_change_is_a_line_and_a_short_result_is_last() -
     assert done.err == ""
 
 
-def test_in_a_pipe_a_long_output_is_cut_and_the_whole_is_there_as_json(tmp_path: Path) -> None:
+def test_in_a_pipe_long_outputs_are_truncated_and_json_is_complete(tmp_path: Path) -> None:
     long = write_workflow(
         tmp_path,
         "workflow_id: long\nnodes:\n  zebra: {handler: echo, params: {text: '%s'}, next: apple}\n"
@@ -131,7 +131,7 @@ def test_in_a_pipe_a_long_output_is_cut_and_the_whole_is_there_as_json(tmp_path:
     assert len(document["result"]["zebra"]["echoed_params"]["text"]) == 2500
 
 
-def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:
+def test_a_failed_job_prints_its_error_and_the_command_to_inspect_it(tmp_path: Path) -> None:
     done = call("run", write_workflow(tmp_path, FAILING))
     assert done.code == 1
     assert "bad: failed: it broke" in done.out
@@ -141,7 +141,7 @@ def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:
     assert page == f"  http://127.0.0.1:8080/ui/jobs/{first.split()[1]}"
 
 
-def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
+def test_run_times_out_and_leaves_the_job_running(tmp_path: Path) -> None:
     env = {"DAGMASTER_SHUTDOWN_GRACE_SECONDS": "0"}
     done = call("run", write_workflow(tmp_path, SLOW), "--timeout", "0.5", env=env)
     assert done.code == 124
@@ -149,13 +149,13 @@ def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
     assert [job["status"] for job in call("jobs", "--json").json] == ["running"]
 
 
-def test_the_default_queue_is_chosen_and_said(tmp_path: Path) -> None:
+def test_the_default_queue_is_used_and_printed(tmp_path: Path) -> None:
     done = call("run", "hello_world", "--log-level", "info", "--json")
     assert "tasks without a queue use the queue 'default'" in done.err
     assert done.json["status"] == "completed"
 
 
-def test_the_worker_takes_from_the_queues_that_the_workflow_names(tmp_path: Path) -> None:
+def test_the_worker_consumes_the_queues_that_the_workflow_names(tmp_path: Path) -> None:
     flow = "workflow_id: w\nnodes:\n  a: {handler: echo, queue: special}\n  b: {handler: echo}\n"
     assert set(result_of(write_workflow(tmp_path, flow))) == {"a", "b"}
 
@@ -169,12 +169,12 @@ def test_handlers_are_loaded_from_a_file(tmp_path: Path) -> None:
     assert result_of(flow, "--handlers", "cli_doubling.py") == {"a": {"n": 42}}
 
 
-def test_inputs_come_from_stdin_too() -> None:
+def test_inputs_can_be_read_from_stdin() -> None:
     done = call("run", "hello_world", "--inputs", "@-", "--json", input='{"name": "Bob"}')
     assert done.json["result"]["greet"] == {"message": "Hello, Bob!"}
 
 
-def test_another_jobs_work_is_taken_up_as_well(tmp_path: Path) -> None:
+def test_other_waiting_jobs_run_as_well(tmp_path: Path) -> None:
     flow = write_workflow(tmp_path, "workflow_id: w\nnodes:\n  a: {handler: echo, queue: default}\n")
     other = call("submit", flow, "--json").json["job_id"]
     result_of("demo", "-i", "slices=10")
@@ -191,18 +191,18 @@ def refused(*args: object) -> str:
     return done.err
 
 
-def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
+def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     path = write_workflow(tmp_path, "workflow_id: x\nnodes:\n  a: {handler: echo\n  b: [\n")
     assert refused("run", path).startswith(f"{path}:4:4: error: not readable as YAML: ")
 
 
-def test_a_cyclic_graph(tmp_path: Path) -> None:
+def test_a_cyclic_graph_is_refused(tmp_path: Path) -> None:
     flow = "workflow_id: w\nnodes:\n  a: {handler: echo, next: b}\n  b: {handler: echo, next: a}\n"
     path = write_workflow(tmp_path, flow)
     assert refused("run", path) == f"{path}:3:3: error: these nodes wait for each other: a -> b -> a\n"
 
 
-def test_an_unknown_handler(tmp_path: Path) -> None:
+def test_an_unknown_handler_is_refused(tmp_path: Path) -> None:
     path = write_workflow(tmp_path, "workflow_id: w\nnodes:\n  a: {handler: ehco}\n")
     assert "node 'a' names an unknown handler 'ehco'; did you mean 'echo'?" in refused("run", path)
 
@@ -214,14 +214,14 @@ def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
     )
 
 
-def test_an_input_of_the_wrong_type(tmp_path: Path) -> None:
+def test_an_input_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     path = write_workflow(tmp_path, NEEDY)
     assert refused("run", path, "-i", "count=many") == (
         "error: input 'count' must be of type integer, not 'many'; example: -i count=3\n"
     )
 
 
-def test_an_unknown_workflow() -> None:
+def test_an_unknown_workflow_is_refused() -> None:
     message = refused("run", "helo_world")
     assert message.startswith("error: no workflow is named 'helo_world'")
     assert "did you mean 'hello_world'?" in message
@@ -231,34 +231,34 @@ def test_an_unknown_workflow() -> None:
     )
 
 
-def test_a_workflow_file_that_is_not_there() -> None:
+def test_a_missing_workflow_file_is_an_error() -> None:
     assert refused("run", "nowhere.yaml") == (
         "nowhere.yaml: error: the file cannot be read: No such file or directory\n"
     )
 
 
-def test_a_workflow_that_is_not_active(tmp_path: Path) -> None:
+def test_an_inactive_workflow_is_refused(tmp_path: Path) -> None:
     path = write_workflow(tmp_path, "workflow_id: w\nis_active: false\nnodes:\n  a: {handler: echo}\n")
     assert refused("run", path) == "error: workflow 'w' is not active (is_active: false)\n"
 
 
-def test_handlers_that_are_not_there() -> None:
+def test_a_missing_handlers_file_is_an_error() -> None:
     assert refused("run", "hello_world", "--handlers", "nowhere.py").startswith("error: there is no Python file")
 
 
-def test_a_database_that_cannot_be_reached() -> None:
+def test_an_unreachable_database_is_an_error() -> None:
     message = refused("run", "hello_world", "--database-url", "postgresql://nobody@127.0.0.1:1/nothing")
     assert message.startswith("error: the database cannot be reached: ")
     assert "Connection refused" in message
 
 
-def test_a_database_without_the_schema(dsn: str) -> None:
+def test_a_database_without_the_schema_is_an_error(dsn: str) -> None:
     assert call("migrate", "downgrade", "base").code == 0
     assert refused("run", "hello_world") == "error: the database has no dagmaster tables; run `dagmaster migrate`\n"
 
 
 @pytest.mark.parametrize("folder", ["/dev/null/data", "/proc/data"])
-def test_a_data_folder_that_cannot_be_written(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_data_folder_is_an_error(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGMASTER_DATABASE_URL")
     message = refused("run", "hello_world", "--data-dir", folder)
     assert message.startswith(f"error: the folder {folder} cannot be used: ")

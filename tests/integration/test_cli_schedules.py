@@ -56,7 +56,7 @@ def test_schedules_are_listed(place: list[str]) -> None:
     assert (record["schedule_id"], record["rule"], len(record["next_times"])) == ("nightly", "0 6 * * *", 5)
 
 
-def test_a_schedule_is_paused_resumed_and_triggered(dsn: str, place: list[str]) -> None:
+def test_a_schedule_can_be_paused_resumed_and_triggered(dsn: str, place: list[str]) -> None:
     assert call("schedules", "pause", "nightly", *place).out == "Paused schedule nightly\n"
     assert "paused" in call("schedules", *place).out
     assert call("schedules", "resume", "nightly", *place).out.startswith("Resumed schedule nightly; next run at 20")
@@ -67,7 +67,7 @@ def test_a_schedule_is_paused_resumed_and_triggered(dsn: str, place: list[str]) 
     assert "there is no schedule 'nigtly'" in unknown.err
 
 
-def test_a_backfill_says_what_it_has_done(dsn: str, place: list[str]) -> None:
+def test_a_backfill_prints_what_it_started(dsn: str, place: list[str]) -> None:
     january = ["backfill", "nightly", "--from", "2026-01-01", "--to", "2026-02-01"]
     assert call(*january, "--dry-run", *place).out == "31 jobs would be submitted, 0 already existed\n"
     assert call(*january, "--max", 1, *place).out == "1 job submitted, 0 already existed, 30 remaining\n"
@@ -84,13 +84,13 @@ def test_a_backfill_says_what_it_has_done(dsn: str, place: list[str]) -> None:
         (["--from", "2026-02-01", "--to", "2026-01-01"], "it must begin after 1970, and end after its beginning"),
     ],
 )
-def test_a_range_that_is_none_is_refused(place: list[str], times: list[str], reason: str) -> None:
+def test_an_invalid_range_is_refused(place: list[str], times: list[str], reason: str) -> None:
     refused = call("backfill", "nightly", *times, *place)
     assert refused.code == 2
     assert reason in refused.err
 
 
-def test_the_folder_says_what_the_schedules_are(folder: Path, place: list[str]) -> None:
+def test_sync_reads_the_schedules_from_the_workflow_folder(folder: Path, place: list[str]) -> None:
     assert call("schedules", "sync", *place).out == "no changes\n"
     write(folder, "nightly", "{every: 15m}")
     write(folder, "weekly", "'0 0 * * 0'")
@@ -100,7 +100,7 @@ def test_the_folder_says_what_the_schedules_are(folder: Path, place: list[str]) 
     assert call("schedules", "sync", "--prune", "--json", *place).json["removed"] == ["weekly"]
 
 
-def test_the_schedule_of_a_workflow_that_is_broken_goes_on_as_it_was(folder: Path, place: list[str]) -> None:
+def test_the_schedule_of_a_broken_workflow_stays_unchanged(folder: Path, place: list[str]) -> None:
     """Also when others are pruned: what it was called cannot be read from it any more."""
     write(folder, "nightly", '"61 6 * * *"')
     assert call("schedules", "sync", *place).out == "no changes\n"
@@ -110,14 +110,14 @@ def test_the_schedule_of_a_workflow_that_is_broken_goes_on_as_it_was(folder: Pat
     assert "0 6 * * *" in call("schedules", *place).out
 
 
-def test_the_schedule_of_what_calls_something_unknown_goes_on_as_it_was(folder: Path, place: list[str]) -> None:
+def test_the_schedule_of_a_workflow_with_an_unknown_child_stays_unchanged(folder: Path, place: list[str]) -> None:
     text = "workflow_id: nightly\nschedule: '0 7 * * *'\nnodes:\n  sub: {type: workflow, workflow: gone}\n"
     write_workflow(folder, text, "nightly.yaml")
     assert call("schedules", "sync", "--prune", *place).out == "no changes\n"
     assert "0 6 * * *" in call("schedules", *place).out
 
 
-def test_who_does_it_is_known_by_the_key_at_a_server(dsn: str, folder: Path) -> None:
+def test_a_server_records_the_key_as_the_actor(dsn: str, folder: Path) -> None:
     with server(dsn, folder, works=False) as host:
         for command in (["pause", "nightly"], ["trigger", "nightly"], ["sync"]):
             refused = call("schedules", *command, "--by", "ada", "--url", host.url)
@@ -125,7 +125,7 @@ def test_who_does_it_is_known_by_the_key_at_a_server(dsn: str, folder: Path) -> 
             assert "--by cannot be used with --url" in refused.err
 
 
-def test_without_schedules_it_is_said_how_to_have_one(
+def test_an_empty_list_explains_how_to_add_a_schedule(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -71,7 +71,7 @@ def at_terminal(width: int, *args: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_lists_are_readable_at_a_narrow_terminal(failed: str, width: int) -> None:
+def test_lists_fit_a_narrow_terminal(failed: str, width: int) -> None:
     listed = at_terminal(width, "jobs")
     lines = at_terminal(width, "show", "last")
     assert max(len(line) for line in listed) <= width
@@ -84,13 +84,13 @@ def test_lists_are_readable_at_a_narrow_terminal(failed: str, width: int) -> Non
     assert "nothing that could be checked" in " ".join(line.strip() for line in lines if line.startswith("    "))
 
 
-def test_sentences_break_between_words(failed: str) -> None:
+def test_sentences_wrap_between_words(failed: str) -> None:
     screen = at_terminal(80, "show", "nothing-of-this-name-is-there-and-so-the-line-is-long")
     assert max(len(line) for line in screen) <= 80
     assert "`last` or `last:WORKFLOW`" in " ".join(screen)
 
 
-def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> None:
+def test_a_long_result_prints_one_line_per_node(failed: str, tmp_path: Path) -> None:
     nodes = "".join(
         f"  step_{n}: {{handler: echo, params: {{text: '{'word ' * 30}'}}, next: step_{n + 1}}}\n" for n in range(8)
     )
@@ -106,7 +106,7 @@ def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(60)
-def test_a_wide_row_of_sql_fits_and_opens_no_pager(failed: str) -> None:
+def test_a_wide_sql_row_fits_and_opens_no_pager(failed: str) -> None:
     screen = at_terminal(80, "psql", "-c", "SELECT 'a' AS first, repeat('word ', 14) AS second, 'b' AS third")
     assert any("RECORD 1" in line for line in screen)
     assert max(len(line) for line in screen) <= 80

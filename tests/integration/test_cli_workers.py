@@ -44,7 +44,7 @@ def desired_states(dsn: str) -> dict[str, str]:
     return {row["worker_id"]: row["wanted"] for row in selected}
 
 
-def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
+def test_a_worker_can_be_drained_and_resumed(dsn: str, place: list[str]) -> None:
     first, second = add_worker(dsn), add_worker(dsn)
     done = call("workers", "drain", first, *place)
     assert (done.code, done.out) == (0, f"Sent drain to worker {first}\n")
@@ -56,26 +56,26 @@ def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
     ]
 
 
-def test_all_workers_are_stopped(dsn: str, place: list[str]) -> None:
+def test_all_workers_can_be_stopped(dsn: str, place: list[str]) -> None:
     assert call("workers", "stop", "--all", *place).err == "no active workers\n"
     first, second, gone = add_worker(dsn), add_worker(dsn), add_worker(dsn, leaves=True)
     assert call("workers", "stop", "--all", *place).code == 0
     assert desired_states(dsn) == {first: "stop", second: "stop", gone: "run"}
 
 
-def test_a_worker_that_is_not_there_is_said(dsn: str, place: list[str]) -> None:
+def test_an_unknown_worker_is_an_error(dsn: str, place: list[str]) -> None:
     assert "there is no worker '17'" in call("workers", "drain", "17", *place).err
     assert "has stopped or was lost" in call("workers", "drain", add_worker(dsn, leaves=True), *place).err
 
 
 @pytest.mark.parametrize("words", [[], ["17", "--all"]])
-def test_workers_are_named_or_all(dsn: str, place: list[str], words: list[str]) -> None:
+def test_worker_commands_take_names_or_all(dsn: str, place: list[str], words: list[str]) -> None:
     refused = call("workers", "drain", *words, *place)
     assert refused.code == 2
     assert "--all" in refused.err
 
 
-def test_who_asked_is_in_the_audit(dsn: str) -> None:
+def test_the_actor_is_in_the_audit_log(dsn: str) -> None:
     call("workers", "drain", add_worker(dsn), "--by", "ada", "--database-url", dsn)
     query = "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = 'command'"
     [noted] = asyncio.run(rows(dsn, query))

@@ -85,7 +85,7 @@ def client(running: Server) -> Iterator[Client]:
 # Against a real server.
 
 
-def test_a_job_is_submitted_waited_for_and_its_result_read(client: Client) -> None:
+def test_the_client_submits_waits_and_reads_the_result(client: Client) -> None:
     created = client.submit("greeting", {"name": "Ada"}, priority=3, correlation_id="c", metadata={"a": 1})
     assert (created.is_new, created.workflow_id, created.warnings) == (True, "greeting", [])
     assert client.result(created.job_id)["greet"]["echoed_params"] == {"name": "Ada"}
@@ -105,14 +105,14 @@ def test_the_stream_is_the_timeline(client: Client) -> None:
     assert list(client.stream(job_id, after=streamed[-1])) == []
 
 
-def test_what_a_job_failed_with_is_raised(client: Client) -> None:
+def test_waiting_for_a_failed_job_raises_its_error(client: Client) -> None:
     job_id = client.submit("broken").job_id
     with pytest.raises(JobFailed, match="no luck") as failed:
         client.result(job_id)
     assert failed.value.job.job_id == job_id
 
 
-def test_a_failed_job_is_tried_again(client: Client, gate: Gate) -> None:
+def test_a_failed_job_can_be_retried(client: Client, gate: Gate) -> None:
     job_id = client.submit("broken").job_id
     assert client.wait(job_id).status == "failed"
     gate.is_mended = True
@@ -123,7 +123,7 @@ def test_a_failed_job_is_tried_again(client: Client, gate: Gate) -> None:
         client.retry(job_id)
 
 
-def test_a_job_is_paused_resumed_and_cancelled(client: Client) -> None:
+def test_a_job_can_be_paused_resumed_and_cancelled(client: Client) -> None:
     job_id = client.submit("gated").job_id
     assert client.pause(job_id).is_paused
     with pytest.raises(Conflict, match="paused already"):
@@ -134,7 +134,7 @@ def test_a_job_is_paused_resumed_and_cancelled(client: Client) -> None:
         client.result(job_id)
 
 
-def test_why_a_job_does_not_go_on_is_explained(client: Client) -> None:
+def test_the_client_explains_why_a_job_waits(client: Client) -> None:
     job_id = client.submit("gated").job_id
     client.pause(job_id)
     explanation = client.explain(job_id)
@@ -143,7 +143,7 @@ def test_why_a_job_does_not_go_on_is_explained(client: Client) -> None:
     assert client.explain(job_id, "gate").node_id == "gate"
 
 
-def test_how_far_a_job_is_can_be_asked(client: Client) -> None:
+def test_the_client_reads_the_progress_of_a_job(client: Client) -> None:
     job_id = client.submit("gated").job_id
     next(event for event in client.stream(job_id) if (event.event_type, event.node_id) == ("node_completed", "first"))
     progress = client.progress(job_id)
@@ -152,13 +152,13 @@ def test_how_far_a_job_is_can_be_asked(client: Client) -> None:
     assert (progress.nodes.total, progress.estimate_basis) == (4, "so_far")
 
 
-def test_waiting_has_an_end(client: Client) -> None:
+def test_waiting_times_out(client: Client) -> None:
     job_id = client.submit("gated").job_id
     with pytest.raises(TimedOut, match=f"job {job_id} is (pending|running) after 0.3 s"):
         client.wait(job_id, timeout_seconds=0.3)
 
 
-def test_a_wait_survives_the_restart_of_the_server(running: Server, client: Client, gate: Gate) -> None:
+def test_waiting_survives_a_server_restart(running: Server, client: Client, gate: Gate) -> None:
     job_id = client.submit("gated").job_id
     ended: list[str] = []
     waiting = threading.Thread(target=lambda: ended.append(client.wait(job_id).status))
@@ -173,7 +173,7 @@ def test_a_wait_survives_the_restart_of_the_server(running: Server, client: Clie
     assert ended == ["completed"]
 
 
-def test_the_servers_errors_are_raised_here(client: Client) -> None:
+def test_server_errors_are_raised_by_the_client(client: Client) -> None:
     with pytest.raises(UnknownJob, match="there is no job 12345"):
         client.job(12345)
     with pytest.raises(UnknownWorkflow):
@@ -193,14 +193,14 @@ def test_the_servers_errors_are_raised_here(client: Client) -> None:
         bad.jobs()
 
 
-def test_what_cannot_be_sent_is_told_before(client: Client) -> None:
+def test_invalid_values_are_refused_before_sending(client: Client) -> None:
     with pytest.raises(Invalid, match="priority"):
         client.submit("greeting", {"name": "Ada"}, priority=10**6)
     with pytest.raises(Misconfigured, match="the url should look like"):
         Client("localhost:8080")
 
 
-def test_what_there_is_can_be_listed(client: Client) -> None:
+def test_the_client_lists_jobs_workflows_and_workers(client: Client) -> None:
     assert [workflow.workflow_id for workflow in client.workflows().workflows] == ["broken", "gated", "greeting"]
     assert client.workflow("greeting").inputs["required"] == ["name"]
     [worker] = client.workers().items
@@ -286,20 +286,20 @@ def events(*ids: int, last: str = "node_ready", broken: bool = False) -> Answer:
     )
 
 
-def test_a_question_is_asked_again_until_the_server_is_there() -> None:
+def test_a_read_is_retried_until_the_server_is_up() -> None:
     client, requests = scripted(refuse, 503, 502, JOB)
     assert client.job(7).status == "running"
     assert len(requests) == 4
 
 
-def test_in_the_end_it_gives_up() -> None:
+def test_retries_are_limited() -> None:
     client, requests = scripted(refuse, refuse, refuse, refuse)
     with pytest.raises(Unavailable, match="http://server cannot be reached: refused"):
         client.job(7)
     assert len(requests) == 4
 
 
-def test_a_submission_is_sent_again_under_the_same_key() -> None:
+def test_a_submission_is_retried_with_the_same_key() -> None:
     client, requests = scripted(refuse, 503, CREATED)
     assert client.submit("w").job_id == "7"
     keys = {orjson.loads(request.content)["idempotency_key"] for request in requests}
@@ -307,38 +307,38 @@ def test_a_submission_is_sent_again_under_the_same_key() -> None:
     assert len(keys) == 1
 
 
-def test_what_may_not_be_done_twice_is_sent_once() -> None:
+def test_requests_that_are_not_idempotent_are_sent_once() -> None:
     client, requests = scripted(refuse)
     with pytest.raises(Unavailable):
         client.cancel(7)
     assert len(requests) == 1
 
 
-def test_a_stream_that_breaks_goes_on_behind_the_last_event() -> None:
+def test_a_broken_stream_resumes_after_the_last_event() -> None:
     client, requests = scripted(events(1, 2, broken=True), refuse, events(3, last="job_completed"))
     assert [event.event_id for event in client.stream(7)] == ["1", "2", "3"]
     assert [request.headers.get("Last-Event-ID") for request in requests] == [None, "2", "2"]
 
 
-def test_a_stream_that_ends_too_early_is_opened_again() -> None:
+def test_a_stream_that_ends_early_is_reopened() -> None:
     client, requests = scripted(events(1), JOB, events(2, last="job_failed"))
     assert [event.event_id for event in client.stream(7)] == ["1", "2"]
     assert requests[1].url.path == "/api/v1/jobs/7"
 
 
-def test_a_stream_that_was_never_there_is_given_up() -> None:
+def test_a_stream_that_never_opens_is_given_up() -> None:
     client, _ = scripted(refuse, refuse, refuse, refuse)
     with pytest.raises(Unavailable):
         list(client.stream(7))
 
 
-def test_without_a_stream_the_job_is_asked_for() -> None:
+def test_without_a_stream_the_client_polls_the_job() -> None:
     client, requests = scripted(JOB, 404, JOB, 404, {**JOB, "status": "completed"})
     assert client.wait(7).status == "completed"
     assert [request.url.path.rpartition("/")[2] for request in requests] == ["7", "stream", "7", "stream", "7"]
 
 
-def test_what_is_no_dagmaster_is_said_to_be_none() -> None:
+def test_a_server_that_is_not_dagmaster_is_reported_as_such() -> None:
     client, _ = scripted({"hello": "world"}, lambda _: httpx.Response(418, text="teapot"))
     with pytest.raises(ClientError, match="is this dagmaster"):
         client.job(7)
@@ -346,7 +346,7 @@ def test_what_is_no_dagmaster_is_said_to_be_none() -> None:
         client.job(7)
 
 
-def test_the_client_needs_neither_the_database_nor_the_server() -> None:
+def test_the_client_imports_neither_the_database_nor_the_server() -> None:
     code = (
         "import sys, dagmaster; dagmaster.Client('http://x'); "
         "print([m for m in ('fastapi', 'psycopg', 'dagmaster.store', 'opentelemetry', 'sqlmodel') if m in sys.modules])"
