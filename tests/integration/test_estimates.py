@@ -62,7 +62,7 @@ def seconds_until(timestamp: str) -> float:
     return (datetime.fromisoformat(timestamp) - datetime.now(UTC)).total_seconds()
 
 
-async def test_the_end_of_a_job_is_estimated_from_those_before_it(dsn: str) -> None:
+async def test_a_jobs_end_is_estimated_from_earlier_runs(dsn: str) -> None:
     three = chain(3, "work")
     async with gated(dsn, three) as (it, gate):
         for _ in range(2):
@@ -79,7 +79,7 @@ async def test_the_end_of_a_job_is_estimated_from_those_before_it(dsn: str) -> N
         assert (over["overall_percent"], over["estimated_completion"], over["estimate_basis"]) == (100.0, None, None)
 
 
-async def test_without_a_history_what_was_done_so_far_is_taken_for_a_guess(dsn: str) -> None:
+async def test_without_history_the_estimate_uses_the_current_run(dsn: str) -> None:
     two = chain(2, "work")
     async with gated(dsn, two) as (it, gate):
         gate.open.clear()
@@ -94,7 +94,7 @@ async def test_without_a_history_what_was_done_so_far_is_taken_for_a_guess(dsn: 
         assert seconds_until(progress["estimated_completion"]) < 5
 
 
-async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
+async def test_tolerated_failures_count_as_done(dsn: str) -> None:
     nodes: dict[str, Any] = {
         "a": task("fail", "b", allow_failure=True),
         "b": FanOutNode(source="{{ [1] }}", task=child("fail"), allow_failure=True, next=("c",)),
@@ -111,7 +111,7 @@ async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
     assert percent_done(snapshot.job) == round(100 * 4 / 6, 1)
 
 
-async def test_the_percentage_of_a_fan_out_never_falls_while_its_children_appear(dsn: str) -> None:
+async def test_the_percentage_of_a_fan_out_never_falls_while_children_are_created(dsn: str) -> None:
     workflow = fan("collect", handler="work", max_parallel=2)
     async with gated(dsn, workflow) as (it, gate):
         gate.open.clear()
@@ -128,7 +128,7 @@ async def test_the_percentage_of_a_fan_out_never_falls_while_its_children_appear
         assert set(seen) - {25.0, 100.0}, "it was seen on its way"
 
 
-async def test_children_are_estimated_by_how_many_ran_at_once(dsn: str) -> None:
+async def test_children_are_estimated_by_their_parallelism(dsn: str) -> None:
     workflow = fan("collect", handler="work", max_parallel=2)
     async with gated(dsn, workflow) as (it, gate):
         await it.fleet.run(workflow, {"items": [1, 2, 3, 4]})
@@ -142,7 +142,7 @@ async def test_children_are_estimated_by_how_many_ran_at_once(dsn: str) -> None:
         assert seconds_until(progress["estimated_completion"]) == pytest.approx(50 * spread.run_seconds, rel=0.2, abs=1)
 
 
-async def test_a_paused_job_has_no_end_to_be_expected(dsn: str) -> None:
+async def test_a_paused_job_has_no_estimated_end(dsn: str) -> None:
     two = chain(2, "work")
     async with gated(dsn, two) as (it, gate):
         await it.fleet.run(two)
@@ -167,7 +167,7 @@ async def test_a_failed_job_keeps_its_percentage(dsn: str) -> None:
         assert progress["nodes"]["skipped"] == 2, "they are counted as what they are"
 
 
-async def test_histories_are_looked_up_once_in_a_while_and_only_so_many_are_kept(dsn: str) -> None:
+async def test_histories_are_cached_with_an_expiry_and_a_size_limit(dsn: str) -> None:
     async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         hashes = []
         histories = Histories(keep=2, seconds=600)
@@ -214,7 +214,7 @@ async def usual(conn: Connection, workflow: Graph) -> dict[str, Usual]:
     return by_node
 
 
-async def test_the_median_counts_and_the_same_definition_goes_before_another(dsn: str) -> None:
+async def test_the_median_counts_and_the_same_definition_is_preferred(dsn: str) -> None:
     former, present = chain(2), chain(2, timeout_seconds=77)
     async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         assert await usual(conn, present) == {}
@@ -230,7 +230,7 @@ async def test_the_median_counts_and_the_same_definition_goes_before_another(dsn
         assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
 
 
-async def test_a_branch_that_was_passed_by_and_a_fan_out_without_items_are_known_as_such(dsn: str) -> None:
+async def test_skipped_branches_and_empty_fan_outs_are_recognised(dsn: str) -> None:
     nodes: dict[str, Any] = {
         "choose": ConditionalNode(
             branches=(Branch(name="rare", when="{{ false }}", next=("repair",)), Branch(name="usual", next=("spread",)))
@@ -248,7 +248,7 @@ async def test_a_branch_that_was_passed_by_and_a_fan_out_without_items_are_known
         }
 
 
-async def test_of_a_large_fan_out_some_children_are_enough(dsn: str) -> None:
+async def test_a_large_fan_out_is_sampled(dsn: str) -> None:
     workflow = fan()
     async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         await job_owner.submit(workflow, {"items": []})
@@ -274,7 +274,7 @@ async def test_of_a_large_fan_out_some_children_are_enough(dsn: str) -> None:
         assert percent_done(snapshot.job) == 100.0
 
 
-async def test_an_output_that_looks_like_that_of_a_fan_out_misleads_nobody(dsn: str) -> None:
+async def test_an_output_that_resembles_a_fan_outs_is_not_misread(dsn: str) -> None:
     async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         await job_owner.submit(single())
         await complete_all(dsn)
@@ -283,7 +283,7 @@ async def test_an_output_that_looks_like_that_of_a_fan_out_misleads_nobody(dsn: 
         assert (await usual(conn, single()))["work"] == Usual(10.0, 2.0)
 
 
-async def test_what_has_no_rows_any_more_is_still_a_job(dsn: str) -> None:
+async def test_a_job_without_node_rows_can_be_loaded(dsn: str) -> None:
     async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         await job_owner.submit(single())
         await rows(dsn, "DELETE FROM dagapp.dag_node_states")
@@ -292,7 +292,7 @@ async def test_what_has_no_rows_any_more_is_still_a_job(dsn: str) -> None:
         assert snapshot.job.now - datetime.now(UTC) < timedelta(minutes=1)
 
 
-async def test_a_job_with_a_task_that_no_worker_takes_has_no_end_to_be_expected(dsn: str) -> None:
+async def test_a_job_with_an_unclaimable_task_has_no_estimated_end(dsn: str) -> None:
     three = chain(3, "work")
     async with gated(dsn, three) as (it, gate):
         await it.fleet.run(three)

@@ -53,7 +53,7 @@ def waiting_handler() -> tuple[Callable[[HandlerContext], Any], asyncio.Event, a
     return slow, begun, may_end
 
 
-async def test_a_task_waits_in_a_queue_that_nobody_consumes(dsn: str) -> None:
+async def test_a_task_in_a_queue_without_workers_is_explained(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         first = await running.submit(single())
@@ -70,7 +70,7 @@ async def test_a_task_waits_in_a_queue_that_nobody_consumes(dsn: str) -> None:
         assert of_job.sentence == expected
 
 
-async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(dsn: str) -> None:
+async def test_workers_without_the_handler_are_told_from_busy_ones(dsn: str) -> None:
     slow, begun, may_end = waiting_handler()
     async with fleet(dsn, slow=slow) as running:
         await running.orchestrator()
@@ -95,7 +95,7 @@ async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(d
         await running.completed(job_id, other)
 
 
-async def test_a_node_waits_for_those_that_still_decide(dsn: str) -> None:
+async def test_a_node_waits_for_undecided_predecessors(dsn: str) -> None:
     slow, _, may_end = waiting_handler()
     nodes: dict[str, Any] = {
         "START": StartNode(next=("left", "right", "done")),
@@ -120,7 +120,7 @@ async def test_a_node_waits_for_those_that_still_decide(dsn: str) -> None:
         await running.completed(job_id)
 
 
-async def test_a_retry_tells_its_last_error_and_when_it_is_due(dsn: str) -> None:
+async def test_a_waiting_retry_names_its_last_error_and_its_time(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -137,7 +137,7 @@ async def test_a_retry_tells_its_last_error_and_when_it_is_due(dsn: str) -> None
         assert explanation.data["last_error"]
 
 
-async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
+async def test_max_parallel_and_a_pause_explain_waiting_children(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(fan(max_parallel=2), {"items": list(range(5))})
@@ -159,7 +159,7 @@ async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
         assert (await why(running, job_id)).sentence.startswith(f"Job {job_id} was paused by ada ")
 
 
-async def test_a_full_queue_is_named_with_its_depth_and_its_limit(dsn: str) -> None:
+async def test_a_full_queue_is_named_with_its_depth_and_limit(dsn: str) -> None:
     async with owner(dsn) as job_owner:
         submitted = await job_owner.submit(single())
         await job_owner.advance(Load())
@@ -181,7 +181,7 @@ async def test_a_full_queue_is_named_with_its_depth_and_its_limit(dsn: str) -> N
             assert explanation.kind is Kind.ABOUT_TO_RUN
 
 
-async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
+async def test_a_job_without_a_live_owner_is_explained(dsn: str) -> None:
     async with fleet(dsn) as running:
         job_id = await running.submit(single())
         assert (await why(running, job_id)).sentence == "No orchestrator is running."
@@ -200,7 +200,7 @@ async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
         assert (node.kind, [reason["kind"] for reason in node.data["also"]]) == (Kind.QUEUED, ["no_owner"])
 
 
-async def test_what_has_ended_says_how_and_why(dsn: str) -> None:
+async def test_an_ended_job_is_explained_by_how_and_why_it_ended(dsn: str) -> None:
     async def broken(ctx: HandlerContext) -> dict[str, Any]:
         raise Permanent("disk full")
 
@@ -233,7 +233,7 @@ async def test_what_has_ended_says_how_and_why(dsn: str) -> None:
         assert by_node["route"].sentence.startswith("Node `route` completed at ")
 
 
-async def test_a_failed_job_that_is_to_be_tried_again_says_so(dsn: str) -> None:
+async def test_a_failed_job_with_a_pending_retry_is_explained(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         await running.worker()
@@ -249,7 +249,7 @@ async def test_a_failed_job_that_is_to_be_tried_again_says_so(dsn: str) -> None:
         )
 
 
-async def test_what_is_not_there_cannot_be_explained(dsn: str) -> None:
+async def test_explaining_an_unknown_job_or_node_is_an_error(dsn: str) -> None:
     async with fleet(dsn) as running:
         job_id = await running.submit(single())
         with pytest.raises(UnknownJob, match="no job 1"):
@@ -258,7 +258,7 @@ async def test_what_is_not_there_cannot_be_explained(dsn: str) -> None:
             await why(running, job_id, "nope")
 
 
-async def test_a_job_of_a_hundred_thousand_children_is_explained_within_seconds(dsn: str) -> None:
+async def test_explaining_a_job_with_a_hundred_thousand_children_takes_seconds(dsn: str) -> None:
     async with fleet(dsn) as running:
         job_id = await running.submit(fan(), {"items": [1]})
         await running.rows(
@@ -292,7 +292,7 @@ async def test_a_job_of_a_hundred_thousand_children_is_explained_within_seconds(
         assert of_job.sentence == "No orchestrator is running."
 
 
-async def test_the_command_says_the_sentence_first(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_command_prints_the_sentence_first(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
     async with fleet(dsn) as running:

@@ -47,7 +47,7 @@ async def make_public(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("clearance", ["uncleared", "ouo"])
-async def test_nothing_below_public_is_published_externally(
+async def test_only_public_layers_are_published_externally(
     conn: Connection, roads: str, dsn: str, external: str, clearance: str
 ) -> None:
     await rows(dsn, "UPDATE dagapp.geospatial_assets SET clearance_state = %s", clearance)
@@ -58,7 +58,7 @@ async def test_nothing_below_public_is_published_externally(
     assert (await get_layer(conn, roads))["published_externally_at"] is None
 
 
-async def test_nothing_unapproved_is_published_externally(conn: Connection, dsn: str, external: str) -> None:
+async def test_unapproved_versions_are_not_published_externally(conn: Connection, dsn: str, external: str) -> None:
     await add_asset(dsn, "draft", clearance="public", latest=None)
     await describe(conn, "draft")
     with pytest.raises(Conflict, match="no version of asset 'draft' is approved"):
@@ -87,14 +87,14 @@ async def test_without_an_external_database_the_error_names_the_setting(conn: Co
         await layers.publish_externally(conn, roads, actor="ada", external_dsn=None)
 
 
-async def test_dagmasters_own_database_is_not_an_external_one(conn: Connection, roads: str, dsn: str) -> None:
+async def test_dagmasters_own_database_is_refused_as_an_external_one(conn: Connection, roads: str, dsn: str) -> None:
     await make_public(dsn)
     with pytest.raises(Conflict, match="a database of dagmaster itself"):
         await layers.publish_externally(conn, roads, actor="ada", external_dsn=dsn)
     assert await list_catalog(conn, limit=10) == []
 
 
-async def test_an_external_database_that_is_away_changes_nothing_and_tells_no_secret(
+async def test_an_unreachable_external_database_changes_nothing_and_leaks_no_secret(
     conn: Connection, roads: str, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_public(dsn)
@@ -106,7 +106,7 @@ async def test_an_external_database_that_is_away_changes_nothing_and_tells_no_se
     assert await history(dsn) == []
 
 
-async def test_what_the_external_database_refuses_is_reported(
+async def test_a_refusal_by_the_external_database_is_reported(
     conn: Connection, roads: str, dsn: str, external: str
 ) -> None:
     await make_public(dsn)
@@ -117,7 +117,7 @@ async def test_what_the_external_database_refuses_is_reported(
     assert (await get_layer(conn, roads))["published_externally_at"] is None
 
 
-async def test_a_layer_that_cannot_be_withdrawn_outside_is_reported_as_still_there(
+async def test_a_layer_that_cannot_be_withdrawn_externally_is_reported_as_published(
     conn: Connection, roads: str, dsn: str, external: str
 ) -> None:
     await make_public(dsn)
@@ -168,7 +168,7 @@ async def public_roads(conn: Connection, roads: str, dsn: str, external: str) ->
 @pytest.mark.parametrize(
     "command", [Approve(1), DeleteVersion(0), DeleteAsset()], ids=lambda command: type(command).__name__
 )
-async def test_a_decision_that_the_external_database_does_not_hear_of_is_sent_there_later(
+async def test_a_decision_missed_by_the_external_database_is_sent_later(
     conn: Connection, public_roads: str, external: str, command: Approve | DeleteVersion | DeleteAsset
 ) -> None:
     [*_, warning] = (await decide(outside(conn, AWAY), None, public_roads, command)).warnings
@@ -182,7 +182,7 @@ async def test_a_decision_that_the_external_database_does_not_hear_of_is_sent_th
     assert await tables_outside(external) == (["geo.roads_1"] if isinstance(command, Approve) else [])
 
 
-async def test_what_the_external_database_refuses_is_a_warning_of_the_decision(
+async def test_a_refusal_by_the_external_database_is_a_warning_of_the_decision(
     conn: Connection, public_roads: str, external: str
 ) -> None:
     await rows(external, "ALTER TABLE dagapp.layer_catalog ADD CHECK (table_name <> 'geo.roads_1')")
@@ -191,7 +191,7 @@ async def test_what_the_external_database_refuses_is_a_warning_of_the_decision(
     assert await tables_outside(external) == ["geo.roads"]
 
 
-async def test_others_decide_while_the_external_database_is_slow(
+async def test_a_slow_external_database_does_not_block_other_decisions(
     conn: Connection, public_roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SECONDS", "LOCK_SECONDS"):
@@ -215,7 +215,7 @@ async def until_blocked(conn: Connection, blocker_pid: int) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_an_older_state_never_replaces_a_newer_one_outside(
+async def test_an_older_state_never_overwrites_a_newer_one_externally(
     conn: Connection, public_roads: str, external: str
 ) -> None:
     """Whichever arrives first; also where the newer one has removed the row."""
@@ -235,7 +235,7 @@ async def test_an_older_state_never_replaces_a_newer_one_outside(
     assert (await get_layer(conn, public_roads))["external_pending"] is None
 
 
-async def test_a_publication_whose_outcome_is_unknown_is_taken_back_outside(
+async def test_a_publication_with_unknown_outcome_is_withdrawn_externally(
     conn: Connection, roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_public(dsn)

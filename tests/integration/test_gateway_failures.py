@@ -90,7 +90,7 @@ async def answering(
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-async def test_a_failure_of_the_orchestrator_is_a_bad_gateway(reader: str, keys: dict[str, str], status: int) -> None:
+async def test_an_orchestrator_error_is_a_bad_gateway(reader: str, keys: dict[str, str], status: int) -> None:
     def fail(_: Request) -> Response:
         return reply(status, "internal_error", "node load failed on vm-7: SELECT x FROM dagapp.dag_jobs")
 
@@ -100,7 +100,7 @@ async def test_a_failure_of_the_orchestrator_is_a_bad_gateway(reader: str, keys:
         assert refused["error"]["message"] == "the processing service failed; try again later"
 
 
-async def test_an_orchestrator_that_cannot_be_reached_is_a_bad_gateway(reader: str, keys: dict[str, str]) -> None:
+async def test_an_unreachable_orchestrator_is_a_bad_gateway(reader: str, keys: dict[str, str]) -> None:
     async with gateway_to("http://127.0.0.1:1", reader, keys) as it:
         refused = await it.post("/api/platform/submit", SUBMIT, 502)
         assert refused["error"]["message"] == "the processing service cannot be reached at the moment; try again later"
@@ -113,7 +113,7 @@ async def test_an_orchestrator_that_cannot_be_reached_is_a_bad_gateway(reader: s
         }
 
 
-async def test_an_orchestrator_that_does_not_answer_is_a_gateway_timeout(reader: str, keys: dict[str, str]) -> None:
+async def test_an_orchestrator_that_does_not_respond_is_a_gateway_timeout(reader: str, keys: dict[str, str]) -> None:
     is_over = asyncio.Event()
 
     async def hang(_: Request) -> Response:
@@ -136,7 +136,7 @@ async def test_an_orchestrator_that_does_not_answer_is_a_gateway_timeout(reader:
         ("POST", f"/api/assets/{ASSET}/clearance/public", 1),
     ],
 )
-async def test_only_what_may_be_repeated_is_sent_again(
+async def test_only_idempotent_requests_are_retried(
     reader: str, keys: dict[str, str], method: str, path: str, times: int
 ) -> None:
     async with answering(lambda _: reply(502, "bad_gateway", "busy"), reader, keys) as (it, orchestrator):
@@ -145,7 +145,7 @@ async def test_only_what_may_be_repeated_is_sent_again(
         assert len(orchestrator.requests) == times
 
 
-async def test_a_repeated_submission_has_the_same_request_id(reader: str, keys: dict[str, str]) -> None:
+async def test_a_retried_submission_has_the_same_request_id(reader: str, keys: dict[str, str]) -> None:
     bodies: list[Any] = []
 
     async def fail_once(request: Request) -> Response:
@@ -165,7 +165,7 @@ async def test_a_repeated_submission_has_the_same_request_id(reader: str, keys: 
     assert headers["x-dagmaster-platform"] == "ddh"
 
 
-async def test_a_refusal_of_the_orchestrator_is_passed_on_without_our_inside(reader: str, keys: dict[str, str]) -> None:
+async def test_a_refusal_by_the_orchestrator_is_passed_on_without_internals(reader: str, keys: dict[str, str]) -> None:
     def refuse(_: Request) -> Response:
         message = "job 248428104432461490 of /srv/data/in.tif is in the way"
         return reply(409, "conflict", message, [{"message": "task 248428104432461490_load_0"}])
@@ -176,21 +176,19 @@ async def test_a_refusal_of_the_orchestrator_is_passed_on_without_our_inside(rea
     assert refused["details"] == [{"message": "task ***"}]
 
 
-async def test_a_key_of_the_gateway_that_is_refused_is_not_the_partners_fault(
-    reader: str, keys: dict[str, str]
-) -> None:
+async def test_a_refused_gateway_key_is_not_reported_as_the_partners_error(reader: str, keys: dict[str, str]) -> None:
     async with answering(lambda _: reply(401, "unauthorized", "who?"), reader, keys) as (it, _):
         assert (await it.post("/api/platform/submit", SUBMIT, 502))["error"]["code"] == "bad_gateway"
         await it.get("/api/proxy/orchestrator/api/v1/jobs", 502, "operator")
 
 
-async def test_an_answer_that_is_not_ours_is_a_bad_gateway(reader: str, keys: dict[str, str]) -> None:
+async def test_a_response_that_is_not_from_dagmaster_is_a_bad_gateway(reader: str, keys: dict[str, str]) -> None:
     async with answering(lambda _: Response("<html>", media_type="text/html"), reader, keys) as (it, _):
         await it.post("/api/platform/submit", SUBMIT, 502)
         await it.get("/api/proxy/orchestrator/api/v1/jobs", 502, "operator")
 
 
-async def test_the_proxy_follows_no_redirect_and_passes_few_headers(reader: str, keys: dict[str, str]) -> None:
+async def test_the_proxy_follows_no_redirects_and_forwards_few_headers(reader: str, keys: dict[str, str]) -> None:
     def answer(request: Request) -> Response:
         if request.url.path.endswith("/tasks"):
             return RedirectResponse("/api/v1/keys")
@@ -210,7 +208,7 @@ async def test_the_proxy_follows_no_redirect_and_passes_few_headers(reader: str,
         assert not {"cookie", "x-forwarded-for", "x-api-key"} & set(received)
 
 
-async def test_a_worker_is_asked_without_the_gateways_key(reader: str, keys: dict[str, str]) -> None:
+async def test_requests_to_a_worker_do_not_carry_the_gateway_key(reader: str, keys: dict[str, str]) -> None:
     worker = Orchestrator(lambda _: JSONResponse({"status": "ready", "worker_id": "7", "hostname": "vm-7"}))
     listener = bind("127.0.0.1", 0)
     to_worker = gateway_to("http://127.0.0.1:1", reader, keys, worker_url=url_of(listener))
@@ -251,25 +249,25 @@ async def test_missing_settings_are_named() -> None:
         }
 
 
-async def test_a_role_that_can_do_more_than_read_is_refused(shared_dsn: str) -> None:
+async def test_a_database_role_that_can_write_is_refused(shared_dsn: str) -> None:
     async with gateway_to("http://127.0.0.1:1", shared_dsn, {}) as it:
         assert "can do more than read" in (await not_ready(it))["database"]
 
 
-async def test_a_database_without_the_schema_is_named(databases: Any, pg_server: Any, reader: str) -> None:
+async def test_a_database_without_the_schema_is_reported(databases: Any, pg_server: Any, reader: str) -> None:
     elsewhere = reader.replace(reader.partition("@/")[2].partition("?")[0], "postgres")
     async with gateway_to("http://127.0.0.1:1", elsewhere, {}) as it:
         assert "run `dagmaster migrate`" in (await not_ready(it))["database"]
 
 
-async def test_a_database_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "REACH_SECONDS", 0.2)
     monkeypatch.setattr(readiness, "AGAIN_SECONDS", 60.0)
     async with gateway_to("http://127.0.0.1:1", "postgresql://reader:secret@127.0.0.1:1/nothing", {}) as it:
         assert await not_ready(it) == {"database": "it cannot be reached"}
 
 
-async def test_a_database_that_comes_back_makes_it_ready(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_gateway_is_ready_when_the_database_returns(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "AGAIN_SECONDS", 0.0)
     with dropped_after(dsn, new_role()) as role, psycopg.connect(dsn, autocommit=True) as conn:
         address = await make_reader(dsn, role)
@@ -286,7 +284,7 @@ async def test_a_database_that_comes_back_makes_it_ready(dsn: str, monkeypatch: 
 # The rate.
 
 
-def test_a_bucket_is_filled_at_its_rate() -> None:
+def test_a_token_bucket_refills_at_its_rate() -> None:
     now = 0.0
     limiter = RateLimiter(2.0, 3, clock=lambda: now)
     for _ in range(3):

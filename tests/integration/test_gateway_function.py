@@ -96,7 +96,7 @@ async def call(
     return response
 
 
-def test_the_host_passes_every_path_and_asks_for_no_key_of_its_own() -> None:
+def test_the_function_host_passes_every_path_and_requires_no_key() -> None:
     host = json.loads((FOLDER / "host.json").read_text())
     assert host["extensions"]["http"]["routePrefix"] == ""
 
@@ -118,7 +118,9 @@ async def uvicorn_client(environment: None) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_it_answers_as_under_uvicorn(function: Any, uvicorn_client: httpx.AsyncClient, key: str) -> None:
+async def test_responses_are_the_same_as_under_uvicorn(
+    function: Any, uvicorn_client: httpx.AsyncClient, key: str
+) -> None:
     authorized = {"Authorization": f"Bearer {key}", "X-Request-ID": "abc"}
     sends_json = {**authorized, "Content-Type": "application/json"}
     requests = [
@@ -155,7 +157,7 @@ def _but(headers: Mapping[str, str], left_out: set[str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items() if name.lower() not in left_out}
 
 
-async def test_the_first_requests_start_the_application_once(
+async def test_concurrent_first_requests_start_the_application_once(
     environment: None, function: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []

@@ -148,7 +148,7 @@ def machines(site: Site) -> set[str]:
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_no_endpoint_tells_what_is_inside(it: Gateway, state: str) -> None:
+async def test_no_endpoint_leaks_internals(it: Gateway, state: str) -> None:
     request = await prepare(it, state)
     hidden = machines(it.site)
     assert len(hidden) >= 6
@@ -171,7 +171,7 @@ async def test_no_endpoint_tells_what_is_inside(it: Gateway, state: str) -> None
     assert statuses >= {200, 202}
 
 
-async def test_errors_before_a_route_tell_nothing_either(it: Gateway) -> None:
+async def test_errors_before_routing_leak_no_internals(it: Gateway) -> None:
     for method, path in (
         ("GET", "/api/nothing"),
         ("PUT", "/api/assets"),

@@ -106,7 +106,7 @@ def routes() -> dict[str, Allow | None]:
     }
 
 
-def test_every_route_says_whom_it_allows() -> None:
+def test_every_route_declares_its_roles() -> None:
     check_decisions(ROUTERS, Allow)
     assert {
         name: ALL
@@ -118,7 +118,7 @@ def test_every_route_says_whom_it_allows() -> None:
     } == DECIDED
 
 
-async def test_each_role_against_each_route(it: Gateway) -> None:
+async def test_every_role_is_checked_against_every_route(it: Gateway) -> None:
     wrong = []
     for name, allowed in DECIDED.items():
         method, path = name.split()
@@ -131,7 +131,7 @@ async def test_each_role_against_each_route(it: Gateway) -> None:
     assert not wrong
 
 
-async def test_without_a_good_key_nothing_is_told(it: Gateway) -> None:
+async def test_without_a_valid_key_nothing_is_revealed(it: Gateway) -> None:
     key = it.site.keys["partner"]
     for name, allowed in DECIDED.items():
         if allowed == ALL:
@@ -144,7 +144,7 @@ async def test_without_a_good_key_nothing_is_told(it: Gateway) -> None:
     assert (await it.client.get("/api/assets", headers={"X-API-Key": key})).status_code == 200
 
 
-async def test_a_revoked_key_opens_nothing(it: Gateway) -> None:
+async def test_a_revoked_key_is_refused(it: Gateway) -> None:
     name = str(uuid4())
     await it.site.key(name, Role.PARTNER, "ddh")
     it.site.rows("UPDATE dagapp.dag_api_keys SET revoked_at = now() WHERE name = %s", name)
@@ -154,12 +154,12 @@ async def test_a_revoked_key_opens_nothing(it: Gateway) -> None:
     await it.get("/api/assets", 401, name)
 
 
-async def test_a_partner_without_a_platform_is_sent_away(it: Gateway) -> None:
+async def test_a_partner_key_without_a_platform_is_refused(it: Gateway) -> None:
     refused = await it.get("/api/assets", 403, "homeless")
     assert "not bound to a platform" in refused["error"]["message"]
 
 
-async def test_a_body_is_not_read_before_the_key(it: Gateway) -> None:
+async def test_the_key_is_checked_before_the_body_is_read(it: Gateway) -> None:
     read = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -176,7 +176,7 @@ async def test_a_large_body_is_refused(installed: Site) -> None:
         assert (await it.post("/api/platform/submit", body, 413))["error"]["code"] == "too_large"
 
 
-async def test_each_key_has_its_own_rate(installed: Site) -> None:
+async def test_each_key_has_its_own_rate_limit(installed: Site) -> None:
     async with gateway(installed, gateway_rate_per_second=0.01, gateway_burst=2) as it:
         for _ in range(2):
             await it.get("/api/assets")
@@ -191,7 +191,7 @@ async def test_each_key_has_its_own_rate(installed: Site) -> None:
         await it.get("/api/assets", 429, "operator")
 
 
-async def test_there_is_no_description_for_strangers(it: Gateway) -> None:
+async def test_the_openapi_document_requires_a_key(it: Gateway) -> None:
     for path in ("/openapi.json", "/api/openapi.json", "/docs", "/api/nothing"):
         assert (await it.get(path, 404, None))["error"]["code"] == "not_found"
 
@@ -199,7 +199,7 @@ async def test_there_is_no_description_for_strangers(it: Gateway) -> None:
 # Submissions of operators.
 
 
-async def test_an_operator_submits_for_any_platform(it: Gateway) -> None:
+async def test_an_operator_can_submit_for_any_platform(it: Gateway) -> None:
     refs = {"item_id": str(uuid4())}
     body = {"workflow_id": "ingest", "platform_refs": refs, "data_type": "raster", "priority": 5, "metadata": {"a": 1}}
     assert "platform_id is needed" in (await it.post("/api/gateway/submit", body, 422, "operator"))["detail"]
@@ -300,7 +300,7 @@ async def test_orphans_are_jobs_of_a_silent_owner(installed: Site) -> None:
         it.site.processing.goes_on.clear()
 
 
-async def test_what_operators_see_of_the_installation(it: Gateway) -> None:
+async def test_operators_see_the_installation(it: Gateway) -> None:
     await it.until(await it.submit("bad"), "failed")
     stats = await operator_gets(it, "/api/status/stats")
     assert stats["jobs"]["failed"] >= 1
@@ -320,7 +320,7 @@ async def test_what_operators_see_of_the_installation(it: Gateway) -> None:
         }
 
 
-async def test_layers_are_described_and_read_through_the_gateway(it: Gateway) -> None:
+async def test_layers_can_be_described_and_read(it: Gateway) -> None:
     body = {"workflow_id": "ingest", "platform_refs": {"item_id": str(uuid4())}, "data_type": "vector"}
     accepted = await it.post("/api/gateway/submit", {**body, "platform_id": "arcgis"}, 202, "operator")
     asset_id = accepted["asset_id"]
@@ -392,7 +392,7 @@ async def test_the_proxy_reads_and_controls_jobs(it: Gateway) -> None:
         ("GET", "worker/livez"),  # None is configured.
     ],
 )
-async def test_the_proxy_passes_nothing_that_is_not_in_its_list(it: Gateway, method: str, path: str) -> None:
+async def test_the_proxy_refuses_paths_that_are_not_listed(it: Gateway, method: str, path: str) -> None:
     response = await it.send(method, f"/api/proxy/{path}", "admin")
     assert response.status_code == 404, response.text
     assert "allow-list" in response.json()["detail"]
@@ -403,7 +403,7 @@ async def test_the_proxy_knows_two_targets_and_two_methods(it: Gateway) -> None:
     assert (await it.send("DELETE", "/api/proxy/orchestrator/api/v1/jobs/1", "admin")).status_code == 405
 
 
-async def test_the_health_of_the_targets(installed: Site) -> None:
+async def test_the_health_of_proxy_targets_is_reported(installed: Site) -> None:
     async with gateway(installed, worker_url="http://127.0.0.1:1") as it:
         health = await operator_gets(it, "/api/proxy/health", 503)
         assert {check["name"]: check["message"] for check in health["checks"]} == {

@@ -49,7 +49,7 @@ async def submit_version(
 # Submit and poll.
 
 
-async def test_a_partner_submits_polls_and_gets_a_result_without_our_inside(it: Gateway) -> None:
+async def test_a_partner_submits_polls_and_gets_a_result_without_internals(it: Gateway) -> None:
     body = {"workflow_id": "ingest", "input_params": {"source": "good"}, "platform_refs": REFS, "data_type": "vector"}
     accepted = await it.post("/api/platform/submit", body, 202)
     assert set(accepted) == {"request_id", "workflow_id", "submitted_at", "status", "asset_id", "version_ordinal"}
@@ -76,14 +76,14 @@ async def test_a_plain_job_belongs_to_the_platform_of_its_key(it: Gateway) -> No
     assert (row["platform_id"], row["asset_id"], row["submitted_by"]) == ("ddh", None, "partner")
 
 
-async def test_the_error_of_a_failed_request_tells_the_reason_and_nothing_else(it: Gateway) -> None:
+async def test_the_error_of_a_failed_request_contains_only_the_reason(it: Gateway) -> None:
     ended = await it.until(await it.submit("bad"), "completed", "failed")
     assert ended["status"] == "failed"
     assert ended["error"].startswith("ValueError: band 4 is missing: task *** of job *** by worker *** on ***")
     assert ended["result"] is None
 
 
-async def test_a_cancelled_request_has_failed(it: Gateway) -> None:
+async def test_a_cancelled_request_is_shown_as_failed(it: Gateway) -> None:
     request_id = await it.submit("slow")
     await it.until(request_id, "running")
     await it.post(f"/api/proxy/orchestrator/api/v1/jobs/{it.job_of(request_id)}/cancel", None, 200, "operator")
@@ -99,7 +99,7 @@ async def test_a_request_outlives_its_job(it: Gateway) -> None:
     assert (ended["status"], ended["result"]) == ("completed", None)
 
 
-async def test_the_same_idempotency_key_gives_the_first_request(it: Gateway) -> None:
+async def test_the_same_idempotency_key_returns_the_first_request(it: Gateway) -> None:
     key = str(uuid4())
     first = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
     again = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
@@ -126,7 +126,7 @@ async def test_the_same_idempotency_key_gives_the_first_request(it: Gateway) -> 
         ({}, 422, "workflow_id"),
     ],
 )
-async def test_a_submission_that_cannot_be_taken_is_refused_with_the_reason(
+async def test_an_unacceptable_submission_is_refused_with_the_reason(
     it: Gateway, body: dict[str, object], status: int, message: str
 ) -> None:
     refused = await it.post("/api/platform/submit", body, status)
@@ -145,7 +145,7 @@ async def test_a_second_version_waits_until_the_first_is_resolved(it: Gateway) -
 # Only one's own.
 
 
-async def test_another_platforms_request_does_not_exist(it: Gateway) -> None:
+async def test_a_request_of_another_platform_is_not_found(it: Gateway) -> None:
     request_id = await it.submit()
     path = f"/api/platform/status/{request_id}"
     for key in ("other", "arcgis reviewer"):
@@ -154,7 +154,7 @@ async def test_another_platforms_request_does_not_exist(it: Gateway) -> None:
         assert (await it.get(path, key=key))["request_id"] == request_id
 
 
-async def test_another_platforms_asset_does_not_exist(it: Gateway) -> None:
+async def test_an_asset_of_another_platform_is_not_found(it: Gateway) -> None:
     asset_id = (await submit_version(it))["asset_id"]
     path = f"/api/assets/{asset_id}"
     for suffix in ("", "/versions", "/versions/latest", "/versions/0"):
@@ -168,7 +168,7 @@ async def test_another_platforms_asset_does_not_exist(it: Gateway) -> None:
     assert {row["platform_id"] for row in (await it.get("/api/assets", key="ddh reviewer"))["items"]} == {"ddh"}
 
 
-async def test_platforms_are_those_that_the_key_may_act_for(it: Gateway) -> None:
+async def test_a_key_sees_only_its_platforms(it: Gateway) -> None:
     assert [row["platform_id"] for row in await it.get("/api/assets/platforms")] == ["ddh"]
     assert {row["platform_id"] for row in await it.get("/api/assets/platforms", key="reviewer")} >= {"arcgis", "ddh"}
 
@@ -176,7 +176,7 @@ async def test_platforms_are_those_that_the_key_may_act_for(it: Gateway) -> None
 # Review.
 
 
-async def test_a_version_is_approved_cleared_made_public_and_withdrawn(it: Gateway) -> None:
+async def test_a_version_can_be_approved_cleared_published_and_withdrawn(it: Gateway) -> None:
     accepted = await submit_version(it, version_label="2026")
     await it.until(str(accepted["request_id"]), "completed")
     path = f"/api/assets/{accepted['asset_id']}"
@@ -209,7 +209,7 @@ async def test_a_version_is_approved_cleared_made_public_and_withdrawn(it: Gatew
     assert deleted["warnings"] == [warning]
 
 
-async def test_a_version_is_rejected_with_a_reason_and_submitted_again(it: Gateway) -> None:
+async def test_a_version_can_be_rejected_with_a_reason_and_resubmitted(it: Gateway) -> None:
     accepted = await submit_version(it)
     await it.until(str(accepted["request_id"]), "completed")
     target = {"asset_id": accepted["asset_id"], "version_ordinal": 0}
@@ -226,7 +226,7 @@ async def _same(it: Gateway, accepted: dict[str, object]) -> dict[str, object]:
     return {"workflow_id": "ingest", "platform_refs": asset["platform_refs"], "data_type": "vector"}
 
 
-async def test_a_partner_decides_on_nothing_but_withdrawal(it: Gateway) -> None:
+async def test_a_partner_can_withdraw_but_not_decide_otherwise(it: Gateway) -> None:
     accepted = await submit_version(it)
     path = f"/api/assets/{accepted['asset_id']}"
     for verb in ("approve", "reject", "versions/0/approve", "clearance/cleared", "clearance/public"):
@@ -242,7 +242,7 @@ async def test_a_partner_decides_on_nothing_but_withdrawal(it: Gateway) -> None:
     await it.get(path, 404)
 
 
-async def test_a_target_is_a_request_or_an_asset(it: Gateway) -> None:
+async def test_a_decision_targets_a_request_or_an_asset(it: Gateway) -> None:
     for body in ({}, {"request_id": "a", "asset_id": "b"}, {"request_id": "a", "version_ordinal": 1}):
         await it.post("/api/platform/unpublish", body, 422)
     plain = await it.submit()
@@ -264,7 +264,7 @@ async def test_assets_are_found_by_references_and_states(it: Gateway) -> None:
     assert len(page["items"]) == 1
 
 
-async def test_many_partners_at_once_get_one_request_each(it: Gateway) -> None:
+async def test_concurrent_partners_get_one_request_each(it: Gateway) -> None:
     ids = await asyncio.gather(*(it.submit() for _ in range(20)))
     assert len(set(ids)) == 20
     for request_id in ids:

@@ -70,7 +70,7 @@ async def pinned(dsn: str) -> list[dict[str, Any]]:
     return await rows(dsn, "SELECT workflow_hash, definition -> 'nodes' -> 'dig' AS dig FROM dagapp.dag_workflows")
 
 
-async def test_what_a_worker_registers_counts_wherever_a_job_is_submitted(dsn: str, folder: Path) -> None:
+async def test_a_registered_contract_applies_to_every_submission(dsn: str, folder: Path) -> None:
     async with far(dsn, folder) as it:
         await it.fleet.orchestrator()
         await it.fleet.worker(known=diggers(), queues=("earth",))
@@ -90,7 +90,7 @@ async def test_what_a_worker_registers_counts_wherever_a_job_is_submitted(dsn: s
         assert await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'job_warning'") == []
 
 
-async def test_a_handler_that_nobody_registered_is_a_warning_and_a_reason(dsn: str, folder: Path) -> None:
+async def test_an_unregistered_handler_is_a_warning_and_explained(dsn: str, folder: Path) -> None:
     (folder / "typo.yaml").write_text(FAR.replace("far", "typo").replace("handler: dig", "handler: dgi, queue: earth"))
     async with far(dsn, folder) as it:
         await it.fleet.orchestrator()
@@ -104,7 +104,7 @@ async def test_a_handler_that_nobody_registered_is_a_warning_and_a_reason(dsn: s
         )
 
 
-async def test_a_missing_queue_is_unavailable_until_a_worker_brings_it(dsn: str, folder: Path) -> None:
+async def test_a_missing_queue_is_unavailable_until_a_worker_registers_it(dsn: str, folder: Path) -> None:
     async with far(dsn, folder) as it:
         refused = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 503)
         assert "node 'dig' of workflow 'far' has no queue" in refused["error"]["message"]
@@ -114,7 +114,7 @@ async def test_a_missing_queue_is_unavailable_until_a_worker_brings_it(dsn: str,
         await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
 
 
-async def test_handlers_are_listed_with_who_runs_them(dsn: str, folder: Path) -> None:
+async def test_handlers_are_listed_with_their_workers(dsn: str, folder: Path) -> None:
     async with far(dsn, folder) as it:
         worker = await it.fleet.worker(known=diggers(), queues=("earth",))
         [entry] = (await it.get("/api/v1/handlers?text=dig"))["items"]
@@ -145,7 +145,7 @@ async def test_a_worker_over_http_registers_its_contracts_too(dsn: str) -> None:
         )
 
 
-async def test_the_same_contract_again_changes_nothing(dsn: str) -> None:
+async def test_registering_the_same_contract_again_changes_nothing(dsn: str) -> None:
     async with web(dsn) as it:
         stamps = []
         for _ in range(2):
@@ -178,7 +178,7 @@ async def submit_locally(dsn: str, folder: Path) -> list[str]:
     return warnings
 
 
-async def test_parameters_that_no_worker_would_take_are_refused_at_submission(dsn: str, folder: Path) -> None:
+async def test_parameters_that_no_worker_accepts_are_refused_at_submission(dsn: str, folder: Path) -> None:
     (folder / "far.yaml").write_text(FAR.replace("depth: 3", "depth: deep"))
     async with far(dsn, folder) as it:
         await it.fleet.orchestrator()
@@ -195,7 +195,7 @@ async def test_parameters_that_no_worker_would_take_are_refused_at_submission(ds
         assert (problem["message"], problem["severity"], problem["line"]) == (REFUSED, "warning", 4)
 
 
-async def test_parameters_that_some_worker_may_take_are_a_warning(dsn: str, folder: Path) -> None:
+async def test_parameters_that_only_some_workers_accept_cause_a_warning(dsn: str, folder: Path) -> None:
     (folder / "far.yaml").write_text(FAR.replace("depth: 3", "depth: deep"))
     async with far(dsn, folder) as it:
         await it.fleet.orchestrator()
@@ -212,7 +212,7 @@ async def test_parameters_that_some_worker_may_take_are_a_warning(dsn: str, fold
         await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
 
 
-async def test_a_form_and_the_api_describe_inputs_as_their_handler_does(dsn: str, folder: Path) -> None:
+async def test_forms_and_the_api_describe_inputs_from_the_handlers_contract(dsn: str, folder: Path) -> None:
     class Described(BaseModel):
         depth: int = Field(description="In spades.")
 
@@ -227,7 +227,7 @@ async def test_a_form_and_the_api_describe_inputs_as_their_handler_does(dsn: str
         assert "In spades." in await it.get("/ui/submit?workflow=far")
 
 
-async def test_validate_checks_against_what_workers_have_registered(dsn: str, folder: Path) -> None:
+async def test_validate_checks_against_registered_contracts(dsn: str, folder: Path) -> None:
     wrong = write_workflow(folder, FAR.replace("depth: 3", "depth: deep"), "wrong.yaml")
     typo = write_workflow(folder, FAR.replace("handler: dig", "handler: dgi"), "typo.yaml")
     async with web(dsn) as it:

@@ -36,7 +36,7 @@ async def test_values_and_rows_have_their_types(hot: HotConnection) -> None:
     assert list(row) == list("abcdefghi")
 
 
-async def test_encoded_arrays_are_those_of_the_lists(hot: HotConnection) -> None:
+async def test_encoded_arrays_equal_the_lists(hot: HotConnection) -> None:
     ids, texts = [1, -(2**63), 2**63 - 1], ["a", "", 'q"\\"', "{b, NULL}", "NULL", " \n\té", "'"]
     [row] = await hot.fetch_prepared(
         b"SELECT $1::bigint[] AS ids, $2::text[] AS texts", [encode_ids(ids), encode_texts(texts)]
@@ -45,7 +45,7 @@ async def test_encoded_arrays_are_those_of_the_lists(hot: HotConnection) -> None
     assert encode_ids([]) is None and encode_texts([]) is None
 
 
-async def test_a_statement_without_rows_gives_none(hot: HotConnection) -> None:
+async def test_a_statement_without_rows_returns_none(hot: HotConnection) -> None:
     assert await hot.fetch_prepared(b"SELECT 1 AS number WHERE false", []) == []
     assert await hot.fetch_prepared(b"DELETE FROM dagapp.dag_mailbox", []) == []
 
@@ -60,13 +60,13 @@ async def test_a_failed_statement_leaves_a_usable_connection(hot: HotConnection)
     assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
 
 
-async def test_values_larger_than_the_socket_holds_are_sent_and_received(hot: HotConnection) -> None:
+async def test_values_larger_than_the_socket_buffer_are_sent_and_received(hot: HotConnection) -> None:
     text = "ab" * 10_000_000
     [row] = await hot.fetch_prepared(b"SELECT $1::text AS text", [text])
     assert row["text"] == text
 
 
-async def test_a_cancelled_statement_ends_and_the_connection_goes_on(hot: HotConnection) -> None:
+async def test_a_cancelled_statement_leaves_a_usable_connection(hot: HotConnection) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await hot.fetch_prepared(SLEEP, [60])
@@ -74,7 +74,7 @@ async def test_a_cancelled_statement_ends_and_the_connection_goes_on(hot: HotCon
     assert not hot.closed
 
 
-async def test_a_statement_cancelled_while_its_answer_comes_leaves_a_usable_connection(
+async def test_a_statement_cancelled_while_it_receives_leaves_a_usable_connection(
     hot: HotConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = HotConnection._read
@@ -91,14 +91,14 @@ async def test_a_statement_cancelled_while_its_answer_comes_leaves_a_usable_conn
     assert await hot.fetch_prepared(ADD, [2]) == [{"number": 3}]
 
 
-async def test_a_cancelled_transaction_ends_and_the_connection_goes_on(hot: HotConnection) -> None:
+async def test_a_cancelled_transaction_leaves_a_usable_connection(hot: HotConnection) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await hot.fetch_atomically([(INSERT, [1]), (SLEEP, [60])])
     assert await hot.fetch_prepared(COUNT, []) == [{"rows": 0}]
 
 
-async def test_statements_of_several_tasks_do_not_mix(hot: HotConnection) -> None:
+async def test_concurrent_statements_of_several_tasks_do_not_mix(hot: HotConnection) -> None:
     answers = await asyncio.gather(*(hot.fetch_prepared(ADD, [number]) for number in range(50)))
     assert [row["number"] for [row] in answers] == list(range(1, 51))
 
@@ -126,7 +126,7 @@ async def test_a_connection_lost_within_a_transaction_is_an_operational_error(
         assert await (await other.execute(COUNT)).fetchall() == [{"rows": 0}]
 
 
-async def test_statements_run_together_succeed_or_fail_together(hot: HotConnection) -> None:
+async def test_batched_statements_succeed_or_fail_together(hot: HotConnection) -> None:
     assert await hot.fetch_atomically([(INSERT, [1]), (ADD, [1])]) == [[{"job_id": 1}], [{"number": 2}]]
     for statements in ([(INSERT, [2]), (DIVIDE, [0])], [(DIVIDE, [0]), (INSERT, [2])]):
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -134,7 +134,7 @@ async def test_statements_run_together_succeed_or_fail_together(hot: HotConnecti
     assert await hot.fetch_prepared(COUNT, []) == [{"rows": 1}]
 
 
-async def test_it_takes_part_in_a_transaction_of_the_driver(hot: HotConnection) -> None:
+async def test_prepared_statements_take_part_in_the_drivers_transaction(hot: HotConnection) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         async with hot.transaction():
             await hot.fetch_prepared(INSERT, [1])
@@ -148,7 +148,7 @@ async def test_forgotten_statements_are_prepared_again(hot: HotConnection) -> No
     assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
 
 
-async def test_the_direct_way_and_the_drivers_own_take_turns(hot: HotConnection) -> None:
+async def test_direct_and_driver_statements_can_alternate(hot: HotConnection) -> None:
     for number in range(3):
         assert await hot.fetch_prepared(ADD, [number]) == [{"number": number + 1}]
         assert await (await hot.execute(ADD, [number])).fetchall() == [{"number": number + 1}]
@@ -156,7 +156,7 @@ async def test_the_direct_way_and_the_drivers_own_take_turns(hot: HotConnection)
             assert await hot.fetch_atomically([(ADD, [number])]) == [[{"number": number + 1}]]
 
 
-async def test_a_loss_between_statements_shows_in_the_next_and_disturbs_no_other_connection(shared_dsn: str) -> None:
+async def test_a_connection_lost_while_idle_fails_the_next_statement_and_no_other_connection(shared_dsn: str) -> None:
     async with await connect_hot(shared_dsn, application="test") as lost:
         await lost.fetch_prepared(ADD, [1])
         async with await connect_hot(shared_dsn, application="test") as other:
@@ -176,7 +176,7 @@ async def heard_of(conn: HotConnection) -> "asyncio.Queue[str]":
     return heard
 
 
-async def test_notifications_are_heard_whatever_the_connection_does(hot: HotConnection, shared_dsn: str) -> None:
+async def test_notifications_arrive_whatever_the_connection_does(hot: HotConnection, shared_dsn: str) -> None:
     heard = await heard_of(hot)
     async with await connect(shared_dsn, application="test") as other:
         await other.execute("NOTIFY test_channel, 'at rest'")
@@ -213,7 +213,7 @@ async def test_notifications_are_heard_whatever_the_connection_does(hot: HotConn
     assert heard.empty()
 
 
-async def test_who_listens_is_told_that_the_connection_is_lost(hot: HotConnection, shared_dsn: str) -> None:
+async def test_a_listener_is_told_that_the_connection_is_lost(hot: HotConnection, shared_dsn: str) -> None:
     heard = await heard_of(hot)
     async with await connect(shared_dsn, application="test") as other:
         await other.execute("SELECT pg_terminate_backend($1)", [hot.info.backend_pid])

@@ -68,7 +68,7 @@ def failed(message: TaskMessage, **fields: Any) -> TaskReport:
     return TaskReport(message.task_id, message.job_id, message.node_id, "failed", error="no", **fields)
 
 
-async def test_a_whole_job_goes_over_the_link(dsn: str) -> None:
+async def test_a_job_runs_over_the_link(dsn: str) -> None:
     async with web(dsn, chain(3, params={"x": {"y": [1.5, None]}})) as it, linked(it) as link:
         job_id = await submitted(it, "chain")
         for place in range(3):
@@ -84,7 +84,7 @@ async def test_a_whole_job_goes_over_the_link(dsn: str) -> None:
         assert (worker["status"], worker["tasks_completed"]) == ("stopped", 3)
 
 
-async def test_reports_and_a_claim_go_together(dsn: str) -> None:
+async def test_reports_and_a_claim_share_one_request(dsn: str) -> None:
     async with web(dsn, single()) as it, linked(it) as link:
         jobs = [await submitted(it), await submitted(it)]
         [first] = await claimed(link)
@@ -93,7 +93,7 @@ async def test_reports_and_a_claim_go_together(dsn: str) -> None:
         await it.fleet.completed(*jobs)
 
 
-async def test_checkpoints_and_progress_go_over_the_link(dsn: str) -> None:
+async def test_checkpoints_and_progress_are_sent_over_the_link(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as it, linked(it) as link:
         job_id = await submitted(it)
         [first] = await claimed(link)
@@ -117,7 +117,7 @@ async def test_checkpoints_and_progress_go_over_the_link(dsn: str) -> None:
         assert (result["error_type"], result["cpu_seconds"]) == ("ValueError", 0.5)
 
 
-async def test_a_checkpoint_that_is_too_large_is_refused_for_good(dsn: str) -> None:
+async def test_a_checkpoint_that_is_too_large_is_refused_permanently(dsn: str) -> None:
     async with web(dsn, single(), max_output_bytes=1000) as it, linked(it) as link:
         await submitted(it)
         [message] = await claimed(link)
@@ -125,7 +125,7 @@ async def test_a_checkpoint_that_is_too_large_is_refused_for_good(dsn: str) -> N
             await link.save(message.task_id, SavedCheckpoint("large", b'{"x":"' + b"x" * 2000 + b'"}'))
 
 
-async def test_orders_come_over_the_link(dsn: str) -> None:
+async def test_orders_arrive_over_the_link(dsn: str) -> None:
     async with web(dsn, single()) as it, linked(it) as link:
         job_id = await submitted(it)
         [message] = await claimed(link)
@@ -141,7 +141,7 @@ async def test_orders_come_over_the_link(dsn: str) -> None:
         assert (orders.withdrawn, orders.desired_state) == (frozenset([message.task_id]), "stop")
 
 
-async def test_tasks_whose_answer_got_lost_are_found(dsn: str) -> None:
+async def test_tasks_of_a_lost_claim_response_are_found(dsn: str) -> None:
     async with web(dsn, single()) as it, linked(it) as link:
         await submitted(it)
         [message] = await claimed(link)
@@ -149,7 +149,7 @@ async def test_tasks_whose_answer_got_lost_are_found(dsn: str) -> None:
         assert await link.forgotten([message.task_id]) == []
 
 
-async def test_who_was_given_up_comes_again(dsn: str) -> None:
+async def test_a_lost_worker_registers_again(dsn: str) -> None:
     async with web(dsn) as it, linked(it) as link:
         assert await link.beat(Heartbeat())
         await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
@@ -167,9 +167,7 @@ async def test_who_was_given_up_comes_again(dsn: str) -> None:
 # What does not fit
 
 
-async def test_a_result_that_the_server_refuses_fails_its_task_and_no_other(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_result_fails_only_its_task(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     async with web(dsn, single(), max_output_bytes=1000, max_body_bytes=100_000) as it, linked(it) as link:
         jobs = [await submitted(it) for _ in range(3)]
         large, huge, small = await claimed(link, 3)
@@ -185,7 +183,7 @@ async def test_a_result_that_the_server_refuses_fails_its_task_and_no_other(
             assert "rejected" in (await it.fleet.nodes(message.job_id))["work"]["error_message"]
 
 
-def test_reports_are_sent_in_bodies_that_fit() -> None:
+def test_reports_are_split_into_requests_that_fit() -> None:
     reports = [
         TaskReport(TaskId(f"1_n{place}_0"), JobId(1), f"n{place}", "completed", b"x" * 30_000) for place in range(10)
     ]
@@ -201,7 +199,7 @@ def test_reports_are_sent_in_bodies_that_fit() -> None:
 # Servers that are not as they should be
 
 
-async def test_a_server_that_is_away_is_lost_and_found(dsn: str) -> None:
+async def test_the_link_recovers_from_a_server_outage(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         async with it.real_server() as url:
@@ -245,7 +243,7 @@ def error(status: int, code: str) -> httpx.Response:
         (error(422, "invalid_request"), DagmasterError, "so it is"),
     ],
 )
-async def test_each_answer_is_lost_for_now_or_for_good(
+async def test_each_status_code_is_a_temporary_or_a_permanent_failure(
     answer: httpx.Response, kind: type[DagmasterError], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as raised:
@@ -253,12 +251,12 @@ async def test_each_answer_is_lost_for_now_or_for_good(
     assert isinstance(raised.value, ServerUnavailable) is (kind is ServerUnavailable)
 
 
-async def test_a_worker_that_the_server_forgot_is_given_up() -> None:
+async def test_a_worker_unknown_to_the_server_is_lost() -> None:
     assert await answered(error(404, "unknown_worker"), ask="beat") is False
     assert await answered(error(410, "worker_gone"), ask="beat") is False
 
 
-async def test_another_protocol_is_no_protocol(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_protocol_version_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "PROTOCOL", 2)
     async with web(dsn) as it:
         with pytest.raises(Misconfigured, match="speaks protocol 2"):
@@ -267,12 +265,12 @@ async def test_another_protocol_is_no_protocol(dsn: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("url", ["dagmaster.example.com", "ftp://x", "https://", "http://[::1"])
-def test_an_address_that_is_none_is_said_at_once(url: str) -> None:
+def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(Misconfigured):
         HttpTransport(url)
 
 
-async def test_a_key_without_tls_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_key_without_tls_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     for url in (
         "http://dagmaster.example.com",
         "http://127.0.0.1:8080",
@@ -293,7 +291,7 @@ async def test_a_key_of_another_role_is_refused_with_a_hint(dsn: str) -> None:
                 await link.register(OFFER)
 
 
-async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_claim_leaves_no_request_open(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = asyncio.Event()
     original = remote_workers.claim
 
@@ -318,7 +316,7 @@ async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeyp
 # Logs
 
 
-async def test_logs_go_to_the_server_in_pieces_and_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_logs_are_uploaded_in_chunks_and_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with web(dsn, single(), max_body_bytes=10_000) as it, linked(it) as link:
         await submitted(it)
         [message] = await claimed(link)
@@ -345,7 +343,7 @@ async def test_logs_go_to_the_server_in_pieces_and_once(dsn: str, monkeypatch: p
         await logs.append("17_other_0", b"of nobody: dropped")
 
 
-async def test_logs_are_not_read_here(dsn: str) -> None:
+async def test_logs_are_not_read_locally(dsn: str) -> None:
     logs = HttpLogs(HttpTransport("https://dagmaster.example.com"))
     for ask in (logs.read("1_a_0"), logs.size("1_a_0"), logs.remove(["1_a_0"]), logs.remove_jobs([JobId(1)])):
         with pytest.raises(LogUnavailable, match="kept by the server"):

@@ -72,7 +72,7 @@ class Faulty:
         return {"node": ctx.node_id}
 
 
-async def test_a_paused_job_starts_nothing_and_goes_on_when_resumed(dsn: str) -> None:
+async def test_a_paused_job_starts_nothing_and_resumes(dsn: str) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(ctx: HandlerContext) -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def test_a_paused_job_starts_nothing_and_goes_on_when_resumed(dsn: str) ->
         await running.is_clean()
 
 
-async def test_tasks_that_wait_on_a_queue_are_held_while_their_job_is_paused(dsn: str) -> None:
+async def test_waiting_tasks_are_held_while_their_job_is_paused(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(fan(), {"items": list(range(20))})
@@ -139,7 +139,7 @@ async def test_a_paused_job_can_be_taken_over_and_cancelled(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_pausing_twice_and_resuming_what_runs_are_conflicts(dsn: str) -> None:
+async def test_pausing_twice_and_resuming_a_running_job_are_conflicts(dsn: str) -> None:
     async with fleet(dsn) as running, asking(running) as conn:
         await running.orchestrator()
         job_id = await running.submit(single())
@@ -156,7 +156,7 @@ async def test_pausing_twice_and_resuming_what_runs_are_conflicts(dsn: str) -> N
             await request_pause(conn, JobId(1), actor=None, reason=None)
 
 
-async def test_a_failed_node_is_tried_again_and_its_job_goes_on(dsn: str) -> None:
+async def test_a_failed_node_can_be_retried_and_its_job_continues(dsn: str) -> None:
     faulty = Faulty()
     async with fleet(dsn, faulty=faulty) as running:
         await running.orchestrator()
@@ -183,7 +183,7 @@ async def test_a_failed_node_is_tried_again_and_its_job_goes_on(dsn: str) -> Non
         await running.is_clean()
 
 
-async def test_what_stood_still_between_its_failure_and_its_retry_did_not_run_meanwhile(dsn: str) -> None:
+async def test_time_between_a_failure_and_its_manual_retry_is_not_run_time(dsn: str) -> None:
     faulty = Faulty()
     async with fleet(dsn, faulty=faulty) as running:
         await running.orchestrator()
@@ -202,7 +202,7 @@ async def test_what_stood_still_between_its_failure_and_its_retry_did_not_run_me
     assert (run_seconds(job) or 0.0) < 3600
 
 
-async def test_the_time_for_which_a_job_was_paused_is_no_run_time(dsn: str) -> None:
+async def test_paused_time_is_not_run_time(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -215,7 +215,7 @@ async def test_the_time_for_which_a_job_was_paused_is_no_run_time(dsn: str) -> N
     assert job["idle_seconds"] == pytest.approx(event["event_data"]["paused_seconds"], abs=0.01)
 
 
-async def test_a_pause_that_outlasts_a_failure_is_counted_once(dsn: str) -> None:
+async def test_a_pause_across_a_failure_is_counted_once(dsn: str) -> None:
     begun, may_end, faulty = asyncio.Event(), asyncio.Event(), Faulty()
 
     async def slow(ctx: HandlerContext) -> dict[str, Any]:
@@ -243,7 +243,7 @@ async def test_a_pause_that_outlasts_a_failure_is_counted_once(dsn: str) -> None
     assert day <= job["idle_seconds"] < day + 3600
 
 
-async def test_a_reopened_job_may_fail_again_with_all_its_retries(dsn: str) -> None:
+async def test_a_reopened_job_has_all_its_retries_again(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -258,7 +258,7 @@ async def test_a_reopened_job_may_fail_again_with_all_its_retries(dsn: str) -> N
         await running.is_clean()
 
 
-async def test_a_fan_out_goes_on_with_the_children_that_had_completed(dsn: str) -> None:
+async def test_a_retried_fan_out_keeps_its_completed_children(dsn: str) -> None:
     faulty = Faulty()
 
     async def work(ctx: HandlerContext) -> dict[str, Any]:
@@ -288,7 +288,7 @@ async def test_a_fan_out_goes_on_with_the_children_that_had_completed(dsn: str) 
         await running.is_clean()
 
 
-async def test_a_back_off_can_be_cut_short(dsn: str) -> None:
+async def test_a_manual_retry_ends_the_back_off(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -302,7 +302,7 @@ async def test_a_back_off_can_be_cut_short(dsn: str) -> None:
         await running.completed(job_id)
 
 
-async def test_what_cannot_be_tried_again_says_why(dsn: str) -> None:
+async def test_a_refused_manual_retry_says_why(dsn: str) -> None:
     async with fleet(dsn) as running, asking(running) as conn:
         await running.orchestrator()
         await running.worker()
@@ -318,7 +318,7 @@ async def test_what_cannot_be_tried_again_says_why(dsn: str) -> None:
                 await request_retry(conn, job_id, node_id, actor=None, threshold_seconds=THRESHOLD)
 
 
-async def test_without_an_orchestrator_a_failed_job_stays_as_it_is(dsn: str) -> None:
+async def test_without_an_orchestrator_a_failed_job_stays_failed(dsn: str) -> None:
     async with fleet(dsn) as running:
         only = await running.orchestrator()
         await running.worker()
@@ -329,7 +329,7 @@ async def test_without_an_orchestrator_a_failed_job_stays_as_it_is(dsn: str) -> 
             await retry_job(running, job_id)
 
 
-async def test_a_job_that_is_to_be_reopened_survives_the_death_of_its_new_owner(dsn: str) -> None:
+async def test_a_pending_reopen_survives_the_new_owners_death(dsn: str) -> None:
     faulty = Faulty()
     async with fleet(dsn, faulty=faulty) as running:
         first = await running.orchestrator()
@@ -345,7 +345,7 @@ async def test_a_job_that_is_to_be_reopened_survives_the_death_of_its_new_owner(
         await running.is_clean()
 
 
-async def test_a_full_queue_holds_tasks_back_until_there_is_room(dsn: str) -> None:
+async def test_a_full_queue_delays_dispatch_until_it_has_room(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         role.it.closed_queues.add("q")
@@ -363,7 +363,7 @@ class Eager:
         return True
 
 
-async def test_a_job_that_is_paused_in_the_turn_that_starts_it_runs_nothing_here() -> None:
+async def test_a_job_paused_in_the_batch_that_starts_it_runs_nothing() -> None:
     turns: list[tuple[list[Message], int]] = [([Load()], 1), ([Load(), Pause()], 0)]
     for messages, claimed in turns:
         turn = decide(new_job(JobId(1), single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())

@@ -27,7 +27,7 @@ async def commands(dsn: str) -> list[dict[str, str]]:
 # Keys
 
 
-async def test_a_key_is_found_by_its_text_and_stored_only_as_a_hash(conn: Connection, dsn: str) -> None:
+async def test_a_key_is_found_by_its_value_and_stored_only_as_a_hash(conn: Connection, dsn: str) -> None:
     new = await new_key(conn, name="ci", role=Role.OPERATOR, created_by="ada")
     prefix, key_id, secret = new.text.split("_", 2)
     assert (prefix, key_id, len(key_id), len(secret)) == ("dm", new.key_id, 12, 43)
@@ -39,7 +39,7 @@ async def test_a_key_is_found_by_its_text_and_stored_only_as_a_hash(conn: Connec
     assert secret not in str(await commands(dsn))
 
 
-async def test_what_is_not_a_key_in_use_is_not_found(conn: Connection) -> None:
+async def test_an_invalid_key_is_not_found(conn: Connection) -> None:
     text = await make(conn)
     other = await make(conn, "other")
     wrong_secret = text[:16] + other[16:]
@@ -48,7 +48,7 @@ async def test_what_is_not_a_key_in_use_is_not_found(conn: Connection) -> None:
     assert await find_key(conn, text) is not None
 
 
-async def test_a_revoked_key_opens_nothing(conn: Connection) -> None:
+async def test_a_revoked_key_is_refused(conn: Connection) -> None:
     text = await make(conn)
     revoked = await revoke_key(conn, "ci", actor="bob")
     assert revoked.revoked_at is not None
@@ -57,21 +57,21 @@ async def test_a_revoked_key_opens_nothing(conn: Connection) -> None:
         await revoke_key(conn, "ci", actor="bob")
 
 
-async def test_an_expired_key_opens_nothing(conn: Connection, dsn: str) -> None:
+async def test_an_expired_key_is_refused(conn: Connection, dsn: str) -> None:
     text = await make(conn, expires_at=datetime.now(UTC) + timedelta(days=1))
     assert await find_key(conn, text) is not None
     await rows(dsn, "UPDATE dagapp.dag_api_keys SET expires_at = now() - interval '1 second'")
     assert await find_key(conn, text) is None
 
 
-async def test_an_id_is_meant_before_a_name(conn: Connection) -> None:
+async def test_an_id_takes_precedence_over_a_name(conn: Connection) -> None:
     first = await new_key(conn, name="first", role=Role.VIEWER, created_by="ada")
     await make(conn, first.key_id)
     assert (await revoke_key(conn, first.key_id, actor="ada")).name == "first"
     assert (await revoke_key(conn, first.key_id, actor="ada")).name == first.key_id
 
 
-async def test_a_name_is_free_again_when_its_key_is_revoked(conn: Connection) -> None:
+async def test_a_name_can_be_reused_when_its_key_is_revoked(conn: Connection) -> None:
     await make(conn)
     with pytest.raises(Conflict, match="a key named 'ci' already; revoke it first"):
         await make(conn)
@@ -80,7 +80,7 @@ async def test_a_name_is_free_again_when_its_key_is_revoked(conn: Connection) ->
     assert [key.revoked_at is None for key in await list_keys(conn)] == [False, True]
 
 
-async def test_keys_are_there_until_the_last_is_revoked(conn: Connection) -> None:
+async def test_keys_exist_until_the_last_is_revoked(conn: Connection) -> None:
     assert not await any_keys(conn)
     await make(conn)
     assert await any_keys(conn)
@@ -89,7 +89,7 @@ async def test_keys_are_there_until_the_last_is_revoked(conn: Connection) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", "a\nb", "x" * 129])
-async def test_a_name_that_nobody_could_read_is_refused(conn: Connection, name: str) -> None:
+async def test_an_unreadable_name_is_refused(conn: Connection, name: str) -> None:
     with pytest.raises(Invalid):
         await make(conn, name)
 
@@ -99,7 +99,7 @@ async def test_a_key_cannot_expire_in_the_past(conn: Connection) -> None:
         await make(conn, expires_at=datetime.now(UTC))
 
 
-async def test_its_use_is_noted_once_a_minute(conn: Connection) -> None:
+async def test_the_last_use_is_recorded_once_a_minute(conn: Connection) -> None:
     text = await make(conn)
     first, second, third = [await find_key(conn, text) for _ in range(3)]
     assert first is not None and second is not None and third is not None
@@ -115,7 +115,7 @@ async def test_a_key_is_found_while_its_row_is_locked(conn: Connection, dsn: str
             assert await find_key(conn, text) is not None
 
 
-async def test_making_and_revoking_are_in_the_systems_own_timeline(conn: Connection, dsn: str) -> None:
+async def test_creating_and_revoking_keys_are_system_events(conn: Connection, dsn: str) -> None:
     key = await new_key(conn, name="ci", role=Role.WORKER, created_by="ada")
     with pytest.raises(Conflict):
         await make(conn)
@@ -128,7 +128,7 @@ async def test_making_and_revoking_are_in_the_systems_own_timeline(conn: Connect
 
 
 @pytest.mark.parametrize("role", [Role.PARTNER, Role.REVIEWER])
-async def test_a_key_may_be_for_one_platform(conn: Connection, role: Role) -> None:
+async def test_a_key_can_be_limited_to_one_platform(conn: Connection, role: Role) -> None:
     key = await find_key(conn, await make(conn, "ddh", role, platform_id="ddh"))
     assert key is not None and key.platform_id == "ddh"
     assert [listed.platform_id for listed in await list_keys(conn)] == ["ddh"]
@@ -136,7 +136,7 @@ async def test_a_key_may_be_for_one_platform(conn: Connection, role: Role) -> No
 
 
 @pytest.mark.parametrize("role", sorted(set(Role) - PLATFORM_ROLES))
-async def test_other_keys_are_for_all_platforms(conn: Connection, role: Role) -> None:
+async def test_keys_of_other_roles_are_for_all_platforms(conn: Connection, role: Role) -> None:
     with pytest.raises(Invalid, match="only partner and reviewer keys may be for one"):
         await make(conn, role=role, platform_id="ddh")
 
@@ -150,7 +150,7 @@ async def test_the_platform_of_a_key_must_exist(conn: Connection) -> None:
 # Secrets
 
 
-async def test_the_first_who_needs_a_secret_makes_it_for_all(dsn: str) -> None:
+async def test_concurrent_first_uses_of_a_secret_get_the_same_one(dsn: str) -> None:
     async def ask(name: str) -> bytes:
         async with opened(dsn, application="test") as conn:
             return await get_secret(conn, name)
@@ -171,7 +171,7 @@ def installation(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("installation")
-def test_the_new_key_stands_alone_on_stdout() -> None:
+def test_create_prints_only_the_key_on_stdout() -> None:
     done = call("keys", "create", "--name", "ci", "--role", "operator")
     assert done.code == 0, done.err
     assert done.out.startswith("dm_") and done.out.count("\n") == 1
@@ -205,7 +205,7 @@ def test_a_key_for_one_platform_is_listed_with_it() -> None:
 
 
 @pytest.mark.usefixtures("installation")
-def test_wrong_use_of_keys_says_what_to_do() -> None:
+def test_usage_errors_say_what_to_do() -> None:
     assert "dagmaster keys list" in call("keys", "revoke", "nobody").err
     assert call("keys", "create", "--name", "ci", "--role", "king").code == 2
     assert call("keys", "create", "--name", "ci", "--role", "admin", "--expires-days", 0).code == 2
@@ -215,7 +215,7 @@ def test_wrong_use_of_keys_says_what_to_do() -> None:
     assert "revoke it first" in again.err
 
 
-async def test_who_knows_one_secret_knows_nothing_of_the_others(dsn: str) -> None:
+async def test_no_secret_can_be_derived_from_another(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         for chosen in (None, b"chosen by the operator"):
             signing = await get_secret(conn, "callback_signing", chosen=chosen)

@@ -44,7 +44,7 @@ async def collection(dsn: str, collection_id: str) -> dict[str, Any] | None:
 # Metadata
 
 
-async def test_metadata_is_of_an_asset_that_exists_and_of_its_data_type(conn: Connection, dsn: str) -> None:
+async def test_metadata_needs_an_existing_asset_of_the_same_data_type(conn: Connection, dsn: str) -> None:
     with pytest.raises(UnknownAsset):
         await describe(conn, "nothing")
     await add_asset(dsn, "roads")
@@ -58,7 +58,7 @@ async def test_metadata_is_of_an_asset_that_exists_and_of_its_data_type(conn: Co
         await layer_metadata.replace_layer(conn, "roads", 1, None, FIELDS, actor="ada")
 
 
-async def test_who_read_an_older_version_does_not_overwrite_a_newer_one(conn: Connection, roads: str) -> None:
+async def test_a_stale_update_does_not_overwrite_a_newer_version(conn: Connection, roads: str) -> None:
     changed = await layer_metadata.replace_layer(
         conn, roads, 1, None, {**FIELDS, "display_name": "Streets"}, actor="ada"
     )
@@ -68,7 +68,7 @@ async def test_who_read_an_older_version_does_not_overwrite_a_newer_one(conn: Co
     assert (await get_layer(conn, roads))["display_name"] == "Streets"
 
 
-async def test_metadata_of_a_published_layer_is_not_removed(conn: Connection, roads: str, dsn: str) -> None:
+async def test_metadata_of_a_published_layer_cannot_be_removed(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     with pytest.raises(Conflict, match="unpublish it first"):
         await layer_metadata.remove_layer(conn, roads, actor="ada")
@@ -104,7 +104,7 @@ async def test_publishing_twice_changes_nothing(conn: Connection, roads: str, ds
     assert await history(dsn) == ["metadata_published"]
 
 
-async def test_a_change_is_shown_when_it_is_published(conn: Connection, roads: str) -> None:
+async def test_a_change_becomes_visible_when_published(conn: Connection, roads: str) -> None:
     first = await layers.publish(conn, roads, actor="ada")
     await layer_metadata.replace_layer(conn, roads, 1, None, {**FIELDS, "display_name": "Streets"}, actor="ada")
     assert [entry["display_name"] for entry in await list_catalog(conn, limit=10)] == ["Roads"]
@@ -123,7 +123,7 @@ async def test_nothing_is_published_before_a_version_is_approved(conn: Connectio
     assert await list_catalog(conn, limit=10) == []
 
 
-async def test_a_raster_without_a_table_is_only_in_stac(conn: Connection, dsn: str) -> None:
+async def test_a_raster_without_a_table_is_published_only_in_stac(conn: Connection, dsn: str) -> None:
     await rows(
         dsn,
         """INSERT INTO dagapp.stac_collections (collection_id, content)
@@ -143,9 +143,7 @@ async def test_a_raster_without_a_table_is_only_in_stac(conn: Connection, dsn: s
     }
 
 
-async def test_a_projection_that_fails_is_reported_and_the_other_one_stays(
-    conn: Connection, roads: str, dsn: str
-) -> None:
+async def test_a_failed_projection_is_reported_and_the_others_remain(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_asset(dsn, "copy", table_name="geo.roads")
     await describe(conn, "copy")
@@ -162,7 +160,7 @@ async def test_a_projection_that_fails_is_reported_and_the_other_one_stays(
     assert (await get_layer(conn, "copy"))["published_at"] is not None
 
 
-async def test_names_that_do_not_fit_fail_their_projection(conn: Connection, dsn: str) -> None:
+async def test_invalid_names_fail_their_projection(conn: Connection, dsn: str) -> None:
     await add_asset(dsn, "long", table_name="x" * 257, stac_collection_id="y" * 257)
     await describe(conn, "long")
     publication = await layers.publish(conn, "long", actor="ada")
@@ -170,7 +168,7 @@ async def test_names_that_do_not_fit_fail_their_projection(conn: Connection, dsn
     assert await history(dsn, "long") == []
 
 
-async def test_unpublishing_removes_all_projections_and_can_be_repeated(conn: Connection, roads: str, dsn: str) -> None:
+async def test_unpublishing_removes_all_projections_and_is_idempotent(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     assert outcomes(await layers.unpublish(conn, roads, actor="ada")) == [REMOVED, REMOVED, NOT_APPLICABLE]
     assert (await list_catalog(conn, limit=10), await collection(dsn, roads)) == ([], None)
@@ -179,7 +177,7 @@ async def test_unpublishing_removes_all_projections_and_can_be_repeated(conn: Co
     assert await history(dsn) == ["metadata_published", "metadata_unpublished"]
 
 
-async def test_the_next_approved_version_takes_the_place_of_the_last(conn: Connection, roads: str, dsn: str) -> None:
+async def test_the_next_approved_version_replaces_the_last(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_version(dsn, roads, 1, table_name="geo.roads_1", stac_collection_id="streets")
     publication = await layers.publish(conn, roads, actor="ada")
@@ -188,9 +186,7 @@ async def test_the_next_approved_version_takes_the_place_of_the_last(conn: Conne
     assert (await collection(dsn, roads), await collection(dsn, "streets") is not None) == (None, True)
 
 
-async def test_all_layers_are_published_at_once_and_those_that_cannot_be_are_counted(
-    conn: Connection, roads: str, dsn: str
-) -> None:
+async def test_publishing_all_layers_counts_failures(conn: Connection, roads: str, dsn: str) -> None:
     await add_asset(dsn, "draft", latest=None)
     await add_asset(dsn, "late")
     await add_asset(dsn, "twin", table_name="geo.roads")
@@ -203,7 +199,7 @@ async def test_all_layers_are_published_at_once_and_those_that_cannot_be_are_cou
     assert (again.changed, again.unchanged, again.skipped, again.failed) == (0, 2, 1, 1)
 
 
-async def test_a_layer_that_two_publish_at_once_is_published_once(conn: Connection, roads: str, dsn: str) -> None:
+async def test_concurrent_publications_publish_a_layer_once(conn: Connection, roads: str, dsn: str) -> None:
     async with opened(dsn, application="second") as second:
         both = await asyncio.gather(*(layers.publish(publisher, roads, actor="ada") for publisher in (conn, second)))
     assert sorted(outcomes(publication) for publication in both) == [[UNCHANGED] * 2, [WRITTEN] * 2]
@@ -213,7 +209,7 @@ async def test_a_layer_that_two_publish_at_once_is_published_once(conn: Connecti
 # Reindexing
 
 
-async def test_reindexing_corrects_what_is_wrong_and_counts_it(conn: Connection, roads: str, dsn: str) -> None:
+async def test_reindexing_corrects_and_counts_errors(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_asset(dsn, "other")
     await rows(dsn, "UPDATE dagapp.geospatial_assets SET latest_approved_version_ordinal = 7 WHERE asset_id = 'other'")
@@ -237,9 +233,7 @@ async def test_reindexing_corrects_what_is_wrong_and_counts_it(conn: Connection,
         "UPDATE dagapp.asset_versions SET deleted_at = now()",
     ],
 )
-async def test_reindexing_withdraws_the_layers_of_what_is_gone(
-    conn: Connection, roads: str, dsn: str, gone: str
-) -> None:
+async def test_reindexing_withdraws_layers_of_deleted_assets(conn: Connection, roads: str, dsn: str, gone: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await rows(dsn, gone)
     _, report = await layers.reindex(conn, actor="ada")
@@ -251,7 +245,7 @@ async def test_reindexing_withdraws_the_layers_of_what_is_gone(
 # Decisions
 
 
-async def test_a_published_layer_follows_what_is_decided_about_versions(conn: Connection, roads: str, dsn: str) -> None:
+async def test_a_published_layer_follows_decisions_on_versions(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
     catalogs = []
@@ -262,24 +256,22 @@ async def test_a_published_layer_follows_what_is_decided_about_versions(conn: Co
     assert await collection(dsn, roads) is None
 
 
-async def test_a_layer_that_is_not_published_stays_so_whatever_is_decided(
-    conn: Connection, roads: str, dsn: str
-) -> None:
+async def test_an_unpublished_layer_stays_unpublished_after_decisions(conn: Connection, roads: str, dsn: str) -> None:
     await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
     await decide(decided_by(conn), None, roads, Approve(1))
     assert (await list_catalog(conn, limit=10), (await get_layer(conn, roads))["published_at"]) == ([], None)
 
 
-async def test_a_layer_that_cannot_follow_is_a_warning_of_the_decision(conn: Connection, roads: str, dsn: str) -> None:
+async def test_a_layer_that_cannot_be_refreshed_is_a_warning_of_the_decision(
+    conn: Connection, roads: str, dsn: str
+) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_version(dsn, roads, 1, is_approved=False, table_name="x" * 257)
     [warning] = (await decide(decided_by(conn), None, roads, Approve(1))).warnings
     assert warning.startswith("the published layer is not up to date: layer_catalog: the name of the table has 257")
 
 
-async def test_a_decision_stands_where_the_database_cannot_refresh_the_layer(
-    conn: Connection, roads: str, dsn: str
-) -> None:
+async def test_a_decision_stands_if_the_layer_cannot_be_refreshed(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
     await conn.execute("SET lock_timeout = '50ms'")
@@ -296,7 +288,7 @@ async def test_a_decision_stands_where_the_database_cannot_refresh_the_layer(
     assert (await layers.refresh_stale(conn, external_dsn=None)) == layers.BulkReport()
 
 
-async def test_a_layer_follows_a_version_that_was_processed_again(conn: Connection, roads: str, dsn: str) -> None:
+async def test_a_layer_follows_a_reprocessed_version(conn: Connection, roads: str, dsn: str) -> None:
     await layers.publish(conn, roads, actor="ada")
     assert (await layers.refresh_stale(conn, external_dsn=None)) == layers.BulkReport()
     await rows(dsn, "UPDATE dagapp.asset_versions SET table_name = 'geo.again', version = version + 1")

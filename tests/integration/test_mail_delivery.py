@@ -126,7 +126,7 @@ async def test_a_job_runs_from_notifications_alone(desk: Desk) -> None:
     assert desk.reads == []
 
 
-async def test_a_notification_that_comes_twice_or_after_the_mail_was_read_changes_nothing(desk: Desk) -> None:
+async def test_duplicate_and_late_notifications_change_nothing(desk: Desk) -> None:
     job_id = await desk.submit()
     submitted = await desk.payload()
     await desk.cycle(submitted, submitted)
@@ -151,7 +151,7 @@ async def test_a_notification_that_comes_twice_or_after_the_mail_was_read_change
     assert {**await desk.job(other), "params": None} == {**ended, "params": None}
 
 
-async def test_mail_whose_notification_is_lost_is_read(desk: Desk) -> None:
+async def test_mail_is_read_even_if_its_notification_is_lost(desk: Desk) -> None:
     job_id = await desk.submit()
     desk.it.look()
     await desk.cycle()
@@ -163,7 +163,7 @@ async def test_mail_whose_notification_is_lost_is_read(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("text", ["ä" * 5000, '"\\\n' * 1200], ids=["long", "long when quoted"])
-async def test_large_mail_is_left_in_the_mailbox(desk: Desk, text: str) -> None:
+async def test_large_mail_stays_in_the_mailbox(desk: Desk, text: str) -> None:
     job_id = await desk.submit(x=text)
     assert await desk.payload() == ""
     await desk.cycle("")
@@ -190,7 +190,7 @@ async def test_a_report_does_not_overtake_other_mail_of_its_job(desk: Desk) -> N
     assert await desk.payload() == ""
 
 
-async def test_mail_of_a_job_that_moved_to_another_orchestrator_waits_for_its_owner(desk: Desk) -> None:
+async def test_mail_of_a_job_that_changed_owner_waits_for_its_new_owner(desk: Desk) -> None:
     job_id, new_id = await desk.begin(), await desk.submit()
     submitted = await desk.payload()
     await desk.report(job_id)
@@ -203,7 +203,7 @@ async def test_mail_of_a_job_that_moved_to_another_orchestrator_waits_for_its_ow
     assert len(desk.it.jobs) == 0
 
 
-async def test_a_forged_notification_counts_for_nothing(desk: Desk) -> None:
+async def test_a_forged_notification_is_ignored(desk: Desk) -> None:
     """Whoever may connect to the database may notify. Neither does it make a job fail."""
     job_id = await desk.submit()
     submitted = await desk.payload()
@@ -223,7 +223,7 @@ async def test_a_forged_notification_counts_for_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("break_decision", [True, False], ids=["undecided", "unwritten"])
-async def test_a_forged_notification_that_breaks_the_work_on_a_job_is_no_strike_against_it(
+async def test_a_forged_notification_does_not_poison_its_job(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, break_decision: bool
 ) -> None:
     job_id = await desk.begin()
@@ -238,7 +238,7 @@ async def test_a_forged_notification_that_breaks_the_work_on_a_job_is_no_strike_
     assert (await desk.job(job_id))["status"] == "completed"
 
 
-def test_what_makes_no_sense_is_no_mail() -> None:
+def test_malformed_notifications_are_ignored() -> None:
     numbers, texts = [[7] * count for count in (11, 14)], [["x"] * count for count in (11, 14)]
     for content in (None, 7, "x", [], {}, [1, 2], *numbers, *texts):
         assert read_payload(orjson.dumps(content).decode()) is None

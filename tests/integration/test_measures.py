@@ -45,7 +45,7 @@ async def measured(dsn: str, measure: Any, *args: Any, **options: Any) -> list[d
         return await measure(conn, *args, **options)
 
 
-async def test_workflows_are_measured_by_how_their_jobs_went(dsn: str) -> None:
+async def test_workflow_statistics_count_job_outcomes(dsn: str) -> None:
     past = Past(dsn)
     for seconds in (1, 2, 3, 10):
         await past.job(seconds=seconds)
@@ -70,7 +70,7 @@ async def test_workflows_are_measured_by_how_their_jobs_went(dsn: str) -> None:
     assert longer["failed"] == 2
 
 
-async def test_what_has_not_ended_has_no_rate(dsn: str) -> None:
+async def test_jobs_that_have_not_ended_have_no_rate(dsn: str) -> None:
     await Past(dsn).job("running")
     [row] = await measured(dsn, workflow_measures)
     assert (row["total"], row["success_rate"], row["avg_duration_seconds"]) == (1, None, None)
@@ -95,7 +95,7 @@ async def test_failures_are_grouped_by_cause(dsn: str) -> None:
     assert only["occurrences"] == 1
 
 
-async def test_children_count_under_their_fan_out(dsn: str) -> None:
+async def test_children_are_counted_under_their_fan_out(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -115,7 +115,7 @@ async def test_children_count_under_their_fan_out(dsn: str) -> None:
     assert await measured(dsn, node_measures, "unheard of") == []
 
 
-async def test_throughput_has_every_bucket(dsn: str) -> None:
+async def test_throughput_includes_empty_buckets(dsn: str) -> None:
     past = Past(dsn)
     await past.job(hours_ago=3, seconds=2)
     await past.job(hours_ago=3, seconds=4)
@@ -143,6 +143,6 @@ async def test_throughput_has_every_bucket(dsn: str) -> None:
         (throughput, {"bucket_minutes": 0}, "bucket_minutes must be between 1 and 1440, not 0"),
     ],
 )
-async def test_a_range_that_makes_no_sense_is_refused(dsn: str, measure: Any, options: Any, complaint: str) -> None:
+async def test_an_invalid_range_is_refused(dsn: str, measure: Any, options: Any, complaint: str) -> None:
     with pytest.raises(Invalid, match=complaint):
         await measured(dsn, measure, **options)

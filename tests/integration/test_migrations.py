@@ -99,7 +99,7 @@ def objects(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-def test_the_migrations_build_exactly_the_models(empty: str) -> None:
+def test_the_migrations_build_exactly_the_models_schema(empty: str) -> None:
     migrate.upgrade(empty)
 
     def include(name: str | None, kind: str, _: Any) -> bool:
@@ -135,7 +135,7 @@ def test_every_enum_of_the_models_has_its_values_in_the_database(empty: str) -> 
     assert labels == meant
 
 
-def test_going_down_and_up_again_gives_the_same_schema(empty: str) -> None:
+def test_downgrading_and_upgrading_gives_the_same_schema(empty: str) -> None:
     migrate.upgrade(empty)
     first = objects(empty)
     migrate.downgrade(empty, "base")
@@ -147,7 +147,7 @@ def test_going_down_and_up_again_gives_the_same_schema(empty: str) -> None:
 
 
 @pytest.mark.usefixtures("two_revisions")
-def test_each_step_can_be_taken_down_and_up(empty: str) -> None:
+def test_each_migration_can_be_downgraded_and_upgraded(empty: str) -> None:
     for step in ("0001", "0002"):
         migrate.upgrade(empty, step)
         before = objects(empty)
@@ -164,7 +164,7 @@ def test_upgrading_twice_changes_nothing(empty: str) -> None:
     assert objects(empty) == first
 
 
-def test_three_upgrades_at_once_give_one_schema(empty: str) -> None:
+def test_three_concurrent_upgrades_give_one_schema(empty: str) -> None:
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(migrate.upgrade, empty) for _ in range(3)]:
             done.result()
@@ -205,7 +205,7 @@ def test_a_migrated_database_keeps_its_rows(empty: str) -> None:
     assert ask(empty, "SELECT count(*) FROM dagapp.dag_job_events") == [(3,)]
 
 
-def test_other_schemas_are_left_alone(empty: str) -> None:
+def test_other_schemas_are_not_touched(empty: str) -> None:
     ask(empty, "CREATE SCHEMA app; CREATE TABLE app.mine (x int); CREATE TABLE public.yours (x int)")
     migrate.upgrade(empty)
     migrate.downgrade(empty, "base")
@@ -219,13 +219,13 @@ def test_an_unknown_revision_is_named(empty: str) -> None:
         migrate.upgrade(empty, "9999")
 
 
-def test_a_database_that_cannot_be_reached_is_called_so() -> None:
+def test_an_unreachable_database_is_reported_as_such() -> None:
     with pytest.raises(DatabaseUnavailable, match="cannot be reached"):
         migrate.current("postgresql://nobody@/nothing?host=/nowhere")
 
 
 @pytest.mark.usefixtures("two_revisions")
-async def test_a_program_refuses_a_schema_that_is_missing_or_old(empty: str) -> None:
+async def test_a_missing_or_old_schema_is_refused(empty: str) -> None:
     async with opened(empty, application="test") as conn:
         with pytest.raises(SchemaMissing, match="dagmaster migrate"):
             await check_schema(conn)
@@ -236,7 +236,7 @@ async def test_a_program_refuses_a_schema_that_is_missing_or_old(empty: str) -> 
         await check_schema(conn)
 
 
-async def test_updated_at_follows_every_update_of_jobs_and_nodes(dsn: str) -> None:
+async def test_updated_at_changes_with_every_update_of_jobs_and_nodes(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(
             "INSERT INTO dagapp.dag_jobs (job_id, workflow_id, workflow_version, workflow_hash, status, priority, "
