@@ -58,7 +58,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["fixed", "fresh"])
-async def test_every_job_ends_once_whatever_happens(dsn: str, seed: int | None) -> None:
+async def test_every_job_ends_once_despite_faults(dsn: str, seed: int | None) -> None:
     seed = seed or Random().randrange(10**6)
     rng = Random(seed)
 

@@ -71,7 +71,7 @@ async def until_called(running: Fleet, job_id: int) -> dict[str, Any]:
     return (await children(running, job_id))[0]
 
 
-async def test_the_result_of_the_child_is_the_output_of_its_caller(running: Fleet) -> None:
+async def test_the_childs_result_is_the_callers_output(running: Fleet) -> None:
     job = await running.run(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ 3 }}"}), priority=5, correlation_id="c1")
     assert job["status"] == "completed"
     [child_] = await children(running, job["job_id"])
@@ -82,31 +82,31 @@ async def test_the_result_of_the_child_is_the_output_of_its_caller(running: Flee
     assert (child_["parent_node_id"], child_["parent_task_id"]) == ("sub", f"{job['job_id']}_sub_0")
 
 
-async def test_a_child_that_fails_is_called_again_as_another_job(running: Fleet) -> None:
+async def test_a_failed_child_is_retried_as_a_new_job(running: Fleet) -> None:
     job = await running.run(calls(child("flaky"), inputs={"x": 1}, retry=retry(1)))
     assert job["status"] == "completed"
     assert [child["status"] for child in await children(running, job["job_id"])] == ["failed", "completed"]
 
 
-async def test_the_error_of_the_child_is_the_error_of_its_caller(running: Fleet) -> None:
+async def test_the_childs_error_is_the_callers_error(running: Fleet) -> None:
     job = await running.run(calls(child("flaky"), inputs={"x": 1}))
     [child_] = await children(running, job["job_id"])
     expected = f"node sub failed: job {child_['job_id']} failed: node work failed: no luck"
     assert (job["status"], job["error_message"]) == ("failed", expected)
 
 
-async def test_inputs_that_do_not_fit_fail_the_caller(running: Fleet) -> None:
+async def test_invalid_inputs_fail_the_caller(running: Fleet) -> None:
     job = await running.run(calls(child(), inputs={"x": "many"}, retry=retry(3)))
     assert job["status"] == "failed" and "cannot run workflow 'child'" in job["error_message"]
     assert not await children(running, job["job_id"])
 
 
-async def test_a_definition_that_was_not_pinned_fails_the_caller(running: Fleet) -> None:
+async def test_an_unpinned_definition_fails_the_caller(running: Fleet) -> None:
     job = await running.run(graph({"sub": WorkflowNode(workflow="x", next=("END",))}, start="sub"))
     assert "was not pinned" in job["error_message"]
 
 
-async def test_a_cancelled_job_cancels_what_it_called(running: Fleet) -> None:
+async def test_cancelling_a_job_cancels_its_children(running: Fleet) -> None:
     job_id = await running.submit(calls(calls(patient())))
     first = await until_called(running, job_id)
     second = await until_called(running, first["job_id"])
@@ -118,7 +118,7 @@ async def test_a_cancelled_job_cancels_what_it_called(running: Fleet) -> None:
     assert {job["status"] for job in ended} == {"cancelled"}
 
 
-async def test_a_call_that_takes_too_long_is_called_off(running: Fleet) -> None:
+async def test_a_child_that_times_out_is_cancelled(running: Fleet) -> None:
     job_id = await running.submit(calls(patient(), timeout_seconds=0.5))
     child = await until_called(running, job_id)
     job, called = await running.ended(job_id, child["job_id"])
@@ -134,7 +134,7 @@ async def test_cancelling_the_child_fails_its_caller(running: Fleet) -> None:
     assert job["error_message"] == f"node sub failed: job {child['job_id']} was cancelled"
 
 
-async def test_a_new_owner_submits_what_the_old_one_could_not(dsn: str) -> None:
+async def test_a_new_owner_submits_children_that_the_old_one_could_not(dsn: str) -> None:
     """The owner dies between the writing of the attempt and the submission."""
     async with fleet(dsn) as running:
         first = await running.orchestrator()
@@ -167,7 +167,7 @@ async def test_a_child_is_submitted_once_however_often_its_owner_changes(dsn: st
         assert len(await children(running, job_id)) == 1
 
 
-async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
+async def test_an_ended_attempt_starts_no_child(running: Fleet) -> None:
     job_id = await running.submit(calls(patient()))
     child = await until_called(running, job_id)
     await running.cancel(job_id)
@@ -181,7 +181,7 @@ async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
     assert len(await children(running, job_id)) == 1
 
 
-async def test_a_child_whose_caller_is_gone_is_called_off(running: Fleet) -> None:
+async def test_a_child_whose_caller_is_gone_is_cancelled(running: Fleet) -> None:
     job_id = await running.submit(calls(patient()))
     child = await until_called(running, job_id)
     async with opened(running.dsn, application="test") as conn:
@@ -193,7 +193,7 @@ async def test_a_child_whose_caller_is_gone_is_called_off(running: Fleet) -> Non
     assert called["status"] == "cancelled"
 
 
-async def test_a_definition_that_may_still_be_called_is_kept(running: Fleet) -> None:
+async def test_a_definition_that_may_still_be_called_is_not_removed(running: Fleet) -> None:
     nodes: dict[str, Any] = {
         "w": WaitNode(signal="never", next=("sub",)),
         "sub": WorkflowNode(workflow="child", workflow_hash=child().workflow.content_hash, next=("END",)),
@@ -211,7 +211,7 @@ async def test_a_definition_that_may_still_be_called_is_kept(running: Fleet) -> 
     assert child().workflow.content_hash in hashes and unused.workflow.content_hash not in hashes
 
 
-async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else(running: Fleet) -> None:
+async def test_an_unreadable_definition_fails_only_the_caller(running: Fleet) -> None:
     """Pinned by another version, or spoiled by hand: the orchestrator goes on."""
     callee = child()
     nodes: dict[str, Any] = {
@@ -228,7 +228,7 @@ async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else
     assert (await running.run(single()))["status"] == "completed"
 
 
-async def test_a_child_that_somebody_tries_again_is_not_called_off(running: Fleet) -> None:
+async def test_a_manually_retried_child_is_not_cancelled(running: Fleet) -> None:
     """Its caller has failed with it and waits no more; what it has done before need not be done twice."""
     job = await running.run(calls(child("flaky"), inputs={"x": 1}))
     [child_] = await children(running, job["job_id"])
@@ -246,7 +246,7 @@ async def test_a_child_that_somebody_tries_again_is_not_called_off(running: Flee
     assert parent["status"] == "failed"
 
 
-async def test_a_child_gets_the_inputs_that_were_written_whoever_submits_it(dsn: str) -> None:
+async def test_a_child_gets_the_stored_inputs_whoever_submits_it(dsn: str) -> None:
     """The owner dies between the two; the next one has another environment, in which the inputs make no sense."""
     async with fleet(dsn) as running:
         first = await running.orchestrator(rules=Rules(env={"X": "3"}))

@@ -55,7 +55,7 @@ async def until_held(dsn: str, names: list[str]) -> None:
     await Fleet(dsn).until(f"SELECT array_agg(name ORDER BY name) = %s AS ok FROM ({HELD}) held", lambda: [names])
 
 
-async def test_the_heartbeat_goes_on_while_another_chore_waits_for_a_lock(dsn: str) -> None:
+async def test_the_heartbeat_continues_while_a_chore_waits_for_a_lock(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator(heartbeat_seconds=0.05)
         async with locked(dsn, "dagapp.dag_workers"):
@@ -64,7 +64,7 @@ async def test_the_heartbeat_goes_on_while_another_chore_waits_for_a_lock(dsn: s
             await beats_on(running)
 
 
-async def test_a_chore_that_waits_for_a_lock_lets_the_others_have_their_turn(dsn: str) -> None:
+async def test_a_chore_that_waits_for_a_lock_does_not_block_the_others(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(worker_lost_after_seconds=0.5, back_pressure_seconds=0.05)
         async with locked(dsn, "dagapp.dag_workers"):
@@ -95,7 +95,7 @@ class Counted:
 @pytest.mark.parametrize(
     "error", [psycopg.errors.UndefinedTable("no such table"), psycopg.OperationalError("gone"), OSError("gone")]
 )
-async def test_a_chore_that_fails_leaves_the_connection_to_the_others(
+async def test_a_chore_that_fails_leaves_the_connection_usable(
     dsn: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     monkeypatch.setattr(chores, "RETRY_SECONDS", 0.01)
@@ -108,7 +108,7 @@ async def test_a_chore_that_fails_leaves_the_connection_to_the_others(
         await shared.close()
 
 
-async def test_a_lost_connection_is_opened_again_for_all(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_connection_is_reopened_for_all_chores(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "RETRY_SECONDS", 0.01)
     shared, first, second = SharedConnection(dsn, "doomed"), Counted(), Counted()
     running = [asyncio.create_task(Chore("test", 0.01, shared.takes(each.run_once)).run()) for each in (first, second)]
@@ -131,7 +131,7 @@ async def stop(running: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_an_orchestrator_that_is_cancelled_twice_closes_its_connections(
+async def test_an_orchestrator_cancelled_twice_closes_its_connections(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends, end = asyncio.Event(), process._end

@@ -40,7 +40,7 @@ async def adds_a_chain(ctx: HandlerContext) -> dict[str, Any]:
     return {"$result_of": f"{ctx.node_id}.3"}
 
 
-async def test_a_task_adds_nodes_and_gives_the_result_of_one(dsn: str) -> None:
+async def test_a_task_adds_nodes_and_returns_the_result_of_one(dsn: str) -> None:
     async with fleet(dsn, adds=adds_a_chain) as running:
         await running.orchestrator()
         await running.worker()
@@ -55,7 +55,7 @@ async def test_a_task_adds_nodes_and_gives_the_result_of_one(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_worker_in_the_owners_process_does_the_same(dsn: str) -> None:
+async def test_a_local_worker_adds_nodes_too(dsn: str) -> None:
     async with fleet(dsn, adds=adds_a_chain) as running:
         owner = await running.orchestrator()
         await running.worker(owner=owner)
@@ -70,7 +70,7 @@ def adds_in_a_thread(ctx: HandlerContext) -> dict[str, Any]:
     return {"$result_of": f"{ctx.node_id}.1"}
 
 
-async def test_a_handler_in_a_thread_waits_until_they_are_stored(dsn: str) -> None:
+async def test_a_handler_in_a_thread_waits_until_its_nodes_are_stored(dsn: str) -> None:
     async with fleet(dsn, adds=adds_in_a_thread) as running:
         await running.orchestrator()
         await running.worker()
@@ -89,7 +89,7 @@ async def adds_groups(ctx: HandlerContext) -> None:
     await ctx.add(encode_slices([*members, *gates], groups, dependencies))
 
 
-async def test_the_graph_shows_groups_and_dependencies_that_were_added(dsn: str) -> None:
+async def test_the_graph_shows_added_groups_and_dependencies(dsn: str) -> None:
     async with web(dsn, single("adds")) as it:
         it.fleet.known = handlers(adds=adds_groups)
         await it.fleet.orchestrator()
@@ -106,7 +106,7 @@ async def test_the_graph_shows_groups_and_dependencies_that_were_added(dsn: str)
     ]
 
 
-async def test_groups_and_dependencies_are_rows(dsn: str) -> None:
+async def test_groups_and_dependencies_are_stored_as_rows(dsn: str) -> None:
     async with fleet(dsn, adds=adds_groups) as running:
         await running.orchestrator()
         await running.worker()
@@ -124,7 +124,7 @@ async def test_groups_and_dependencies_are_rows(dsn: str) -> None:
         assert [line.rpartition(".")[2] for line in order] == ["1", "in", "2", "out", "3"]
 
 
-async def test_ten_thousand_nodes_are_added_in_one_go(dsn: str) -> None:
+async def test_ten_thousand_nodes_can_be_added_in_one_call(dsn: str) -> None:
     async def adds(ctx: HandlerContext) -> None:
         many = [node(ctx, number, params={"n": number}) for number in range(10_000)]
         await ctx.add(
@@ -142,7 +142,7 @@ async def test_ten_thousand_nodes_are_added_in_one_go(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_killed_worker_has_added_its_nodes_once(dsn: str) -> None:
+async def test_the_nodes_of_a_killed_worker_are_added_once(dsn: str) -> None:
     began: list[HandlerContext] = []
 
     async def adds(ctx: HandlerContext) -> dict[str, Any]:
@@ -171,7 +171,7 @@ async def test_a_killed_worker_has_added_its_nodes_once(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_another_owner_goes_on_with_added_nodes(dsn: str) -> None:
+async def test_a_new_owner_continues_added_nodes(dsn: str) -> None:
     go_on = asyncio.Event()
 
     async def adds(ctx: HandlerContext) -> dict[str, Any]:
@@ -206,7 +206,7 @@ async def test_another_owner_goes_on_with_added_nodes(dsn: str) -> None:
         ([b'{"nodes": [{"id": "work.1", "handler": "echo", "after": ["no"]}]}'], "which the job does not have"),
     ],
 )
-async def test_rubbish_fails_the_attempt_for_good(dsn: str, slices: list[bytes], reason: str) -> None:
+async def test_invalid_nodes_fail_the_attempt_permanently(dsn: str, slices: list[bytes], reason: str) -> None:
     async def adds(ctx: HandlerContext) -> None:
         await ctx.add(slices)
         await asyncio.Event().wait()
@@ -220,7 +220,7 @@ async def test_rubbish_fails_the_attempt_for_good(dsn: str, slices: list[bytes],
         await running.is_clean()
 
 
-async def test_an_attempt_that_is_over_adds_nothing(dsn: str) -> None:
+async def test_an_ended_attempt_adds_nothing(dsn: str) -> None:
     refusals: list[bool] = []
 
     async def adds(ctx: HandlerContext) -> None:
@@ -248,7 +248,7 @@ async def test_an_attempt_that_is_over_adds_nothing(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [b"rubbish", b'{"nodes": [{"id": "work.1", "params": {"x": "\\u0000"}}]}'])
-async def test_what_cannot_be_stored_is_an_error_in_the_handler(dsn: str, bad: bytes) -> None:
+async def test_nodes_that_cannot_be_stored_raise_in_the_handler(dsn: str, bad: bytes) -> None:
     async def adds(ctx: HandlerContext) -> None:
         await ctx.add([bad])
 
@@ -270,7 +270,7 @@ async def waiting_job(running: Fleet) -> JobId:
     return job_id
 
 
-async def test_somebody_adds_nodes_through_the_store(dsn: str) -> None:
+async def test_nodes_can_be_added_through_the_store(dsn: str) -> None:
     go_on = asyncio.Event()
 
     async def waits(ctx: HandlerContext) -> None:
@@ -329,7 +329,7 @@ async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
         await it.post("/api/v1/jobs/1/tasks", {"tasks": [task]}, 404)
 
 
-async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
+async def test_nodes_added_by_the_api_follow_their_handlers_contract(dsn: str) -> None:
     async with waiting_behind_the_api(dsn) as (it, go_on):
         it.services.registry = Registry()
         it.services.registry.register(Handler("own", adds_a_chain, queue="special", timeout_seconds=7, retry=ONCE))
@@ -344,7 +344,7 @@ async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
         go_on.set()
 
 
-async def test_who_adds_what_is_refused_hears_of_it(dsn: str) -> None:
+async def test_a_refused_addition_is_reported_to_the_caller(dsn: str) -> None:
     nodes: dict[str, Any] = {"work": task("echo", "END"), "last": WaitNode(signal="go")}
     async with web(dsn, graph(nodes, start="work", finally_=("last",)), runs=True) as it:
         job_id = (await it.post("/api/v1/jobs", {"workflow_id": "test"}, 201))["job_id"]
@@ -354,7 +354,7 @@ async def test_who_adds_what_is_refused_hears_of_it(dsn: str) -> None:
         assert "what was added is refused: only the finalizers of the job are left" in error["error"]["message"]
 
 
-async def test_a_worker_without_a_database_adds_over_http(dsn: str) -> None:
+async def test_a_remote_worker_adds_nodes_over_http(dsn: str) -> None:
     async with web(dsn, single("echo")) as it:
         await it.fleet.orchestrator()
         async with it.real_server() as url:
@@ -380,7 +380,7 @@ async def test_a_worker_without_a_database_adds_over_http(dsn: str) -> None:
                 await transport.close()
 
 
-async def test_people_see_what_was_added(dsn: str) -> None:
+async def test_added_nodes_are_visible_in_api_and_pages(dsn: str) -> None:
     """Progress, graph, nodes, explanations and the doctor know that these are no children of a fan-out."""
     go_on = asyncio.Event()
 

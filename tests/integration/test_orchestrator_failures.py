@@ -28,7 +28,7 @@ async def gaps(running: Fleet, job_id: int) -> list[float]:
     return [(later - earlier).total_seconds() for earlier, later in zip(failed, again, strict=True)]
 
 
-async def test_back_off_is_really_waited(dsn: str) -> None:
+async def test_back_off_delays_the_retry(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -96,7 +96,7 @@ async def test_a_permanent_failure_is_not_retried(dsn: str) -> None:
             assert failed["event_data"]["will_retry"] is False
 
 
-async def test_a_handler_may_say_when_to_try_again(dsn: str) -> None:
+async def test_a_handler_can_choose_the_retry_delay(dsn: str) -> None:
     async def later(ctx: HandlerContext) -> None:
         if ctx.retry_count == 0:
             raise Retry("not yet", after=0.2)
@@ -110,7 +110,7 @@ async def test_a_handler_may_say_when_to_try_again(dsn: str) -> None:
         assert 0.2 <= waited < 10
 
 
-async def test_a_worker_ends_what_takes_too_long(dsn: str) -> None:
+async def test_a_worker_ends_a_task_that_times_out(dsn: str) -> None:
     stopped = asyncio.Event()
 
     async def endless(ctx: HandlerContext) -> None:
@@ -131,7 +131,7 @@ async def test_a_worker_ends_what_takes_too_long(dsn: str) -> None:
         assert 1000 <= result["execution_duration_ms"] < 10_000
 
 
-async def test_the_owner_ends_what_its_worker_does_not(dsn: str) -> None:
+async def test_the_owner_times_out_a_task_whose_worker_cannot_stop_it(dsn: str) -> None:
     """A coroutine that ignores its cancellation holds its worker's slot, but not its job."""
     let_go = asyncio.Event()
     runs = []
@@ -162,7 +162,7 @@ async def test_the_owner_ends_what_its_worker_does_not(dsn: str) -> None:
         assert (await running.nodes(job["job_id"]))["work"]["output"] == {"attempt": 1}
 
 
-async def test_a_thread_that_cannot_be_stopped_does_not_hold_its_job(dsn: str) -> None:
+async def test_a_thread_that_cannot_be_stopped_does_not_block_its_job(dsn: str) -> None:
     let_go = threading.Event()
 
     def stuck(ctx: HandlerContext) -> dict[str, Any]:
@@ -181,7 +181,7 @@ async def test_a_thread_that_cannot_be_stopped_does_not_hold_its_job(dsn: str) -
         assert job["result_data"]["work"] == {"attempt": 1, "told": False}
 
 
-async def test_a_task_that_nobody_takes_fails_in_time(dsn: str) -> None:
+async def test_a_task_that_no_worker_claims_times_out(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator(rules=Rules(dispatch_timeout_seconds=0.1))
         job = await running.run(single(queue="deserted", retry=retry(1)))
@@ -192,7 +192,7 @@ async def test_a_task_that_nobody_takes_fails_in_time(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_job_that_no_longer_moves_is_ended(dsn: str) -> None:
+async def test_a_stalled_job_is_ended(dsn: str) -> None:
     """It waits for nothing that could still happen: somebody has changed its rows."""
     async with fleet(dsn) as running:
         first = await running.orchestrator()
@@ -207,7 +207,7 @@ async def test_a_job_that_no_longer_moves_is_ended(dsn: str) -> None:
         assert "no progress" in job["error_message"]
 
 
-async def test_the_first_failure_ends_the_job_and_withdraws_what_runs(dsn: str) -> None:
+async def test_the_first_failure_ends_the_job_and_revokes_running_tasks(dsn: str) -> None:
     started, revoked = asyncio.Event(), asyncio.Event()
 
     async def long(ctx: HandlerContext) -> None:
@@ -250,7 +250,7 @@ async def test_the_first_failure_ends_the_job_and_withdraws_what_runs(dsn: str) 
         assert reasons["long"] == reasons["queued"] == "stopped because the job failed"
 
 
-async def test_a_failed_child_fails_the_job_and_closes_its_siblings(dsn: str) -> None:
+async def test_a_failed_child_fails_the_job_and_cancels_its_siblings(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker(concurrency=4)
@@ -298,7 +298,7 @@ async def test_a_cancelled_job_stops_within_two_polls(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_job_can_be_cancelled_before_it_begins_and_when_it_has_ended_nothing_happens(dsn: str) -> None:
+async def test_a_job_can_be_cancelled_before_it_starts_and_not_after_it_ended(dsn: str) -> None:
     async with fleet(dsn) as running:
         early = await running.submit(single())
         await running.cancel(early)
@@ -316,7 +316,7 @@ async def test_a_job_can_be_cancelled_before_it_begins_and_when_it_has_ended_not
         assert (await running.ended(done["job_id"]))[0]["status"] == "completed"
 
 
-async def test_a_report_that_comes_after_the_end_is_kept_and_noted(dsn: str) -> None:
+async def test_a_report_after_the_jobs_end_is_kept_and_recorded(dsn: str) -> None:
     started, let_go = asyncio.Event(), asyncio.Event()
 
     async def deaf(ctx: HandlerContext) -> dict[str, Any]:
@@ -361,7 +361,7 @@ async def test_a_retry_of_a_child_uses_its_stored_params(dsn: str) -> None:
         assert sorted(seen[0]) == sorted(seen[1]) == ["a", "b", "c"]
 
 
-async def test_a_node_of_the_engine_is_retried_too(dsn: str) -> None:
+async def test_a_node_run_by_the_engine_is_retried_too(dsn: str) -> None:
     again = retry(2, 0.02, backoff="fixed", on=("ExpressionFailed",))
     nodes: dict[str, Any] = {
         "first": task("echo", "spread"),
@@ -377,7 +377,7 @@ async def test_a_node_of_the_engine_is_retried_too(dsn: str) -> None:
         assert len(await running.events(job["job_id"], "node_retrying")) == 2
 
 
-async def test_failing_and_cancelling_many_at_once_leaves_nothing_behind(dsn: str) -> None:
+async def test_many_concurrent_failures_and_cancellations_leave_no_rows(dsn: str) -> None:
     async def sometimes(ctx: HandlerContext) -> None:
         await asyncio.sleep(0.002)
         if ctx.params["x"] == 37:
@@ -406,7 +406,7 @@ async def test_failing_and_cancelling_many_at_once_leaves_nothing_behind(dsn: st
         assert await running.value(open_nodes) == 0
 
 
-async def test_a_delay_survives_its_owner(dsn: str) -> None:
+async def test_a_retry_delay_survives_its_owner(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         await running.worker()

@@ -50,7 +50,7 @@ CORRUPTIONS = {
 }
 
 
-async def test_a_job_whose_definition_cannot_be_read_is_failed_and_the_others_go_on(dsn: str) -> None:
+async def test_a_job_with_an_unreadable_definition_fails_alone(dsn: str) -> None:
     async with fleet(dsn) as running:
         bad = []
         for number, (name, corruption) in enumerate(CORRUPTIONS.items()):
@@ -66,7 +66,7 @@ async def test_a_job_whose_definition_cannot_be_read_is_failed_and_the_others_go
         await running.is_clean()
 
 
-async def test_a_job_whose_rows_make_no_sense_is_failed_and_the_others_go_on(dsn: str) -> None:
+async def test_a_job_with_inconsistent_rows_fails_alone(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         bad = [await running.submit(chain(2, queue="deserted")) for _ in range(2)]
@@ -84,9 +84,7 @@ async def test_a_job_whose_rows_make_no_sense_is_failed_and_the_others_go_on(dsn
         assert (await running.ended(bad[1]))[0]["status"] == "failed"
 
 
-async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_on(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_on_which_the_engine_raises_fails_alone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bad: set[JobId] = set()
 
     def stumble(job: Any, *arguments: Any) -> Any:
@@ -110,7 +108,7 @@ async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_o
         await running.is_clean()
 
 
-async def test_a_job_that_cannot_be_written_is_failed_and_the_others_go_on(dsn: str) -> None:
+async def test_a_job_that_cannot_be_written_fails_alone(dsn: str) -> None:
     """In one batch with good ones: limits of PostgreSQL's look like a lost connection to the driver."""
     await rows(
         dsn,
@@ -132,7 +130,7 @@ async def test_a_job_that_cannot_be_written_is_failed_and_the_others_go_on(dsn: 
         await running.is_clean()
 
 
-async def test_one_bad_letter_stops_nobody(dsn: str) -> None:
+async def test_a_malformed_message_stops_no_job(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -154,7 +152,7 @@ async def test_one_bad_letter_stops_nobody(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_chore_that_fails_is_tried_again_and_the_jobs_go_on(dsn: str) -> None:
+async def test_a_failed_chore_is_retried_and_jobs_continue(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -169,7 +167,7 @@ async def test_a_chore_that_fails_is_tried_again_and_the_jobs_go_on(dsn: str) ->
         await running.is_clean()
 
 
-async def test_more_workflows_than_are_kept_compiled(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_workflows_than_the_compile_cache_holds_can_run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions, "KEEP", 3)
     async with fleet(dsn) as running:
         await running.orchestrator()
@@ -196,7 +194,7 @@ async def assert_each_node_ended_once(running: Fleet, job_id: int) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False], ids=["near", "far"])
-async def test_whoever_ends_the_connections_ends_no_job(dsn: str, is_local: bool) -> None:
+async def test_terminated_connections_fail_no_job(dsn: str, is_local: bool) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         worker = await running.worker(owner=role if is_local else None, concurrency=16)
@@ -218,7 +216,7 @@ async def test_whoever_ends_the_connections_ends_no_job(dsn: str, is_local: bool
         await running.is_clean()
 
 
-async def test_a_server_that_crashes_in_mid_job_loses_nothing(dsn: str, pg_server: EmbeddedServer) -> None:
+async def test_a_database_crash_during_a_job_loses_nothing(dsn: str, pg_server: EmbeddedServer) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker(owner=role)
@@ -257,7 +255,7 @@ async def counted_chain(dsn: str, length: int, *, repeats: Callable[[], bool] = 
         yield
 
 
-async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_begun(
+async def test_a_commit_with_a_lost_response_counts_and_its_local_tasks_start(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transaction succeeded and nobody was told: what it gave to this process's worker is run all the same."""
@@ -276,9 +274,7 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
         assert losses == 0
 
 
-async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_carried(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_commit_is_repeated_with_its_local_report(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     number = 0
 
     async def fail_every_other(*args: Any) -> None:
@@ -293,7 +289,7 @@ async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_ca
         assert number > 1
 
 
-async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten(
+async def test_a_timer_that_expires_during_a_database_outage_still_fires(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch that takes it in may fail before it is written."""
@@ -315,7 +311,7 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
         assert failures == 5
 
 
-async def test_a_job_is_not_cancelled_before_that_was_asked_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_is_never_cancelled_before_the_request(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even when its owner was cut off while it read its mail: what it reads may be younger than its question."""
     is_cut_off, is_back = asyncio.Event(), asyncio.Event()
 
@@ -339,7 +335,7 @@ async def test_a_job_is_not_cancelled_before_that_was_asked_for(dsn: str, monkey
         assert job["status"] == "cancelled" and job["completed_at"] >= asked_at
 
 
-async def test_jobs_submitted_while_the_connection_is_away_are_found(dsn: str) -> None:
+async def test_jobs_submitted_during_a_connection_outage_are_found(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator(poll=0.3, orphan_scan_seconds=NEVER)
         await running.worker()
@@ -348,7 +344,7 @@ async def test_jobs_submitted_while_the_connection_is_away_are_found(dsn: str) -
             await running.completed(await running.submit(graph({"a": task("echo", "END")}, start="a")), seconds=15)
 
 
-async def test_who_could_not_see_for_a_while_gives_up_nobody_for_a_lease(
+async def test_after_an_outage_no_worker_is_declared_lost_for_one_lease(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL stood still, or the workers' table was locked: nobody could beat, and nobody could look."""

@@ -42,7 +42,7 @@ def held_values(owner: OrchestratorRole) -> list[bytes]:
     return [node.output for job in jobs for node in job.nodes.values() if isinstance(node.output, bytes)]
 
 
-async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(dsn: str):
+async def test_a_large_output_is_loaded_only_for_expressions_and_not_cached(dsn: str):
     definition = graph(
         {
             "make": task("swell", "route"),
@@ -73,7 +73,7 @@ async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(d
         assert len(nodes["make"]["output"]["text"]) == LARGE
 
 
-async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_take_over(dsn: str):
+async def test_a_fan_out_over_a_large_list_keeps_its_items_across_a_takeover(dsn: str):
     definition = graph(
         {
             "make": task("swell", "spread", params={"size": LARGE}),
@@ -101,7 +101,7 @@ async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_ta
     assert len(row["result_data"]["make"]["text"]) == LARGE
 
 
-async def test_a_fan_in_over_the_limit_fails_its_job_with_a_sentence(dsn: str):
+async def test_a_fan_in_over_the_size_limit_fails_its_job(dsn: str):
     async with fleet(dsn, swell=swell) as running:
         owner = await running.orchestrator(rules=SMALL)
         await running.worker()
@@ -120,7 +120,7 @@ async def test_a_fan_in_over_the_limit_fails_its_job_with_a_sentence(dsn: str):
         assert {len(node["output"]["text"]) for node in children} == {30_000}
 
 
-async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
+async def test_outputs_that_arrived_without_an_orchestrator_are_processed_in_parts(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ):
     sizes = []
@@ -144,9 +144,7 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
     assert max(sizes) < SMALL.max_change_set_bytes + 2_000
 
 
-async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_written_first(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_large_outputs_are_processed_in_parts_after_small_mail(dsn: str, monkeypatch: pytest.MonkeyPatch):
     batches: list[dict[int, int]] = []
 
     async def measured(conn: Any, batch: Batch) -> None:
@@ -175,7 +173,7 @@ async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_
     assert not any(neighbour in batch for batch in written)
 
 
-async def test_what_is_still_in_the_mail_has_not_timed_out(dsn: str):
+async def test_a_task_whose_result_is_in_the_mailbox_does_not_time_out(dsn: str):
     """When the second owner comes, all tasks should have been taken long ago, and it reads a part of the reports."""
     impatient = replace(SMALL, dispatch_timeout_seconds=0.01)
     async with fleet(dsn, swell=swell) as running:
@@ -189,7 +187,7 @@ async def test_what_is_still_in_the_mail_has_not_timed_out(dsn: str):
         await running.completed(job_id)
 
 
-async def test_a_large_output_is_kept_once_with_its_node(dsn: str):
+async def test_a_large_output_is_stored_once_with_its_node(dsn: str):
     size = 10_000  # More than a notification brings along.
     nodes = {"large": task("swell", "small", params={"size": size}), "small": task("swell", "END", params={"size": 10})}
     definition = graph(nodes, start="large")
@@ -209,7 +207,7 @@ async def test_a_large_output_is_kept_once_with_its_node(dsn: str):
     assert same["is_same"] and not other["is_same"]
 
 
-async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside_a_small_one(dsn: str):
+async def test_large_submissions_without_an_orchestrator_are_started_in_parts(dsn: str):
     definition = graph(
         {"look": task("weigh", "END", params={"text": "{{ inputs.text }}"})}, start="look", inputs={"text": "string"}
     )
@@ -223,7 +221,7 @@ async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside
         assert (await running.nodes(jobs[7]))["look"]["output"] == {"size": 15_000}
 
 
-async def test_a_result_over_the_limit_leaves_the_largest_outputs_with_their_nodes(dsn: str):
+async def test_a_result_over_the_size_limit_omits_the_largest_outputs(dsn: str):
     definition = graph(
         {"a": task("swell", "b", params={"size": 150_000}), "b": task("swell", "END", params={"size": 100_000})},
         start="a",
@@ -287,7 +285,7 @@ async def test_a_job_that_is_too_large_to_be_written_can_be_cancelled(dsn: str, 
         assert row["status"] == "cancelled"
 
 
-async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs_up(
+async def test_an_orchestrator_without_progress_logs_it_and_releases_its_jobs(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async with fleet(dsn) as running:

@@ -48,7 +48,7 @@ async def test_a_fan_out_is_committed_in_batches(dsn: str) -> None:
         assert await transactions(running) - before < 200
 
 
-async def test_local_tasks_are_held_in_the_database_like_any_other(dsn: str) -> None:
+async def test_local_tasks_have_rows_like_all_others(dsn: str) -> None:
     gate = asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> None:
@@ -86,7 +86,7 @@ async def order_of(running: Fleet, submissions: list[dict[str, Any]], ran: list[
     return ran
 
 
-async def test_who_waits_is_not_passed_over(dsn: str) -> None:
+async def test_waiting_jobs_are_served_in_order(dsn: str) -> None:
     gate, ran = asyncio.Event(), []
 
     async def note(ctx: HandlerContext) -> None:
@@ -100,7 +100,7 @@ async def test_who_waits_is_not_passed_over(dsn: str) -> None:
         assert await order_of(running, names, ran, gate) == ["first", "job0", "job1", "job2", "job3", "job4"]
 
 
-async def test_priority_decides_who_gets_the_slot(dsn: str) -> None:
+async def test_the_highest_priority_gets_the_free_slot(dsn: str) -> None:
     gate, ran = asyncio.Event(), []
 
     async def note(ctx: HandlerContext) -> None:
@@ -118,7 +118,7 @@ async def test_priority_decides_who_gets_the_slot(dsn: str) -> None:
         assert await order_of(running, jobs, ran, gate) == ["first", "high", "normal", "low"]
 
 
-async def test_the_older_job_goes_on_before_the_younger_one_begins(dsn: str) -> None:
+async def test_an_older_job_continues_before_a_younger_one_starts(dsn: str) -> None:
     """A step of a started job comes before the first step of one that was started later."""
     ran: list[str] = []
 
@@ -140,7 +140,7 @@ async def test_the_older_job_goes_on_before_the_younger_one_begins(dsn: str) -> 
         assert ran.index("a2") < ran.index("b2") < ran.index("c2")
 
 
-async def test_tasks_of_other_queues_and_handlers_are_left_to_others(dsn: str) -> None:
+async def test_tasks_for_other_queues_and_handlers_are_left_to_other_workers(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker(owner=role, queues=("light",))
@@ -152,7 +152,7 @@ async def test_tasks_of_other_queues_and_handlers_are_left_to_others(dsn: str) -
         await running.completed(heavy)
 
 
-async def test_near_and_far_workers_share_a_fan_out(dsn: str) -> None:
+async def test_local_and_remote_workers_share_a_fan_out(dsn: str) -> None:
     async def where(ctx: HandlerContext) -> dict[str, Any]:
         await asyncio.sleep(0.01)
         return {"worker": ctx.worker_id}
@@ -174,7 +174,7 @@ async def test_a_report_for_a_job_that_is_not_in_memory_is_refused(dsn: str) -> 
         assert role.it.deliver(TaskReport(TaskId("1_a_0"), JobId(1), "a", "completed")) is False
 
 
-async def test_an_orchestrator_that_has_stopped_takes_no_reports(dsn: str) -> None:
+async def test_a_stopped_orchestrator_accepts_no_reports(dsn: str) -> None:
     """Its worker then reports by mail; what it took before is in the mailbox for the next owner."""
     entered, gate = asyncio.Event(), asyncio.Event()
     runs: list[str] = []
@@ -199,7 +199,7 @@ async def test_an_orchestrator_that_has_stopped_takes_no_reports(dsn: str) -> No
         await running.is_clean()
 
 
-async def test_a_local_worker_that_stops_leaves_the_rest_to_others(dsn: str) -> None:
+async def test_a_stopping_local_worker_leaves_waiting_tasks_to_others(dsn: str) -> None:
     started, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> dict[str, Any]:

@@ -61,7 +61,7 @@ node_completed END
 job_completed""".splitlines()
 
 
-async def test_the_trace_of_an_echo_is_exactly_this(anywhere: Fleet) -> None:
+async def test_an_echo_job_has_exactly_these_events(anywhere: Fleet) -> None:
     definition = graph(
         {"echo_handler": task("echo", "END", params={"m": "{{ inputs.m }}"})},
         "echo_test",
@@ -122,7 +122,7 @@ def routed() -> Any:
     )
 
 
-async def test_a_conditional_takes_one_branch_and_an_optional_step_may_be_left_out(anywhere: Fleet) -> None:
+async def test_a_conditional_takes_one_branch_and_an_optional_step_can_be_skipped(anywhere: Fleet) -> None:
     small, huge = await anywhere.ended(
         await anywhere.submit(routed(), {"size": 1}), await anywhere.submit(routed(), {"size": 1000})
     )
@@ -144,7 +144,7 @@ async def test_a_conditional_takes_one_branch_and_an_optional_step_may_be_left_o
     assert {"big", "bigger"}.isdisjoint(small["result_data"])
 
 
-async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> None:
+async def test_any_of_runs_once_after_the_first_completion(running: Fleet) -> None:
     nodes = {
         "fork": task("echo", "left", "right"),
         "left": task("echo"),
@@ -160,7 +160,7 @@ async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> 
     assert selected["either"]["dispatched_at"] < selected["right"]["completed_at"] <= selected["both"]["dispatched_at"]
 
 
-async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:
+async def test_a_fan_in_aggregates_in_each_mode(anywhere: Fleet) -> None:
     expected = {
         "collect": {"results": [{"n": n, "list": [n, n], "flag": True} for n in (5, 6, 7)], "count": 3, "failed": 0},
         "concat": {"results": [5, 5, 5, True, 6, 6, 6, True, 7, 7, 7, True], "count": 12, "failed": 0},
@@ -180,13 +180,13 @@ async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:
     await anywhere.is_clean()
 
 
-async def test_a_fan_out_over_nothing_is_done_at_once(running: Fleet) -> None:
+async def test_an_empty_fan_out_completes_at_once(running: Fleet) -> None:
     job = await running.run(fan(), {"items": []})
     assert job["result_data"]["spread"] == {"fan_out_count": 0, "child_node_ids": []}
     assert job["result_data"]["gather"] == {"results": [], "count": 0, "failed": 0}
 
 
-async def test_items_of_any_kind_reach_the_children_as_they_are(running: Fleet) -> None:
+async def test_items_of_any_type_reach_the_children_unchanged(running: Fleet) -> None:
     items = [1, "zwei", None, [3, [4]], {"five": {"six": 7.5}}, True, ""]
     job = await running.run(
         fan(params={"x": "{{ item }}", "at": "{{ index }} of {{ fan_out.total }}"}), {"items": items}
@@ -211,7 +211,7 @@ async def test_a_fan_out_over_another_nodes_output_and_a_fan_out_after_a_fan_in(
     assert job["result_data"]["sum"] == {"total": 6, "count": 3, "failed": 0}
 
 
-async def test_a_wide_fan_out_is_made_in_slices_and_each_child_runs_once(anywhere: Fleet) -> None:
+async def test_a_wide_fan_out_is_created_in_batches_and_each_child_runs_once(anywhere: Fleet) -> None:
     runs_before = dict(RUNS)
     job = await anywhere.run(fan(handler="count_runs"), {"items": list(range(300))})
     assert job["status"] == "completed"
@@ -220,7 +220,7 @@ async def test_a_wide_fan_out_is_made_in_slices_and_each_child_runs_once(anywher
     await anywhere.is_clean()
 
 
-async def test_no_more_children_run_at_once_than_max_parallel(dsn: str) -> None:
+async def test_max_parallel_limits_running_children(dsn: str) -> None:
     at_once, most = 0, 0
 
     async def watch(ctx: HandlerContext) -> None:
@@ -238,7 +238,7 @@ async def test_no_more_children_run_at_once_than_max_parallel(dsn: str) -> None:
     assert most == 3
 
 
-async def test_a_job_keeps_its_own_definition_when_another_version_is_submitted(dsn: str) -> None:
+async def test_a_job_keeps_its_definition_when_another_version_is_submitted(dsn: str) -> None:
     gate = asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> None:
@@ -265,7 +265,7 @@ async def test_a_job_keeps_its_own_definition_when_another_version_is_submitted(
         assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_workflows WHERE workflow_id = 'pinned'")) == 2
 
 
-async def test_what_cannot_be_known_before_it_runs_fails_the_node(running: Fleet) -> None:
+async def test_an_error_in_an_expression_at_run_time_fails_the_node(running: Fleet) -> None:
     broken = {
         "a template": graph(
             {
@@ -294,7 +294,7 @@ async def test_what_cannot_be_known_before_it_runs_fails_the_node(running: Fleet
         assert nodes[failed["node_id"]]["dispatched_at"] is None
 
 
-async def test_the_nodes_of_several_jobs_do_not_mix(running: Fleet) -> None:
+async def test_nodes_of_several_jobs_do_not_mix(running: Fleet) -> None:
     ids = [await running.submit(chain(3, params={"me": f"{n}"})) for n in range(12)]
     for n, job in enumerate(await running.completed(*ids)):
         assert job["result_data"]["n2"]["echoed_params"] == {"me": f"{n}"}

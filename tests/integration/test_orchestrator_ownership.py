@@ -66,7 +66,7 @@ async def test_two_orchestrators_share_the_jobs(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_job_of_an_owner_that_is_gone_is_taken_over_and_its_running_task_counts(dsn: str) -> None:
+async def test_a_lost_owners_job_is_taken_over_and_its_running_task_counts(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         first = await running.orchestrator()
@@ -88,7 +88,7 @@ async def test_a_job_of_an_owner_that_is_gone_is_taken_over_and_its_running_task
         await assert_nothing_doubled(running, job_id)
 
 
-async def test_a_former_owner_that_wakes_up_can_change_nothing(dsn: str) -> None:
+async def test_a_former_owner_that_resumes_can_change_nothing(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         first = await running.orchestrator()
@@ -134,7 +134,7 @@ async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
         await assert_nothing_doubled(running, job_id)
 
 
-async def test_an_orchestrator_that_takes_over_from_itself_goes_on(dsn: str) -> None:
+async def test_an_orchestrator_can_take_over_from_itself(dsn: str) -> None:
     """It was late to beat, took its own jobs for orphans, and holds them under an epoch that is over."""
     async with fleet(dsn) as running:
         only = await running.orchestrator(heartbeat_seconds=NEVER)
@@ -147,7 +147,7 @@ async def test_an_orchestrator_that_takes_over_from_itself_goes_on(dsn: str) -> 
         await running.completed(job_id, seconds=10)
 
 
-async def test_on_stop_jobs_go_to_another_at_once(dsn: str) -> None:
+async def test_on_stop_jobs_are_handed_to_another_orchestrator(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         first = await running.orchestrator()
@@ -165,7 +165,7 @@ async def test_on_stop_jobs_go_to_another_at_once(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_on_stop_without_another_jobs_wait_for_the_next_start(dsn: str) -> None:
+async def test_on_stop_without_another_orchestrator_jobs_wait_for_the_next_start(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         first = await running.orchestrator()
@@ -182,7 +182,7 @@ async def test_on_stop_without_another_jobs_wait_for_the_next_start(dsn: str) ->
         await assert_nothing_doubled(running, job_id)
 
 
-async def test_jobs_that_were_submitted_while_nobody_was_there_are_adopted_at_start(dsn: str) -> None:
+async def test_jobs_submitted_without_an_orchestrator_are_adopted_at_start(dsn: str) -> None:
     async with fleet(dsn) as running:
         ids = [await running.submit(chain(2)) for _ in range(3)]
         assert {await owner_of(running, job_id) for job_id in ids} == {(None, 1)}
@@ -191,7 +191,7 @@ async def test_jobs_that_were_submitted_while_nobody_was_there_are_adopted_at_st
         await running.completed(*ids)
 
 
-async def test_an_owner_whose_process_is_gone_needs_no_threshold(dsn: str) -> None:
+async def test_jobs_of_a_dead_local_process_are_taken_over_at_once(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         first = await running.orchestrator()
@@ -213,7 +213,7 @@ async def test_an_owner_whose_process_is_gone_needs_no_threshold(dsn: str) -> No
         await running.is_clean()
 
 
-async def test_killed_again_and_again_a_job_still_ends_once(dsn: str) -> None:
+async def test_a_job_whose_owners_are_killed_repeatedly_ends_once(dsn: str) -> None:
     async with fleet(dsn) as running:
         job_id = await running.submit(chain(12, retry=retry(30)))
         for round_number in range(4):
@@ -234,7 +234,7 @@ async def test_killed_again_and_again_a_job_still_ends_once(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_an_instance_whose_row_is_gone_registers_again_and_goes_on(dsn: str) -> None:
+async def test_an_instance_whose_row_was_deleted_registers_again(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         role = await running.orchestrator()
@@ -248,7 +248,7 @@ async def test_an_instance_whose_row_is_gone_registers_again_and_goes_on(dsn: st
         assert set(gate.runs.values()) == {1}
 
 
-async def test_reading_everything_anew_loses_no_local_report(dsn: str) -> None:
+async def test_reloading_all_jobs_loses_no_local_report(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker(owner=role)
@@ -277,7 +277,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return advance
 
 
-async def test_an_instance_whose_loop_stands_still_is_stalled_until_it_moves_again(
+async def test_an_instance_with_a_blocked_loop_is_stalled_until_it_continues(
     dsn: str, pass_time: Callable[[float], None]
 ) -> None:
     async with fleet(dsn) as running:
@@ -296,9 +296,7 @@ async def test_an_instance_whose_loop_stands_still_is_stalled_until_it_moves_aga
             assert await running.value(STATUS) == "running"
 
 
-async def test_an_instance_that_was_stopped_as_a_whole_is_not_stalled(
-    dsn: str, pass_time: Callable[[float], None]
-) -> None:
+async def test_a_suspended_instance_is_not_stalled(dsn: str, pass_time: Callable[[float], None]) -> None:
     """Or whose machine slept: whether its loop stands still is seen from now on."""
     async with fleet(dsn) as running:
         role = await running.orchestrator(heartbeat_seconds=NEVER, poll=NEVER, listens=False)
@@ -315,9 +313,7 @@ class SlowClock(datetime):
         return datetime.now(tz) - timedelta(hours=3)
 
 
-async def test_all_times_are_the_databases_whatever_the_hosts_clock_says(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_timestamps_are_the_databases(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "datetime", SlowClock)
     async with fleet(dsn) as running:
         role = await running.orchestrator()
@@ -331,7 +327,7 @@ async def test_all_times_are_the_databases_whatever_the_hosts_clock_says(
         assert datetime.now(UTC) - job["started_at"] < timedelta(minutes=5)
 
 
-async def test_a_job_that_waits_costs_nothing(dsn: str) -> None:
+async def test_a_waiting_job_causes_no_queries(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         role = await running.orchestrator(poll=NEVER, heartbeat_seconds=NEVER)
@@ -348,7 +344,7 @@ async def test_a_job_that_waits_costs_nothing(dsn: str) -> None:
         await running.completed(job_id)
 
 
-async def test_an_idle_orchestrator_looks_once_per_poll(dsn: str) -> None:
+async def test_an_idle_orchestrator_queries_once_per_poll(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=0.1)
         await asyncio.sleep(0.2)
@@ -357,7 +353,7 @@ async def test_an_idle_orchestrator_looks_once_per_poll(dsn: str) -> None:
         assert role.it.stats.cycles - before <= 7
 
 
-async def test_nothing_depends_on_a_notification(dsn: str) -> None:
+async def test_jobs_run_without_notifications(dsn: str) -> None:
     """Without listening, and although a timer runs out before every poll."""
     async with fleet(dsn) as running:
         await running.orchestrator(listens=False, poll=0.3)
@@ -372,7 +368,7 @@ async def test_nothing_depends_on_a_notification(dsn: str) -> None:
         await running.ended(*ticking)
 
 
-async def test_with_notifications_nobody_waits_for_a_poll(dsn: str) -> None:
+async def test_with_notifications_jobs_do_not_wait_for_polls(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator(poll=60.0)
         await running.worker(poll_interval_seconds=60.0)

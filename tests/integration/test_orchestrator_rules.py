@@ -45,7 +45,7 @@ async def lose(running: Fleet, role: OrchestratorRole) -> None:
     await running.rows(stale, role.id)
 
 
-async def test_the_other_queue_outlives_the_owner(dsn: str) -> None:
+async def test_the_oom_queue_survives_a_change_of_owner(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator(heartbeat_seconds=NEVER)
         job_id = await running.submit(single(retry=retry(3, on_oom="heavy")))
@@ -62,7 +62,7 @@ async def test_the_other_queue_outlives_the_owner(dsn: str) -> None:
         assert [row["event_data"]["queue"] for row in dispatched] == ["q", "heavy", "heavy"]
 
 
-async def test_the_explanation_looks_at_the_queue_that_it_waits_in(dsn: str) -> None:
+async def test_the_explanation_refers_to_the_queue_of_the_current_attempt(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(single(retry=retry(3, on_oom="heavy")))
@@ -75,7 +75,7 @@ async def test_the_explanation_looks_at_the_queue_that_it_waits_in(dsn: str) -> 
         assert (explanation.data["queue"], explanation.data["depth"]) == ("heavy", 1)
 
 
-async def test_a_rule_ends_the_retries_and_is_told(dsn: str) -> None:
+async def test_a_rule_that_ends_the_retries_is_recorded(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(single(retry=retry(3, never=["OSError"])))
@@ -95,7 +95,7 @@ async def test_a_rule_ends_the_retries_and_is_told(dsn: str) -> None:
         assert result["error_type"] == "ConnectionRefusedError"
 
 
-async def test_what_is_tried_again_by_hand_goes_where_it_was_last(dsn: str) -> None:
+async def test_a_manual_retry_uses_the_queue_of_the_last_attempt(dsn: str) -> None:
     async with owner(dsn) as me:
         await me.submit(single(retry=retry(0, on_oom="heavy")))
         await me.advance(Load())
@@ -108,7 +108,7 @@ async def test_what_is_tried_again_by_hand_goes_where_it_was_last(dsn: str) -> N
         assert waiting == {"task_id": f"{me.job_id}_work_1", "queue": "heavy"}
 
 
-async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -> None:
+async def test_a_local_worker_gets_tasks_of_the_rerouted_queue(dsn: str) -> None:
     async with owner(dsn) as me:
         await me.submit(fan(handler="echo", retry=retry(1, on_oom="heavy")), {"items": [1, 2]})
         await me.advance(Load())
@@ -121,7 +121,7 @@ async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -
         assert {row["node_id"]: row["queue"] for row in selected} == {"spread__0": None, "spread__1": "heavy"}
 
 
-async def test_handlers_are_judged_by_what_they_raise(dsn: str) -> None:
+async def test_retry_rules_match_the_exceptions_of_handlers(dsn: str) -> None:
     class Busy(ConnectionError):
         pass
 
@@ -150,7 +150,7 @@ async def test_handlers_are_judged_by_what_they_raise(dsn: str) -> None:
         assert failed["event_data"]["retry_rule"] == "on: OSError"
 
 
-async def test_what_needs_more_memory_is_done_by_a_bigger_worker(dsn: str) -> None:
+async def test_a_task_that_ran_out_of_memory_is_retried_on_a_larger_worker(dsn: str) -> None:
     async def greedy(ctx: HandlerContext) -> dict[str, Any]:
         if ctx.worker_id != bigger.id:
             raise MemoryError
@@ -168,7 +168,7 @@ async def test_what_needs_more_memory_is_done_by_a_bigger_worker(dsn: str) -> No
         await running.is_clean()
 
 
-async def test_a_job_ends_by_the_deadline_of_its_workflow(dsn: str) -> None:
+async def test_a_job_ends_at_the_deadline_of_its_workflow(dsn: str) -> None:
     """Also when nobody takes its task; the time is in its row from the beginning."""
     limited = single("echo", queue="nobody")
     limited = compile_graph(limited.workflow.model_copy(update={"timeout_seconds": 0.3}))

@@ -50,13 +50,13 @@ async def until_running(running: Fleet, job_id: int, node_id: str) -> None:
     await running.until(query, lambda: [job_id, node_id])
 
 
-async def test_a_wait_of_seconds_is_over_in_time(running: Fleet) -> None:
+async def test_a_timed_wait_ends_in_time(running: Fleet) -> None:
     job = await running.run(waiting(seconds=0.2))
     assert job["status"] == "completed"
     assert 0.2 <= job["result_data"]["w"]["waited_seconds"] < 60
 
 
-async def test_a_wait_outlives_its_owner(dsn: str) -> None:
+async def test_a_wait_survives_its_owner(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         await running.worker()
@@ -68,7 +68,7 @@ async def test_a_wait_outlives_its_owner(dsn: str) -> None:
     assert job["result_data"]["w"]["waited_seconds"] >= 1.0
 
 
-async def test_a_signal_wakes_the_node_that_waits_for_it(running: Fleet) -> None:
+async def test_a_signal_completes_the_node_that_waits_for_it(running: Fleet) -> None:
     job_id = await running.submit(waiting(signal="go"))
     await until_running(running, job_id, "w")
     async with opened(running.dsn, application="test") as conn:
@@ -80,7 +80,7 @@ async def test_a_signal_wakes_the_node_that_waits_for_it(running: Fleet) -> None
     assert "signal_received" in [row["event_type"] for row in await running.events(job_id)]
 
 
-async def test_a_signal_is_kept_until_somebody_waits_for_it(running: Fleet) -> None:
+async def test_an_early_signal_is_kept_until_a_node_waits_for_it(running: Fleet) -> None:
     first = WaitNode(signal="first", next=("second",))
     job_id = await running.submit(
         graph({"first": first, "second": WaitNode(signal="go", next=("END",))}, start="first")
@@ -94,7 +94,7 @@ async def test_a_signal_is_kept_until_somebody_waits_for_it(running: Fleet) -> N
     assert job["signals"] is None
 
 
-async def test_a_signal_needs_a_name_and_a_job_that_runs(running: Fleet) -> None:
+async def test_a_signal_needs_a_name_and_a_running_job(running: Fleet) -> None:
     job = await running.run(waiting(seconds=0))
     async with opened(running.dsn, application="test") as conn:
         with pytest.raises(Invalid, match="is no name of a signal"):
@@ -111,7 +111,7 @@ def asking(**fields: Any) -> Graph:
     return graph({"ask": node, "ship": task("echo", "END")}, start="ask")
 
 
-async def test_only_approvers_decide(running: Fleet) -> None:
+async def test_only_approvers_can_decide(running: Fleet) -> None:
     job_id = await running.submit(asking(approvers=("ann", "bob")))
     await until_running(running, job_id, "ask")
     async with opened(running.dsn, application="test") as conn:
@@ -129,7 +129,7 @@ async def test_only_approvers_decide(running: Fleet) -> None:
     assert (decision["approved"], decision["by"], decision["comment"]) == (True, "bob", "fine")
 
 
-async def test_a_rejection_ends_the_job(running: Fleet) -> None:
+async def test_a_rejection_fails_the_job(running: Fleet) -> None:
     job_id = await running.submit(asking())
     await until_running(running, job_id, "ask")
     async with opened(running.dsn, application="test") as conn:
@@ -145,7 +145,7 @@ async def test_a_rejection_ends_the_job(running: Fleet) -> None:
             await request_decision(conn, job_id, ASK, approved=True, actor="ann", comment=None)
 
 
-async def test_a_failed_job_is_answered_and_cleaned_up_before_it_has_failed(running: Fleet) -> None:
+async def test_finalizers_run_before_the_job_is_failed(running: Fleet) -> None:
     nodes = {
         "a": task("give_up", "END"),
         "alarm": task("hear", params={"why": "{{ job.error }}", "node": "{{ job.failed_node }}"}),
@@ -156,7 +156,7 @@ async def test_a_failed_job_is_answered_and_cleaned_up_before_it_has_failed(runn
     assert HEARD == [{"why": "node a failed: no luck", "node": "a"}, {"how": "failed", "a": "failed"}]
 
 
-async def test_a_new_owner_finishes_what_cleans_up(dsn: str) -> None:
+async def test_a_new_owner_finishes_the_finalizers(dsn: str) -> None:
     nodes: dict[str, Any] = {
         "a": task("give_up", "END"),
         "alarm": WaitNode(signal="go", next=("told",)),
@@ -177,7 +177,7 @@ async def test_a_new_owner_finishes_what_cleans_up(dsn: str) -> None:
     assert HEARD == [{"why": "node a failed: no luck"}]
 
 
-async def test_a_job_completes_without_what_may_fail(running: Fleet) -> None:
+async def test_a_job_completes_despite_tolerated_failures(running: Fleet) -> None:
     nodes: dict[str, Any] = {
         "a": task("give_up", "b", allow_failure=True),
         "b": task("echo", "w"),
@@ -193,7 +193,7 @@ async def test_a_job_completes_without_what_may_fail(running: Fleet) -> None:
     assert (await running.nodes(job_id))["a"]["status"] == "failed"
 
 
-async def test_many_signals_at_once_are_all_heard(running: Fleet) -> None:
+async def test_many_concurrent_signals_are_all_delivered(running: Fleet) -> None:
     nodes = {f"w{n}": WaitNode(signal=f"s{n}", next=(f"w{n + 1}" if n < 19 else "END",)) for n in range(20)}
     job_id = await running.submit(graph(nodes, start="w0"))
 

@@ -113,7 +113,7 @@ async def shown_by_cli(it: Web, job_id: JobId) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("outcome", GRAPHS)
-async def test_a_fan_out_has_one_outcome_everywhere(it: Web, outcome: str) -> None:
+async def test_a_fan_out_has_the_same_outcome_everywhere(it: Web, outcome: str) -> None:
     job_id = await submitted(it, outcome)
     outcomes = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
     assert outcomes == dict.fromkeys(outcomes, outcome)
@@ -129,7 +129,7 @@ async def test_a_fan_out_has_one_outcome_everywhere(it: Web, outcome: str) -> No
         assert badge in await it.get(f"/ui/jobs/{job_id}/nodes/spread{path}")
 
 
-async def test_counts_agree_and_take_a_fan_out_by_its_outcome(it: Web) -> None:
+async def test_all_counts_agree_and_count_a_fan_out_by_its_outcome(it: Web) -> None:
     job_id = await submitted(it, "failed")
     job = await it.get(f"/api/v1/jobs/{job_id}")
     progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
@@ -142,13 +142,13 @@ async def test_counts_agree_and_take_a_fan_out_by_its_outcome(it: Web) -> None:
     assert "2 failed" in listed
 
 
-async def test_nodes_are_filtered_by_outcome(it: Web) -> None:
+async def test_nodes_can_be_filtered_by_outcome(it: Web) -> None:
     job_id = await submitted(it, "failed")
     assert 'id="node-spread"' in await it.get(f"/ui/jobs/{job_id}?status=failed")
     assert 'id="node-spread"' not in await it.get(f"/ui/jobs/{job_id}?status=completed")
 
 
-async def test_a_fan_in_tells_how_many_failed(it: Web) -> None:
+async def test_a_fan_in_reports_how_many_failed(it: Web) -> None:
     job_id = await submitted(it, "completed_with_failures")
     result = (await it.get(f"/api/v1/jobs/{job_id}"))["result_data"]["gather"]
     assert result == {"results": [{"item": "good"}, None, {"item": "good"}], "count": 3, "failed": 1}
@@ -177,7 +177,7 @@ async def broken_job(it: Web) -> JobId:
     ("ended_job", "ended_by", "workflow_id", "failures"),
     [(cancelled_job, "cancelled", "waits", 0), (broken_job, "revoked", "breaks_elsewhere", 1)],
 )
-async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_and_never_failed(
+async def test_nodes_active_when_their_job_ended_are_cancelled_everywhere(
     it: Web, ended_job: Callable[[Web], Awaitable[JobId]], ended_by: str, workflow_id: str, failures: int
 ) -> None:
     job_id = await ended_job(it)
@@ -205,7 +205,7 @@ async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_a
     assert "2 cancelled" in line and (" failed" in line) is bool(failures)
 
 
-async def test_a_fan_out_lasts_until_its_last_child_has_ended(it: Web) -> None:
+async def test_a_fan_outs_duration_includes_its_last_child(it: Web) -> None:
     job_id = await submitted(it, "completed")
     job = await it.get(f"/api/v1/jobs/{job_id}?children=true")
     nodes = {node["node_id"]: node for node in job["nodes"]}
@@ -222,7 +222,7 @@ async def test_a_fan_out_lasts_until_its_last_child_has_ended(it: Web) -> None:
     assert row.strip.since == row.bars[-1].started_at
 
 
-async def test_tolerated_failures_are_told_in_lists_and_all_of_them_are_found(it: Web) -> None:
+async def test_tolerated_failures_are_listed_and_can_be_filtered(it: Web) -> None:
     job_id = await submitted(it, "completed_with_failures")
     listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
     assert "1 failure tolerated" in listed
@@ -248,7 +248,7 @@ async def test_tolerated_failures_are_counted_by_the_api_and_the_command_line(it
     assert row.split()[2] == "completed" and row.endswith("1 tolerated failure")
 
 
-async def test_failed_children_come_in_the_order_of_their_items(it: Web) -> None:
+async def test_failed_children_are_in_the_order_of_their_items(it: Web) -> None:
     job_id = await submitted(it, "completed_with_failures")
     add = """INSERT INTO dagapp.dag_node_states (job_id, node_id, parent_node_id, fan_out_index, status, completed_at)
              VALUES (%s, 'spread__' || %s, 'spread', %s, 'failed', now() - interval '1 second' * %s)"""

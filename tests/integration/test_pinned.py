@@ -15,7 +15,7 @@ async def submitted(conn: Connection, definition: Graph) -> str:
     return str((await jobs.get_job(conn, job_id))["workflow_hash"])
 
 
-async def test_all_who_ask_get_the_same_graph(dsn: str) -> None:
+async def test_concurrent_readers_get_the_same_graph(dsn: str) -> None:
     pinned, definition = PinnedGraphs(), single()
     async with opened(dsn, application="test") as conn, opened(dsn, application="test") as other:
         workflow_hash = await submitted(conn, definition)
@@ -26,12 +26,12 @@ async def test_all_who_ask_get_the_same_graph(dsn: str) -> None:
         assert first.nodes.keys() == definition.nodes.keys()
 
 
-async def test_a_definition_that_is_gone_is_not_found(dsn: str) -> None:
+async def test_a_removed_definition_is_not_found(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         assert await PinnedGraphs().find(conn, "nope") is None
 
 
-async def test_what_was_not_asked_for_longest_makes_room(dsn: str) -> None:
+async def test_the_least_recently_used_graph_is_evicted(dsn: str) -> None:
     pinned = PinnedGraphs(most_nodes=8)
     async with opened(dsn, application="test") as conn:
         first, second = [await submitted(conn, single(workflow_id=name)) for name in ("one", "two")]
@@ -43,7 +43,7 @@ async def test_what_was_not_asked_for_longest_makes_room(dsn: str) -> None:
         assert await pinned.find(conn, second) is not left
 
 
-async def test_connections_that_leave_json_as_it_is_will_do(dsn: str) -> None:
+async def test_connections_that_do_not_decode_json_are_supported(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         workflow_hash = await submitted(conn, single())
         keep_json(conn)

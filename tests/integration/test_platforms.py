@@ -27,14 +27,14 @@ async def commands(dsn: str) -> list[dict[str, Any]]:
     return [{**row["event_data"], "source_app": row["source_app"]} for row in events]
 
 
-async def test_every_installation_knows_the_default_platforms(conn: Connection) -> None:
+async def test_every_installation_has_the_default_platforms(conn: Connection) -> None:
     assert [row["platform_id"] for row in await list_platforms(conn)] == ["arcgis", "ddh", "geonode"]
     ddh = await find_platform(conn, "ddh")
     assert ddh == Platform("ddh", "Data Development Hub", ("dataset_id", "resource_id"), ("version_id",))
     assert await find_platform(conn, "DDH") is None
 
 
-async def test_an_added_platform_is_found_as_it_was_given(conn: Connection, dsn: str) -> None:
+async def test_an_added_platform_is_read_back_unchanged(conn: Connection, dsn: str) -> None:
     await add_platform(conn, CKAN, actor="ada")
     limited = Platform("osm", "OSM", ("id",), is_active=False, allowed_workflows=("import",))
     await add_platform(conn, limited, actor=None, source_app="api")
@@ -45,13 +45,13 @@ async def test_an_added_platform_is_found_as_it_was_given(conn: Connection, dsn:
     assert traces == [("platforms.add", "ada", "ckan", "cli"), ("platforms.add", None, "osm", "api")]
 
 
-async def test_a_platform_is_added_once(conn: Connection, dsn: str) -> None:
+async def test_a_platform_cannot_be_added_twice(conn: Connection, dsn: str) -> None:
     with pytest.raises(Conflict, match="a platform 'ddh' already"):
         await add_platform(conn, Platform("ddh", "Another", ("x",)), actor="ada")
     assert await commands(dsn) == []
 
 
-async def test_a_reference_is_named_once(conn: Connection) -> None:
+async def test_a_reference_cannot_be_named_twice(conn: Connection) -> None:
     with pytest.raises(Invalid, match="named once: id"):
         await add_platform(conn, Platform("osm", "OSM", ("id",), ("id",)), actor="ada")
     with pytest.raises(Invalid, match="requires these references already: dataset_id"):
@@ -61,12 +61,12 @@ async def test_a_reference_is_named_once(conn: Connection) -> None:
 @pytest.mark.parametrize(
     "wrong", [Platform("Two Words", "x", ("id",)), Platform("", "x", ("id",)), Platform("none", "x", ())]
 )
-async def test_an_id_or_references_that_cannot_be_are_refused(conn: Connection, wrong: Platform) -> None:
+async def test_invalid_ids_and_references_are_refused(conn: Connection, wrong: Platform) -> None:
     with pytest.raises(Invalid, match=r"cannot be the id of a platform|needs the name of at least one reference"):
         await add_platform(conn, wrong, actor="ada")
 
 
-async def test_only_the_given_columns_change(conn: Connection, dsn: str) -> None:
+async def test_an_update_changes_only_the_given_columns(conn: Connection, dsn: str) -> None:
     before = await get_platform(conn, "ddh")
     after = await change_platform(conn, "ddh", {"is_active": False, "allowed_workflows": ["a"]}, actor="ada")
     changed = {name for name in before if before[name] != after[name]}
@@ -88,14 +88,14 @@ async def test_the_required_references_never_change(conn: Connection) -> None:
         await change_platform(conn, "ddh", {"required_refs": ["x"]}, actor="ada")
 
 
-async def test_an_unknown_platform_is_answered_with_those_there_are(conn: Connection) -> None:
+async def test_an_unknown_platform_error_lists_the_known_ones(conn: Connection) -> None:
     with pytest.raises(UnknownPlatform, match="'dhd'; there are arcgis, ddh, geonode"):
         await get_platform(conn, "dhd")
     with pytest.raises(UnknownPlatform, match="'dhd'"):
         await change_platform(conn, "dhd", {"is_active": False}, actor="ada")
 
 
-async def test_seeding_adds_what_is_missing_and_keeps_what_was_changed(conn: Connection, dsn: str) -> None:
+async def test_seeding_adds_missing_platforms_and_keeps_changed_ones(conn: Connection, dsn: str) -> None:
     await change_platform(conn, "ddh", {"display_name": "Hub"}, actor="ada")
     assert await seed_platforms(conn, actor="ada") == 0
     await rows(dsn, "DELETE FROM dagapp.platforms WHERE platform_id = 'geonode'")

@@ -29,16 +29,16 @@ async def own() -> AsyncIterator[Children]:
         yield children
 
 
-async def test_a_child_is_used_again(own: Children) -> None:
+async def test_a_handler_process_is_reused(own: Children) -> None:
     assert len({(await output(own, "process.who"))["pid"] for _ in range(5)}) == 1
 
 
-async def test_after_many_tasks_it_is_replaced(own: Children) -> None:
+async def test_a_process_is_replaced_after_many_tasks(own: Children) -> None:
     pids = [(await output(own, "process.who"))["pid"] for _ in range(101)]
     assert len(set(pids)) == 2 and pids[99] != pids[100]
 
 
-async def test_what_a_handler_changed_is_as_before_for_the_next(own: Children) -> None:
+async def test_process_state_changed_by_a_handler_is_restored(own: Children) -> None:
     first = await output(own, "process.make_a_mess")
     assert first["mess"] is None and first["cwd"] == str(Path.cwd())
     assert await output(own, "process.make_a_mess") == first
@@ -48,19 +48,19 @@ async def test_what_a_handler_changed_is_as_before_for_the_next(own: Children) -
 
 
 @pytest.mark.parametrize("handler", ["process.leaves_thread", "process.leaves_subprocess"])
-async def test_one_that_leaves_something_running_is_replaced(shared: Children, handler: str) -> None:
+async def test_a_process_with_leftover_threads_or_children_is_replaced(shared: Children, handler: str) -> None:
     pids = await output(shared, handler)
     await until_gone(*pids.values())
     assert (await output(shared, "process.who"))["pid"] != pids["pid"]
 
 
-async def test_one_that_gives_no_memory_back_is_replaced(own: Children) -> None:
+async def test_a_process_that_does_not_release_memory_is_replaced(own: Children) -> None:
     first = await output(own, "process.hoard")
     assert await output(own, "process.hoard") != first
     await until_gone(first["pid"])
 
 
-async def test_idle_children_are_few(own: Children) -> None:
+async def test_the_number_of_idle_processes_is_limited(own: Children) -> None:
     tasks = [Task(own, "process.wait", task_id=f"7_work_{number}") for number in range(8)]
     pids = [int(await task.progress()) for task in tasks]
     own.stop_gently()
@@ -69,7 +69,7 @@ async def test_idle_children_are_few(own: Children) -> None:
     assert sum(map(is_alive, pids)) == 4
 
 
-async def test_memory_and_time_are_of_each_attempt(own: Children) -> None:
+async def test_memory_and_cpu_time_are_measured_per_attempt(own: Children) -> None:
     large = (await run(own, "process.compute", mb=200, seconds=0.3)).usage
     small = (await run(own, "process.compute", mb=1, seconds=0)).usage
     assert large is not None and large.peak_memory_bytes and large.cpu_seconds
@@ -81,19 +81,19 @@ async def test_memory_and_time_are_of_each_attempt(own: Children) -> None:
 # How they are found.
 
 
-async def test_a_function_that_is_registered_otherwise_is_imported(shared: Children) -> None:
+async def test_an_unregistered_function_is_imported(shared: Children) -> None:
     handler = Handler("otherwise", process_handlers.unregistered, isolation="process")
     assert await output(shared, handler) == {"it": "was imported"}
 
 
-async def test_a_handler_that_only_this_process_knows_fails_with_advice(shared: Children) -> None:
+async def test_a_handler_known_only_to_this_process_fails_with_advice(shared: Children) -> None:
     def closure(ctx: HandlerContext) -> None: ...
 
     outcome = await run(shared, Handler("closure", closure, isolation="process"))
     assert outcome.result.permanent and "--handlers" in error(outcome) and "'closure'" in error(outcome)
 
 
-async def test_a_file_that_is_given_is_loaded(tmp_path: Path) -> None:
+async def test_a_given_file_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "given.py"
     path.write_text(
         "from dagmaster import handler\n\n@handler('process.given', isolation='process')\ndef given(ctx):\n"
@@ -119,7 +119,7 @@ async def test_handlers_that_cannot_be_loaded_fail_their_tasks_with_the_reason(t
     await children.close()
 
 
-async def test_without_such_handlers_nothing_is_started() -> None:
+async def test_without_process_handlers_no_fork_server_is_started() -> None:
     children = make(Registry())
     before = psutil.Process().children()
     await children.start()

@@ -61,16 +61,16 @@ async def own() -> AsyncIterator[Children]:
 # What goes in and what comes out.
 
 
-async def test_a_handler_gets_its_params_and_its_output_comes_back(shared: Children) -> None:
+async def test_a_handler_gets_its_params_and_returns_its_output(shared: Children) -> None:
     assert await output(shared, "process.sum", a=2) == {"sum": 3}
 
 
-async def test_params_are_validated_there(shared: Children) -> None:
+async def test_params_are_validated_in_the_process(shared: Children) -> None:
     outcome = await run(shared, "process.sum", a="x")
     assert outcome.result.permanent and error(outcome).startswith("invalid params: a:")
 
 
-async def test_the_context_is_that_of_the_task(shared: Children) -> None:
+async def test_the_context_describes_the_task(shared: Children) -> None:
     task = Task(shared, "process.who", params={"x": 1}, retry_count=3, timeout_seconds=5.0, worker_id="w")
     fields = orjson.loads((await task.running).output or b"")
     assert fields.pop("pid") != os.getpid()
@@ -91,7 +91,7 @@ async def test_the_context_is_that_of_the_task(shared: Children) -> None:
         ("large", "the output has 2,000,009 bytes; the limit is 1,000,000", True, None, "TooLong"),
     ],
 )
-async def test_what_it_raises_is_known_by_its_types(
+async def test_exceptions_keep_their_types(
     shared: Children, failure: str, message: str, permanent: bool, after: float | None, first_type: str
 ) -> None:
     outcome = await run(shared, "process.raise", what=failure)
@@ -100,24 +100,24 @@ async def test_what_it_raises_is_known_by_its_types(
     assert outcome.result.error_types[0] == first_type
 
 
-async def test_a_traceback_is_in_the_log_of_the_task(shared: Children) -> None:
+async def test_a_traceback_is_in_the_tasks_log(shared: Children) -> None:
     task = Task(shared, "process.raise", params={"what": "odd"})
     await task.running
     assert b"process_handlers.py" in task.log and b"TooOdd: seven" in task.log and b"task_id=7_work_0" in task.log
 
 
-async def test_metrics_come_along(shared: Children) -> None:
+async def test_metrics_are_returned_with_the_output(shared: Children) -> None:
     outcome = await run(shared, "process.result")
     assert (outcome.output, outcome.result.metrics) == (b'{"a":1}', {"rows": 7, "where": "x"})
 
 
-async def test_a_coroutine_runs_there_too(shared: Children) -> None:
+async def test_a_coroutine_handler_runs_in_a_process(shared: Children) -> None:
     task = Task(shared, "process.coroutine")
     assert (await task.running).output == b'{"main_thread":true}'
     assert task.saved == [Checkpoint("one", {"n": 1}, ())]
 
 
-async def test_what_a_generator_yields_is_passed_on(shared: Children) -> None:
+async def test_values_yielded_by_a_generator_are_passed_on(shared: Children) -> None:
     task = Task(shared, "process.generator")
     assert (await task.running).output == b'{"a":1}'
     assert await task.progress() == 1 and task.saved == [Checkpoint("one", {"n": 1}, ())]
@@ -135,7 +135,7 @@ async def test_eight_run_at_once(own: Children) -> None:
 # Progress and checkpoints.
 
 
-async def test_a_checkpoint_is_stored_before_the_handler_goes_on(shared: Children) -> None:
+async def test_a_checkpoint_is_stored_before_the_handler_continues(shared: Children) -> None:
     reached: asyncio.Queue[tuple[str, Future[None]]] = asyncio.Queue()
 
     def keep(checkpoint: Checkpoint) -> Future[None]:
@@ -152,12 +152,12 @@ async def test_a_checkpoint_is_stored_before_the_handler_goes_on(shared: Childre
     assert task.ctx.last_checkpoint == Checkpoint("three", {"done": ["one", "two"]}, ())
 
 
-async def test_it_goes_on_where_an_earlier_attempt_was(shared: Children) -> None:
+async def test_a_handler_resumes_from_an_earlier_attempts_checkpoint(shared: Children) -> None:
     task = Task(shared, "process.phases", resumed_from=Checkpoint("two", {"n": 1}))
     assert (await task.running).output == b'{"done":["three"],"from":{"n":1}}'
 
 
-async def test_a_refused_checkpoint_is_an_error_in_the_handler(shared: Children) -> None:
+async def test_a_refused_checkpoint_raises_in_the_handler(shared: Children) -> None:
     def refuse(checkpoint: Checkpoint) -> Future[None]:
         stored: Future[None] = Future()
         stored.set_exception(TaskOver("another one has begun"))
@@ -168,7 +168,7 @@ async def test_a_refused_checkpoint_is_an_error_in_the_handler(shared: Children)
     )
 
 
-async def test_an_error_of_the_one_who_keeps_checkpoints_is_the_handlers(shared: Children) -> None:
+async def test_an_error_of_the_checkpoint_sink_raises_in_the_handler(shared: Children) -> None:
     def fail(checkpoint: Checkpoint) -> Future[None]:
         raise OSError("no disk")
 
@@ -176,14 +176,14 @@ async def test_an_error_of_the_one_who_keeps_checkpoints_is_the_handlers(shared:
     assert error(outcome) == "RuntimeError: OSError: no disk"
 
 
-async def test_much_progress_is_told_now_and_then_and_the_last_always(shared: Children) -> None:
+async def test_frequent_progress_is_throttled_and_the_last_value_is_sent(shared: Children) -> None:
     task = Task(shared, "process.last_word")
     await task.running
     progress = [task.updates.get_nowait() for _ in range(task.updates.qsize())]
     assert progress[-1].current == 1000 and len(progress) < 100
 
 
-async def test_progress_is_told_while_the_handler_is_silent(own: Children) -> None:
+async def test_progress_is_sent_while_the_handler_is_busy(own: Children) -> None:
     task = Task(own, "process.quiet_after_a_word")
     assert await task.progress() == 1 and not task.running.done()
     own.stop_gently()
@@ -217,26 +217,26 @@ async def stopped(children: Children, task: Task) -> float:
 
 
 @pytest.mark.parametrize("handler", ["process.tidy", "process.tidy_plainly"])
-async def test_a_cancelled_handler_may_tidy_up(patient: Children, tmp_path: Path, handler: str) -> None:
+async def test_a_cancelled_handler_can_clean_up(patient: Children, tmp_path: Path, handler: str) -> None:
     task = Task(patient, handler, params={"path": str(tmp_path / "it")})
     await task.progress()
     assert await stopped(patient, task) < PATIENCE
     assert (tmp_path / "it").read_text().startswith("tidied")
 
 
-async def test_one_that_catches_everything_is_killed(shared: Children) -> None:
+async def test_a_handler_that_catches_everything_is_killed(shared: Children) -> None:
     task = Task(shared, "process.busy")
     await task.progress()
     assert KILL_AFTER <= await stopped(shared, task) < KILL_AFTER + PATIENCE
 
 
-async def test_one_that_is_stuck_in_c_is_killed(shared: Children) -> None:
+async def test_a_handler_blocked_in_c_is_killed(shared: Children) -> None:
     task = Task(shared, "process.sleep_in_c")
     await until(lambda: b"asleep" in task.log)
     assert KILL_AFTER <= await stopped(shared, task) < KILL_AFTER + PATIENCE
 
 
-async def test_what_it_started_is_killed_with_it(shared: Children) -> None:
+async def test_child_processes_are_killed_with_their_handler(shared: Children) -> None:
     task = Task(shared, "process.with_subprocess")
     subprocess_pid = int(await task.progress())
     assert is_alive(subprocess_pid)
@@ -244,7 +244,7 @@ async def test_what_it_started_is_killed_with_it(shared: Children) -> None:
     await until_gone(subprocess_pid)
 
 
-async def test_a_timeout_stops_it_even_if_cancelled_again(shared: Children) -> None:
+async def test_a_repeatedly_cancelled_handler_is_still_killed(shared: Children) -> None:
     task = Task(shared, "process.busy")
     await task.progress()
     pid = shared.pids["7_work_0"]
@@ -256,7 +256,7 @@ async def test_a_timeout_stops_it_even_if_cancelled_again(shared: Children) -> N
     assert not is_alive(pid)
 
 
-async def test_cancelled_before_it_began_it_leaves_nothing(own: Children) -> None:
+async def test_a_task_cancelled_before_it_starts_leaves_nothing(own: Children) -> None:
     task = Task(own, "process.busy")
     await asyncio.sleep(0)
     task.running.cancel()
@@ -266,7 +266,7 @@ async def test_cancelled_before_it_began_it_leaves_nothing(own: Children) -> Non
     assert await output(own, "process.sum", a=1) == {"sum": 2}
 
 
-async def test_a_service_managers_signal_to_all_ends_no_handler(own: Children) -> None:
+async def test_a_signal_to_the_whole_process_group_ends_no_handler(own: Children) -> None:
     task = Task(own, "process.wait")
     pid = int(await task.progress())
     os.kill(pid, signal.SIGTERM)
@@ -287,7 +287,7 @@ async def test_a_process_that_a_handler_forks_can_be_terminated(shared: Children
     ("how", "message"),
     [("exit", "the handler process ended with exit code 3"), ("segfault", "crashed with SIGSEGV")],
 )
-async def test_a_death_is_told_with_its_cause(shared: Children, how: str, message: str) -> None:
+async def test_a_process_death_is_reported_with_its_cause(shared: Children, how: str, message: str) -> None:
     outcome = await run(shared, "process.die", how=how)
     assert message in error(outcome)
     assert not outcome.result.permanent and outcome.result.error_types == ("ProcessDied", "Exception")
@@ -301,32 +301,32 @@ async def test_a_crash_leaves_a_traceback(shared: Children) -> None:
     assert b"Segmentation fault" in task.log and b"process_handlers.py" in task.log
 
 
-async def test_a_killed_one_is_reported_and_what_it_had_printed_is_kept(shared: Children) -> None:
+async def test_a_killed_process_is_reported_and_its_output_is_kept(shared: Children) -> None:
     task = Task(shared, "process.die", params={"how": "kill"})
     assert "was killed" in error(await task.running)
     assert task.log == b"last words\n"
 
 
-async def test_one_that_cuts_its_connection_is_ended(shared: Children) -> None:
+async def test_a_handler_that_closes_its_connection_is_ended(shared: Children) -> None:
     task = Task(shared, "process.die", params={"how": "close"})
     await asyncio.sleep(0)
     assert "handler process" in error(await task.running)
 
 
-async def test_a_dead_idle_child_is_not_used(own: Children) -> None:
+async def test_a_dead_idle_process_is_not_used(own: Children) -> None:
     pid = (await output(own, "process.who"))["pid"]
     os.kill(pid, signal.SIGKILL)
     await until_gone(pid)
     assert (await output(own, "process.who"))["pid"] != pid
 
 
-async def test_more_memory_than_allowed_is_a_memory_error(shared: Children) -> None:
+async def test_exceeding_the_memory_limit_raises_memory_error(shared: Children) -> None:
     outcome = await run(shared, "process.allocate", mb=300)
     assert error(outcome) == "MemoryError" and outcome.result.error_types == ("MemoryError", "Exception")
     assert (await output(shared, "process.allocate", mb=50))["length"] == 50 * MB
 
 
-async def test_without_a_fork_server_tasks_fail_and_the_next_has_a_new_one(own: Children) -> None:
+async def test_without_a_fork_server_tasks_fail_and_the_next_starts_a_new_one(own: Children) -> None:
     task = Task(own, "process.with_subprocess")
     subprocess_pid = int(await task.progress())
     pid = own.pids["7_work_0"]
@@ -347,7 +347,7 @@ async def test_nothing_outlives_a_killed_worker() -> None:
     await until_gone(child, sleeping, server)
 
 
-async def test_nothing_is_left_when_it_is_closed() -> None:
+async def test_close_leaves_no_processes() -> None:
     children = make()
     task = Task(children, "process.with_subprocess")
     pids = [int(await task.progress()), children.pids["7_work_0"]]
@@ -360,7 +360,7 @@ async def test_nothing_is_left_when_it_is_closed() -> None:
 # What they print.
 
 
-async def test_all_that_is_printed_is_captured_however_it_is_printed(shared: Children) -> None:
+async def test_output_is_captured_however_it_is_printed(shared: Children) -> None:
     task = Task(shared, "process.print")
     await task.running
     lines = bytes(task.log).decode().splitlines()
@@ -368,7 +368,7 @@ async def test_all_that_is_printed_is_captured_however_it_is_printed(shared: Chi
     assert any("logged" in line for line in lines)
 
 
-async def test_much_output_holds_up_nobody(shared: Children) -> None:
+async def test_large_output_does_not_block_other_tasks(shared: Children) -> None:
     printing = Task(shared, "process.print_much", params={"mb": 200})
     turns = 0
     while not printing.running.done():
@@ -379,5 +379,5 @@ async def test_much_output_holds_up_nobody(shared: Children) -> None:
     assert len(printing.log) == 200_000_000 and turns >= 20
 
 
-async def test_there_is_nothing_to_read_on_stdin(shared: Children) -> None:
+async def test_stdin_is_empty(shared: Children) -> None:
     assert await output(shared, "process.stdin") == {"read": ""}

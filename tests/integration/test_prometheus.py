@@ -24,7 +24,7 @@ async def samples(dsn: str) -> dict[tuple[str, str], float]:
 FIRST = ("instance", "worker", "queue", "application")
 
 
-async def test_any_process_shows_the_whole_fleet(dsn: str) -> None:
+async def test_any_process_exposes_the_whole_fleet(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         worker = await running.worker()
@@ -57,7 +57,7 @@ async def test_any_process_shows_the_whole_fleet(dsn: str) -> None:
     assert (metrics["callbacks_waiting", ""], metrics["callbacks_failed", ""]) == (0, 0)
 
 
-async def test_an_instance_that_has_ended_keeps_its_counters_and_is_not_active(dsn: str) -> None:
+async def test_an_ended_instance_keeps_its_counters_and_is_not_active(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker()
@@ -77,7 +77,7 @@ async def test_an_empty_database_has_metrics_too(dsn: str) -> None:
     assert not any(name == "jobs_created_total" for name, _ in metrics)
 
 
-async def test_an_instance_of_another_version_is_left_out_where_it_says_nothing(dsn: str) -> None:
+async def test_missing_counters_of_an_instance_of_another_version_are_omitted(dsn: str) -> None:
     await rows(
         dsn,
         "INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status, stats) "
@@ -88,7 +88,7 @@ async def test_an_instance_of_another_version_is_left_out_where_it_says_nothing(
     assert ("jobs_created_total", "old") not in metrics
 
 
-async def test_callbacks_that_wait_and_that_were_given_up_are_counted(dsn: str) -> None:
+async def test_waiting_and_abandoned_callbacks_are_counted(dsn: str) -> None:
     def add(conn: psycopg.Connection[Any], status: str) -> None:
         conn.execute(
             "INSERT INTO dagapp.dag_callbacks (job_id, url, job_status, status) VALUES (1, 'u', 'failed', %s)", [status]

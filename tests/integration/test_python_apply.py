@@ -77,7 +77,7 @@ def joined(page: str, below: list[list[str]]) -> list[str]:
     return [page, *(page for pages in below for page in pages)]
 
 
-async def test_a_crawl_adds_tasks_from_task_to_task_and_gathers_all_results(running):
+async def test_a_crawl_adds_tasks_recursively_and_gathers_all_results(running):
     job = await create_job("A crawl", create_task(crawl, {"page": "/", "seen": []}))
     assert await result_of(running, job.id) == ["/", "/a", "/a/1", "/a/2", "/b", "/b/1", "/b/1/deep"]
     nodes = await running.nodes(job.id)
@@ -111,7 +111,7 @@ async def in_groups() -> Any:
     return last
 
 
-async def test_groups_wait_for_groups_and_are_stored_with_their_dependencies(running):
+async def test_groups_depend_on_groups_and_are_stored_with_their_dependencies(running):
     job = await create_job("groups", in_groups)
     assert await result_of(running, job.id) == 50
     assert [name for name, _ in ran] == ["number"] * 5 + ["total"] * 3
@@ -136,7 +136,7 @@ def from_a_thread() -> Any:
     return apply_sync([*parts, create_task(total, {"numbers": parts})])[-1]
 
 
-async def test_a_plain_function_adds_tasks_too(running):
+async def test_a_plain_function_can_add_tasks(running):
     job = await create_job("plain", from_a_thread)
     assert await result_of(running, job.id) == 3
 
@@ -148,7 +148,7 @@ async def in_a_circle() -> None:
     await apply([a, b])
 
 
-async def test_a_circle_fails_the_task_that_would_add_it_and_adds_nothing(running):
+async def test_a_dependency_cycle_fails_the_task_and_adds_nothing(running):
     job = await create_job("circle", in_a_circle)
     [ended] = await running.ended(job.id)
     assert ended["status"] == "failed"
@@ -184,14 +184,14 @@ async def reduced(count: int) -> Any:
     return await apply(reduce_layers(add_up, list(range(count)), fan_in=100))
 
 
-async def test_map_makes_a_task_of_each_chunk_and_its_result_is_all_of_theirs(running):
+async def test_map_creates_a_task_per_chunk_and_concatenates_their_results(running):
     job = await create_job("map", mapped, {"count": 25_000})
     chunks = await result_of(running, job.id)
     assert [len(chunk) for chunk in chunks] == [10_000, 10_000, 5_000]
     assert [n for chunk in chunks for n in chunk] == [n * n for n in range(25_000)]
 
 
-async def test_map_and_reduce_go_over_25_000_items_in_layers(running):
+async def test_map_and_reduce_process_25_000_items_in_layers(running):
     jobs = [await create_job("both", entry, {"count": 25_000}) for entry in (mapped_and_reduced, reduced)]
     expected = [sum(n * n for n in range(25_000)), sum(range(25_000))]
     assert [await result_of(running, job.id) for job in jobs] == expected
@@ -200,7 +200,7 @@ async def test_map_and_reduce_go_over_25_000_items_in_layers(running):
     assert added[0] == 50 + 1 + 8 + 2 + 1
 
 
-async def test_map_and_reduce_of_nothing_call_once(running):
+async def test_map_and_reduce_of_an_empty_list_call_once(running):
     jobs = [await create_job("none", entry, {"count": 0}) for entry in (mapped, reduced)]
     assert [await result_of(running, job.id) for job in jobs] == [[], 0]
 
@@ -208,7 +208,7 @@ async def test_map_and_reduce_of_nothing_call_once(running):
 # In the middle of a fan-out, and among deaths.
 
 
-async def test_a_child_of_a_fan_out_adds_tasks_and_its_result_is_theirs(running):
+async def test_a_fan_out_child_that_adds_tasks_returns_their_result(running):
     nodes: dict[str, Any] = {
         "spread": FanOutNode(
             source="{{ inputs.counts }}",
@@ -235,7 +235,7 @@ async def adds_and_waits() -> Any:
     return await apply(create_task(total, {"numbers": parts}))
 
 
-async def test_a_killed_worker_s_task_adds_nothing_twice(dsn):
+async def test_the_tasks_of_a_killed_worker_are_added_once(dsn):
     async with fleet(dsn) as running:
         await running.orchestrator(worker_lost_after_seconds=1.0)
         doomed = await running.worker()
@@ -308,7 +308,7 @@ async def test_added_tasks_have_the_retries_and_the_timeout_of_the_settings(dsn,
 # The loop.
 
 
-async def test_many_tasks_are_planned_beside_the_loop(running, monkeypatch):
+async def test_many_tasks_are_planned_outside_the_event_loop(running, monkeypatch):
     threads = []
     plan = Planner.plan
 
@@ -344,7 +344,7 @@ def with_heavy_ones() -> Any:
     return adds_heavy_ones()
 
 
-async def test_what_a_local_job_adds_stays_in_its_process(dsn):
+async def test_tasks_added_by_a_local_job_stay_in_its_process(dsn):
     try:
         assert await with_heavy_ones.run_async() == [1, 5, 4]
     finally:
@@ -360,7 +360,7 @@ async def waits() -> str:
     return "done"
 
 
-async def test_a_program_adds_tasks_to_a_job_that_runs(running):
+async def test_a_program_can_add_tasks_to_a_running_job(running):
     job = await create_job("open", waits)
     first = await add_task_to_job(job.id, number, {"n": 4})
     parts = Group("parts", [create_task(number, {"n": n}) for n in range(3)])
@@ -375,7 +375,7 @@ async def test_a_program_adds_tasks_to_a_job_that_runs(running):
         await add_task_to_job(job.id, number, {"n": 4})
 
 
-async def test_apply_outside_of_tasks_needs_a_job(dsn):
+async def test_apply_outside_a_task_needs_a_job(dsn):
     with pytest.raises(Exception, match="needs a job_id"):
         await apply(create_task(number, {"n": 1}))
     with pytest.raises(Invalid, match="wait for nothing"):
@@ -429,7 +429,7 @@ def _labels(item: Item) -> list[str]:
     return [member.kwargs["label"] for member in within([item]) if isinstance(member, Task)]
 
 
-async def test_random_graphs_run_in_the_order_that_the_rules_say(running):
+async def test_random_graphs_run_in_dependency_order(running):
     for seed in range(12):
         ran.clear()
         job = await create_job("random", random_graph, {"seed": seed})

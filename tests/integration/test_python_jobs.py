@@ -79,13 +79,13 @@ async def adding_by_context(ctx_of: str) -> int:
 
 
 @pytest.mark.parametrize("name, hint", [("os.system", ""), ("ehco", "; did you mean 'echo'?")])
-async def test_an_entry_that_nobody_knows_is_refused_at_once(name: str, hint: str) -> None:
+async def test_an_unknown_entry_task_is_refused_at_once(name: str, hint: str) -> None:
     with pytest.raises(errors.UnknownHandler) as refused:
         await create_job("nobody", name)
     assert f"no handler is named {name!r}, here or at any worker{hint}" in str(refused.value)
 
 
-async def test_an_entry_that_only_a_worker_knows_is_taken(dsn: str) -> None:
+async def test_an_entry_task_known_only_to_a_worker_is_accepted(dsn: str) -> None:
     async with fleet(dsn, far_away=lambda ctx: {"by": "a worker"}) as started:
         await started.worker(owner=await started.orchestrator())
         job = await create_job("far", "far_away")
@@ -93,7 +93,7 @@ async def test_an_entry_that_only_a_worker_knows_is_taken(dsn: str) -> None:
         assert row["result_data"]["entry"] == {"by": "a worker"}
 
 
-async def test_a_name_that_only_workers_know_can_be_mapped(dsn: str) -> None:
+async def test_a_name_known_only_to_workers_can_be_mapped(dsn: str) -> None:
     def total(chunk: list[int], add: int = 0) -> int:
         return sum(chunk) + add
 
@@ -108,19 +108,19 @@ async def test_a_name_that_only_workers_know_can_be_mapped(dsn: str) -> None:
         assert row["result_data"]["entry"] == {"result": 13}
 
 
-async def test_the_name_of_a_job_comes_back_as_it_was_given(running):
+async def test_a_jobs_name_is_read_back_unchanged(running):
     job = await create_job("t root", create_task(double, {"n": 1}))
     assert [(await get_job(job.id)).name, (await list_jobs())[0].name] == ["t root", "t root"]
 
 
 @pytest.mark.parametrize("ctx_of", ["task", "context"])
-async def test_a_task_adds_tasks_by_its_context(running, ctx_of):
+async def test_a_task_adds_tasks_through_its_context(running, ctx_of):
     job = await create_job("adding", create_task(adding_by_context, {"ctx_of": ctx_of}))
     [row] = await running.completed(job.id)
     assert row["result_data"]["entry"]["result"] == 8
 
 
-async def test_a_context_is_bound_to_the_job_that_is_named(running):
+async def test_a_context_can_be_bound_to_a_job(running):
     job = await create_job("patient", create_task(patient))
     task = Task(entrypoint=double.handler, kwargs={"n": 5}, queue="q")
     async with OrchContext(job_id=job.id) as context:
@@ -138,19 +138,19 @@ def test_a_task_has_one_handler():
         Task("a.b", entrypoint="a.c")
 
 
-async def test_the_health_of_the_installation_can_be_asked(running):
+async def test_the_health_of_the_installation_can_be_read(running):
     health = await dagmaster.health_check()
     assert (health["status"], health["active_workers"], health["stale_tasks"]) == ("ok", 1, 0)
     assert health["database"]["status"] == "ok"
 
 
-def test_the_folder_of_the_logs_is_made(tmp_path, monkeypatch):
+def test_the_log_folder_is_created(tmp_path, monkeypatch):
     monkeypatch.setenv("DAGMASTER_LOG_DIR", str(tmp_path / "a" / "b"))
     assert dagmaster.get_logs_dir() == tmp_path / "a" / "b"
     assert dagmaster.get_logs_dir().is_dir()
 
 
-async def test_a_job_begins_with_its_entry_and_ends_with_it(running):
+async def test_a_job_starts_and_ends_with_its_entry_task(running):
     entry = create_task(double, {"n": 21})
     job = await create_job("Answer to Everything!", entry)
     assert (job.name, job.status) == ("Answer to Everything!", JobStatus.PENDING)
@@ -163,26 +163,26 @@ async def test_a_job_begins_with_its_entry_and_ends_with_it(running):
     assert ended.created_at - timedelta(seconds=1) <= ended.started_at <= ended.completed_at
 
 
-async def test_arguments_are_data_whatever_they_look_like(running):
+async def test_template_syntax_in_arguments_is_not_evaluated(running):
     odd = {"text": "{{ inputs }} {% raw %}", "none": None, "deep": [{"a b": 1.5}], "quote'": "'"}
     job = await create_job("odd", "echo", odd)
     await running.completed(job.id)
     assert (await running.nodes(job.id))["entry"]["output"] == {"echoed_params": odd}
 
 
-async def test_the_same_entry_task_gives_the_same_job(running):
+async def test_the_same_entry_task_returns_the_same_job(running):
     entry = create_task(double, {"n": 1})
     assert (await create_job("one", entry)).id == (await create_job("one", entry)).id
     with pytest.raises(errors.IdempotencyConflict):
         await create_job("another", entry)
 
 
-async def test_a_name_must_have_something_to_write(dsn):
+async def test_a_name_must_contain_printable_characters(dsn):
     with pytest.raises(errors.Invalid, match="letters or digits"):
         await create_job("!?", double, {"n": 1})
 
 
-async def test_jobs_are_listed_by_status_the_newest_first(running):
+async def test_jobs_are_listed_by_status_newest_first(running):
     done = [await create_job("done", double, {"n": n}) for n in range(3)]
     await running.completed(*(job.id for job in done))
     open_one = await create_job("open", patient)
@@ -194,7 +194,7 @@ async def test_jobs_are_listed_by_status_the_newest_first(running):
     await running.completed(open_one.id)
 
 
-async def test_a_cancelled_job_stops_what_runs_and_drops_what_waits(running):
+async def test_cancelling_a_job_stops_running_tasks_and_drops_waiting_ones(running):
     job = await create_job("long", create_task(patient, retries=0))
     waiting = create_task(double, {"n": 1})
     running_one = create_task(patient)
@@ -212,7 +212,7 @@ async def test_a_cancelled_job_stops_what_runs_and_drops_what_waits(running):
     await running.is_clean()
 
 
-async def test_failed_tasks_are_tried_again_and_the_job_with_them(running):
+async def test_failed_tasks_and_their_job_can_be_retried(running):
     mood["fails"] = True
     entry = create_task(moody, {"n": 3})
     job = await create_job("moody", entry)
@@ -231,7 +231,7 @@ async def test_failed_tasks_are_tried_again_and_the_job_with_them(running):
         await retry_failed_tasks(job.id)
 
 
-async def test_what_does_not_exist_is_named(dsn):
+async def test_missing_jobs_and_tasks_are_named(dsn):
     with pytest.raises(errors.UnknownJob, match="there is no job 7"):
         await get_job(7)
     with pytest.raises(errors.UnknownTask, match="there is no task 8 in job 7"):
@@ -243,7 +243,7 @@ async def test_what_does_not_exist_is_named(dsn):
 # Tasks.
 
 
-async def test_a_task_tells_all_about_itself(running):
+async def test_a_task_record_has_all_fields(running):
     job = await create_job("open", patient)
     group = Group("pair", [create_task(double, {"n": 1}), create_task(double, {"n": 2})])
     sum_of = create_task("tests.unknown:function", {"values": list(group.tasks())})
@@ -279,14 +279,14 @@ async def test_a_task_tells_all_about_itself(running):
         ("skipped", None, "skipped", TaskState.CANCELLED),
     ],
 )
-async def test_states_of_nodes_are_states_of_tasks(status, claimed_at, ended_by, state):
+async def test_node_states_map_to_task_states(status, claimed_at, ended_by, state):
     assert state_of({"status": status, "claimed_at": claimed_at, "ended_by": ended_by}) is state
 
 
 # Workers.
 
 
-async def test_workers_register_beat_and_leave(running):
+async def test_workers_register_send_heartbeats_and_leave(running):
     mine = await register_worker("elsewhere", 4711)
     assert (mine.hostname, mine.pid, mine.status) == ("elsewhere", 4711, WorkerState.IDLE)
     await worker_heartbeat(mine.id)
@@ -299,7 +299,7 @@ async def test_workers_register_beat_and_leave(running):
         await list_workers("lazy")
 
 
-async def test_a_worker_at_work_is_active(running):
+async def test_a_busy_worker_is_active(running):
     job = await create_job("open", patient)
     await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running WHERE job_id = %s", lambda: [job.id])
     [worker] = await list_workers("active")
@@ -311,7 +311,7 @@ async def test_a_worker_at_work_is_active(running):
 # Contexts.
 
 
-async def test_a_context_keeps_one_pool_for_all_in_it(dsn):
+async def test_a_context_shares_one_pool(dsn):
     pools = _shared.setdefault(asyncio.get_running_loop(), {})
     async with OrchContext() as outer:
         assert get_current_context() is outer
@@ -325,18 +325,18 @@ async def test_a_context_keeps_one_pool_for_all_in_it(dsn):
     assert not pools
 
 
-async def test_a_context_takes_an_address(dsn, monkeypatch):
+async def test_a_context_accepts_a_url(dsn, monkeypatch):
     monkeypatch.delenv("DAGMASTER_DATABASE_URL")
     async with OrchContext(dsn):
         assert await list_jobs() == []
 
 
-async def test_without_a_context_there_is_none_to_be_had(dsn):
+async def test_without_an_open_context_there_is_no_current_one(dsn):
     with pytest.raises(errors.Conflict, match="no context is open here"):
         get_current_context()
 
 
-async def test_a_database_that_is_not_there_is_told_and_not_kept(dsn):
+async def test_an_unreachable_database_is_reported_and_not_cached(dsn):
     async def ask() -> None:
         async with OrchContext("postgresql://postgres@127.0.0.1:1/nothing"):
             pass
@@ -355,7 +355,7 @@ async def bound() -> Any:
     return [get_current_context().job_id, inside, task_of.job_id, (await get_job(task_of.job_id)).status]
 
 
-async def test_inside_of_a_task_the_context_is_bound_to_its_job(running):
+async def test_inside_a_task_the_context_is_bound_to_its_job(running):
     job = await create_job("bound", bound)
     await running.completed(job.id)
     assert (await running.nodes(job.id))["entry"]["output"] == {"result": [job.id] * 3 + ["running"]}
@@ -364,7 +364,7 @@ async def test_inside_of_a_task_the_context_is_bound_to_its_job(running):
 # Without an event loop.
 
 
-async def test_the_twins_need_no_loop(running):
+async def test_the_sync_functions_need_no_event_loop(running):
     def program() -> dagmaster.python.records.JobInfo:
         job = sync.create_job("sync", double, {"n": 4})
         assert [job.id for job in sync.list_jobs()] == [job.id]
@@ -374,12 +374,12 @@ async def test_the_twins_need_no_loop(running):
     await running.completed(job.id)
 
 
-async def test_the_twins_refuse_to_stop_a_loop(dsn):
+async def test_the_sync_functions_refuse_to_block_an_event_loop(dsn):
     with pytest.raises(errors.Conflict, match=r"write `await dagmaster.list_jobs\(\.\.\.\)`"):
         sync.list_jobs()
 
 
-async def test_every_function_of_the_api_has_its_twin_and_is_public():
+async def test_every_function_of_the_api_has_a_public_sync_variant():
     for name in sync.__all__:
         assert name in dagmaster.__all__
         assert callable(getattr(sync, name))

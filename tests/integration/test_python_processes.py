@@ -39,7 +39,7 @@ def adding() -> Any:
     return apply_sync([*parts, create_task(total, {"numbers": parts})])[-1]
 
 
-def test_a_task_may_have_a_process_of_its_own_and_add_tasks_from_there() -> None:
+def test_a_task_in_its_own_process_can_add_tasks() -> None:
     @workflow
     def apart() -> dict[str, int]:
         return {"pid": where(), "sum": adding()}

@@ -81,7 +81,7 @@ def test_a_workflow_runs_in_one_line() -> None:
     assert etl.run(n=2, factor=3) == {"rows": 2, "total": 3}
 
 
-async def test_the_timeline_is_the_one_of_the_same_workflow_in_yaml(dsn: str) -> None:
+async def test_the_timeline_equals_that_of_the_same_workflow_in_yaml(dsn: str) -> None:
     read, problems = read_workflow(ETL_IN_YAML, queues=QueueRules(registry.queues(), "q"))
     assert read is not None, problems
     here = LocalFleet.shared()
@@ -104,12 +104,12 @@ def _without_ids(event: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "data": dict(sorted(data.items()))}
 
 
-async def test_it_runs_beside_a_loop_and_in_a_thread() -> None:
+async def test_run_works_beside_an_event_loop_and_in_a_thread() -> None:
     both = await asyncio.gather(etl.run_async(1), asyncio.to_thread(etl.run, 2), etl.run_async(3))
     assert [result["rows"] for result in both] == [1, 2, 3]
 
 
-def test_what_is_defined_later_runs_too() -> None:
+def test_tasks_defined_later_can_run() -> None:
     assert etl.run(1) == {"rows": 1, "total": 0}
     seen: list[int] = []
 
@@ -126,7 +126,7 @@ def test_what_is_defined_later_runs_too() -> None:
     assert seen == [7], "in this very process"
 
 
-def test_a_failed_job_raises_what_failed() -> None:
+def test_a_failed_job_raises_its_error() -> None:
     @task(retries=0)
     def break_down() -> None:
         raise ValueError("no such day")
@@ -143,7 +143,7 @@ def test_a_failed_job_raises_what_failed() -> None:
     assert run_job_test(broken).status is JobStatus.FAILED, "a test looks at it"
 
 
-def test_a_handler_that_nobody_here_knows_is_refused_and_not_waited_for() -> None:
+def test_an_unknown_handler_is_refused_without_waiting() -> None:
     @workflow
     def misspelt() -> Any:
         return dagmaster.call("ehco", x=1)
@@ -162,7 +162,7 @@ def test_a_handler_that_nobody_here_knows_is_refused_and_not_waited_for() -> Non
     assert "no handler is named 'ehco'" in (run_job_test(adding_misspelt).error or "")
 
 
-async def test_a_job_for_a_handler_that_nobody_has_is_not_waited_for() -> None:
+async def test_a_job_for_a_handler_without_workers_is_not_waited_for() -> None:
     @workflow
     def misspelt_elsewhere() -> Any:
         return dagmaster.call("ehco", x=1)
@@ -172,7 +172,7 @@ async def test_a_job_for_a_handler_that_nobody_has_is_not_waited_for() -> None:
         await asyncio.to_thread(run_job_test, job_id, timeout=90)
 
 
-def test_wrong_arguments_are_told_before_a_job_is_made() -> None:
+def test_wrong_arguments_are_refused_before_the_job_is_created() -> None:
     @dataclass
     class Point:
         x: float
@@ -192,7 +192,7 @@ def test_wrong_arguments_are_told_before_a_job_is_made() -> None:
         norms.run(wrong)
 
 
-def test_a_task_is_tried_again_as_it_says() -> None:
+def test_a_task_is_retried_as_declared() -> None:
     attempts: list[int] = []
 
     @task(retries=2, retry_delay=0)
@@ -210,7 +210,7 @@ def test_a_task_is_tried_again_as_it_says() -> None:
     assert attempts == [0, 1, 2]
 
 
-def test_what_was_allowed_to_fail_is_none_to_all_who_use_it() -> None:
+def test_a_tolerated_failure_is_none_to_its_dependents() -> None:
     @task(retries=0, allow_failure=True)
     def reciprocal(x: int) -> float | None:
         return 1 / x
@@ -232,7 +232,7 @@ def test_what_was_allowed_to_fail_is_none_to_all_who_use_it() -> None:
     assert outer.run() == ["None", [1.0, None], "None"]
 
 
-def test_a_task_that_raises_ctrl_c_is_a_failure_and_its_fleet_survives() -> None:
+def test_a_task_that_raises_keyboard_interrupt_fails_and_the_fleet_survives() -> None:
     @task(retries=0)
     async def interrupted() -> None:
         raise KeyboardInterrupt
@@ -246,7 +246,7 @@ def test_a_task_that_raises_ctrl_c_is_a_failure_and_its_fleet_survives() -> None
     assert etl.run(1) == {"rows": 1, "total": 0}
 
 
-def test_a_fleet_whose_thread_has_ended_is_started_anew() -> None:
+def test_a_local_fleet_whose_thread_ended_is_restarted() -> None:
     assert etl.run(1) == {"rows": 1, "total": 0}
     background = LocalFleet.shared()._background
     assert background is not None
@@ -254,7 +254,7 @@ def test_a_fleet_whose_thread_has_ended_is_started_anew() -> None:
     assert etl.run(1) == {"rows": 1, "total": 0}
 
 
-def test_a_workflow_that_is_called_is_a_job_of_its_own() -> None:
+def test_a_called_workflow_is_a_job_of_its_own() -> None:
     @workflow
     def inner(n: int) -> dict[str, Any]:
         inputs = extract.options(name="read_inputs")(n)
@@ -268,7 +268,7 @@ def test_a_workflow_that_is_called_is_a_job_of_its_own() -> None:
     assert outer.run(4) == 12
 
 
-async def test_a_job_that_takes_too_long_is_cancelled(dsn: str) -> None:
+async def test_a_job_that_exceeds_its_timeout_is_cancelled(dsn: str) -> None:
     entered = threading.Event()
 
     @task
@@ -288,7 +288,7 @@ async def test_a_job_that_takes_too_long_is_cancelled(dsn: str) -> None:
     assert (await asyncio.to_thread(here.finish, job["job_id"])).status is JobStatus.CANCELLED
 
 
-async def test_a_job_that_was_submitted_is_run_by_who_tests_it() -> None:
+async def test_a_submitted_job_can_be_run_by_a_test() -> None:
     job_id = await etl.submit_async(2)
     outcome = await asyncio.to_thread(run_job_test, job_id, timeout=90)
     assert etl.result_of(outcome) == {"rows": 2, "total": 10}
@@ -337,7 +337,7 @@ def dated(day: date, until: date = None, others: list[date] | None = None) -> No
 """
 
 
-def test_the_command_line_checks_inputs_as_the_function_is_annotated(tmp_path: Path) -> None:
+def test_the_command_line_validates_inputs_by_annotation(tmp_path: Path) -> None:
     file = tmp_path / "dating.py"
     file.write_text(DATED)
     refused = call("run", f"{file}:dated-one", "-i", "day=soon")
@@ -347,7 +347,7 @@ def test_the_command_line_checks_inputs_as_the_function_is_annotated(tmp_path: P
     assert done.json["result"]["year"] == {"result": 2026} and "value" not in done.json
 
 
-def test_a_workflow_is_submitted_by_its_id_and_run_by_its_module(tmp_path: Path) -> None:
+def test_a_workflow_is_submitted_by_id_and_run_by_its_module(tmp_path: Path) -> None:
     file = tmp_path / "doubled.py"
     file.write_text(FILE.replace("twice", "doubled"))
     done = call("submit", "doubled", "-i", "x=5", "--handlers", file)
@@ -355,9 +355,7 @@ def test_a_workflow_is_submitted_by_its_id_and_run_by_its_module(tmp_path: Path)
     assert run_job_test(int(done.out), timeout=90).result["double_2"] == {"result": 20}
 
 
-def test_yaml_names_functions_of_the_modules_that_the_settings_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yaml_can_name_functions_of_allowed_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain_functions.py").write_text("def half(x: int) -> float:\n    return x / 2\n")
     flow = tmp_path / "halving.yaml"
     flow.write_text("workflow_id: halving\nnodes:\n  half: {handler: plain_functions.half, params: {x: 3}}\n")
@@ -368,7 +366,7 @@ def test_yaml_names_functions_of_the_modules_that_the_settings_allow(
     assert done.json["result"]["half"] == {"result": 1.5}, done.err
 
 
-def test_a_file_that_runs_its_workflow_when_it_is_loaded_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_runs_its_workflow_on_import_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hasty.py"
     file.write_text(FILE.replace("twice", "hasty") + "\nprint(hasty.run())\n")
     done = call("run", file)
@@ -376,7 +374,7 @@ def test_a_file_that_runs_its_workflow_when_it_is_loaded_is_refused(tmp_path: Pa
     assert "hasty.py runs a workflow when it is imported; guard the call with `if __name__ == '__main__':`" in done.err
 
 
-def test_a_broken_workflow_function_is_found_by_validate(tmp_path: Path) -> None:
+def test_validate_finds_a_broken_workflow_function(tmp_path: Path) -> None:
     file = tmp_path / "broken_flow.py"
     file.write_text(FILE.replace("double(double(x))", "1 if double(x) else 2").replace("twice", "broken_twice"))
     done = call("validate", file)
@@ -384,7 +382,7 @@ def test_a_broken_workflow_function_is_found_by_validate(tmp_path: Path) -> None
     assert f"{file}:7: error: <nodes.double.output.result> stands for a value" in done.out
 
 
-def test_without_a_database_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_database_only_that_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGMASTER_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
