@@ -74,7 +74,7 @@ async def count(dsn: str, table: str) -> int:
     return row["n"]
 
 
-async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) -> None:
+async def test_a_claimed_task_has_all_fields_that_a_worker_needs(dsn: str, me: Owner) -> None:
     definition = single("resize", params={"x": [1, {"ü": None}]}, timeout_seconds=42)
     await me.submit(definition, correlation_id="c-9")
     turn = await me.advance(Load())
@@ -102,7 +102,7 @@ async def starts(dsn: str) -> list[tuple[str, str]]:
     return [(row["task_id"], row["worker_id"]) for row in told]
 
 
-async def test_the_owner_is_told_of_the_start_of_a_task_that_runs_for_a_while(dsn: str, me: Owner) -> None:
+async def test_the_owner_is_notified_of_the_start_of_a_longer_task(dsn: str, me: Owner) -> None:
     """A task that ends at once needs no mail for its start: its report says it."""
     await put(me, "short")
     await put(me, "long")
@@ -115,7 +115,7 @@ async def test_the_owner_is_told_of_the_start_of_a_task_that_runs_for_a_while(ds
     assert told == [(long.task_id, worker.worker_id)]
 
 
-async def test_the_start_of_a_task_is_told_before_its_checkpoint_and_its_nodes(dsn: str, me: Owner) -> None:
+async def test_the_start_of_a_task_is_reported_before_its_checkpoint_and_its_nodes(dsn: str, me: Owner) -> None:
     await put(me, "first")
     await put(me, "second")
     async with claimer(dsn) as worker:
@@ -126,7 +126,7 @@ async def test_the_start_of_a_task_is_told_before_its_checkpoint_and_its_nodes(d
     assert [row["kind"] for row in mail] == ["started", "checkpoint", "started", "added"]
 
 
-async def test_a_start_that_a_lost_connection_left_untold_is_told_on_the_next(dsn: str, me: Owner) -> None:
+async def test_a_start_lost_with_a_connection_is_reported_on_the_next(dsn: str, me: Owner) -> None:
     await put(me, "known")
     await put(me, "forgotten")
     async with claimer(dsn) as worker:
@@ -139,7 +139,7 @@ async def test_a_start_that_a_lost_connection_left_untold_is_told_on_the_next(ds
     assert {task_id for task_id, _ in told} == {known.task_id, forgotten.task_id}
 
 
-async def test_who_claims_for_others_tells_the_starts_at_once(dsn: str, me: Owner) -> None:
+async def test_claims_for_remote_workers_report_starts_at_once(dsn: str, me: Owner) -> None:
     await put(me)
     async with claimer(dsn) as worker:
         [row] = await tasks.claim_and_announce(worker.durable, worker.worker_id, 5)
@@ -175,7 +175,7 @@ async def test_the_next_attempt_carries_the_newest_valid_checkpoint(dsn: str, me
     ]
 
 
-async def test_a_checkpoint_of_an_attempt_that_is_over_is_refused(dsn: str, me: Owner) -> None:
+async def test_a_checkpoint_of_an_ended_attempt_is_refused(dsn: str, me: Owner) -> None:
     await put(me, retry=retry(3))
     async with claimer(dsn) as worker:
         [message] = await worker.claim(1)
@@ -198,7 +198,7 @@ UNDO_CLAIMS = """
 """
 
 
-async def test_a_checkpoint_of_a_task_that_is_not_the_workers_is_refused(dsn: str, me: Owner) -> None:
+async def test_a_checkpoint_of_another_workers_task_is_refused(dsn: str, me: Owner) -> None:
     """It neither takes the task from where it waits, nor counts beside those of the worker that has it now."""
     await put(me, retry=retry(3))
     async with claimer(dsn) as first, claimer(dsn) as second:
@@ -214,7 +214,7 @@ async def test_a_checkpoint_of_a_task_that_is_not_the_workers_is_refused(dsn: st
     assert [row["phase_name"] for row in await rows(dsn, "SELECT phase_name FROM dagapp.dag_checkpoints")] == ["one"]
 
 
-async def test_a_task_is_not_taken_away_while_its_checkpoint_is_being_saved(dsn: str, me: Owner) -> None:
+async def test_a_task_is_not_revoked_while_its_checkpoint_is_being_saved(dsn: str, me: Owner) -> None:
     """Otherwise the next attempt could begin without it."""
     await put(me, retry=retry(3))
     async with claimer(dsn) as worker, await connect(dsn, application="test", lock_timeout_seconds=0.1) as conn:
@@ -227,7 +227,7 @@ async def test_a_task_is_not_taken_away_while_its_checkpoint_is_being_saved(dsn:
         assert await instances.rescue_tasks(conn, lost_after_seconds=60) == 1
 
 
-async def test_higher_priority_comes_first_then_the_oldest_started_job_then_creation(dsn: str, me: Owner) -> None:
+async def test_tasks_are_ordered_by_priority_then_job_start_then_creation(dsn: str, me: Owner) -> None:
     old = await put(me, "old")
     urgent = await put(me, "urgent", priority=9)
     await me.submit(fan(), {"items": [0, 1, 2]})
@@ -250,7 +250,7 @@ async def test_higher_priority_comes_first_then_the_oldest_started_job_then_crea
     assert len({old, urgent, young, urgent_too, low}) == 5
 
 
-async def test_a_later_task_of_an_older_job_comes_before_the_tasks_of_a_younger_one(dsn: str, me: Owner) -> None:
+async def test_later_tasks_of_an_older_job_precede_tasks_of_a_younger_one(dsn: str, me: Owner) -> None:
     await put(me, "young")
     await put(me, "old")
     await rows(
@@ -261,7 +261,7 @@ async def test_a_later_task_of_an_older_job_comes_before_the_tasks_of_a_younger_
         assert [message.node_id for message in await worker.claim(2)] == ["old", "young"]
 
 
-async def test_a_worker_takes_from_its_own_queues_only(dsn: str, me: Owner) -> None:
+async def test_a_worker_claims_only_from_its_own_queues(dsn: str, me: Owner) -> None:
     for queue in ("light", "heavy", "other"):
         await put(me, f"in-{queue}", queue)
     await put(me, "urgent", "heavy", priority=5)
@@ -272,7 +272,7 @@ async def test_a_worker_takes_from_its_own_queues_only(dsn: str, me: Owner) -> N
     assert await count(dsn, "dag_tasks_waiting") == 1
 
 
-async def test_no_more_is_claimed_than_asked_for(dsn: str, me: Owner) -> None:
+async def test_a_claim_never_exceeds_its_limit(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(10))})
     await me.advance(Load())
     async with claimer(dsn) as worker:
@@ -281,7 +281,7 @@ async def test_no_more_is_claimed_than_asked_for(dsn: str, me: Owner) -> None:
         assert len(await worker.claim(100)) == 7
 
 
-async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None:
+async def test_two_concurrent_claims_never_return_the_same_task(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(500))})
     await me.advance(Load())
 
@@ -303,7 +303,7 @@ async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None
     assert {row["kind"]: row["n"] for row in mailed} == {"submitted": 1, "completed": 500}
 
 
-async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me: Owner) -> None:
+async def test_a_claim_skips_rows_locked_by_another(dsn: str, me: Owner) -> None:
     await put(me, "first", priority=5)
     await put(me, "second")
     async with claimer(dsn) as slow, claimer(dsn) as quick, slow.durable.transaction():
@@ -311,7 +311,7 @@ async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me:
         assert [message.node_id for message in await quick.claim(5)] == ["second"]
 
 
-async def test_a_worker_that_is_not_active_gets_nothing(dsn: str, me: Owner) -> None:
+async def test_an_inactive_worker_claims_nothing(dsn: str, me: Owner) -> None:
     await put(me)
     async with claimer(dsn, is_registered=False) as unknown, claimer(dsn) as worker:
         assert await unknown.claim(5) == []
@@ -322,7 +322,7 @@ async def test_a_worker_that_is_not_active_gets_nothing(dsn: str, me: Owner) -> 
     assert await count(dsn, "dag_tasks_waiting") == 1
 
 
-async def test_a_report_ends_the_hold_and_tells_the_owner(dsn: str, me: Owner) -> None:
+async def test_a_report_deletes_the_running_row_and_mails_the_owner(dsn: str, me: Owner) -> None:
     await put(me)
     async with claimer(dsn) as worker:
         [message] = await worker.claim(1)
@@ -336,7 +336,7 @@ async def test_a_report_ends_the_hold_and_tells_the_owner(dsn: str, me: Owner) -
     assert mail["data"] == {"permanent": True, "retry_after_seconds": 1.5}
 
 
-async def test_reporting_and_claiming_is_one_transaction(dsn: str, me: Owner) -> None:
+async def test_reporting_and_claiming_share_one_transaction(dsn: str, me: Owner) -> None:
     await put(me, "first")
     await put(me, "second")
     async with claimer(dsn) as worker:
@@ -348,7 +348,7 @@ async def test_reporting_and_claiming_is_one_transaction(dsn: str, me: Owner) ->
     assert mail == held
 
 
-async def test_a_report_does_not_end_the_hold_of_another(dsn: str, me: Owner) -> None:
+async def test_a_report_does_not_delete_the_running_row_of_another_worker(dsn: str, me: Owner) -> None:
     await put(me)
     async with claimer(dsn) as first, claimer(dsn) as second:
         [message] = await first.claim(1)
@@ -356,7 +356,7 @@ async def test_a_report_does_not_end_the_hold_of_another(dsn: str, me: Owner) ->
         assert await count(dsn, "dag_tasks_running") == 1
 
 
-async def test_a_claim_whose_answer_was_lost_is_found_again(dsn: str, me: Owner) -> None:
+async def test_a_claim_with_a_lost_response_is_found_again(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(4))})
     await me.advance(Load())
     async with claimer(dsn) as worker, claimer(dsn) as other:
@@ -367,7 +367,7 @@ async def test_a_claim_whose_answer_was_lost_is_found_again(dsn: str, me: Owner)
         assert await worker.queue.forgotten([message.task_id for message in known + lost]) == []
 
 
-async def test_a_task_is_withdrawn_when_its_job_ends(dsn: str, me: Owner) -> None:
+async def test_a_task_is_revoked_when_its_job_ends(dsn: str, me: Owner) -> None:
     await put(me, "kept")
     await put(me, "cancelled")
     async with claimer(dsn) as worker:
@@ -380,7 +380,7 @@ async def test_a_task_is_withdrawn_when_its_job_ends(dsn: str, me: Owner) -> Non
         }
 
 
-async def test_a_task_is_withdrawn_from_a_worker_that_was_given_up(dsn: str, me: Owner) -> None:
+async def test_a_task_is_revoked_from_a_lost_worker(dsn: str, me: Owner) -> None:
     await put(me)
     async with claimer(dsn) as worker, opened(dsn, application="test") as conn:
         [message] = await worker.claim(1)
@@ -389,14 +389,14 @@ async def test_a_task_is_withdrawn_from_a_worker_that_was_given_up(dsn: str, me:
         assert (await worker.queue.orders([message.task_id])).withdrawn == {message.task_id}
 
 
-async def test_a_cancelled_job_can_no_longer_be_claimed(dsn: str, me: Owner) -> None:
+async def test_tasks_of_a_cancelled_job_cannot_be_claimed(dsn: str, me: Owner) -> None:
     await put(me)
     await me.advance(Cancel())
     async with claimer(dsn) as worker:
         assert await worker.claim(5) == []
 
 
-async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
+async def test_the_depth_of_each_queue_is_counted(dsn: str, me: Owner) -> None:
     await put(me, "a1", "a")
     await put(me, "a2", "a")
     await put(me, "b1", "b")
@@ -407,7 +407,7 @@ async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
     assert depths[0]["oldest_dispatched_at"] is not None
 
 
-async def test_a_worker_never_runs_more_tasks_than_it_has_slots(dsn: str, me: Owner) -> None:
+async def test_a_worker_never_holds_more_tasks_than_slots(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(5))})
     await me.advance(Load())
     async with claimer(dsn) as worker, opened(dsn, application="test") as conn:
@@ -420,7 +420,7 @@ async def test_a_worker_never_runs_more_tasks_than_it_has_slots(dsn: str, me: Ow
         assert row["running_tasks"] == 4
 
 
-async def test_a_thousand_tasks_are_reported_in_one_exchange(dsn: str, me: Owner) -> None:
+async def test_a_thousand_tasks_are_reported_in_one_transaction(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(1000))})
     await me.advance(Load())
     async with claimer(dsn) as worker:

@@ -74,7 +74,9 @@ def planned(view: View, step: tuple[str, Any]) -> View:
 @pytest.mark.parametrize("engine_url", ["chdb"], indirect=True)
 @settings(max_examples=60)
 @given(ROWS, STEPS)
-def test_random_plans_give_what_python_gives(engine_url: str, rows: list[Row], steps: list[tuple[str, Any]]) -> None:
+def test_random_plans_give_the_same_results_as_python(
+    engine_url: str, rows: list[Row], steps: list[tuple[str, Any]]
+) -> None:
     async def run() -> tuple[list[Any], int, list[Any]]:
         async with DataContext(engine_url) as context:
             source = pa.table(

@@ -42,7 +42,7 @@ async def read_only(dsn: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("is_local", [True, False], ids=["near", "far"])
-async def test_who_runs_and_who_starts_waits_until_it_can_be_written(
+async def test_processes_wait_until_the_database_is_writable(
     dsn: str, is_local: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, goes_on = asyncio.Event(), asyncio.Event()
@@ -69,7 +69,7 @@ async def test_who_runs_and_who_starts_waits_until_it_can_be_written(
         await running.completed(job_id, await running.submit(single()))
 
 
-async def test_no_job_is_blamed_for_a_database_that_cannot_be_written(dsn: str) -> None:
+async def test_no_job_fails_because_the_database_is_read_only(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker()
@@ -81,7 +81,7 @@ async def test_no_job_is_blamed_for_a_database_that_cannot_be_written(dsn: str) 
         assert role.it.stats.errors == 0
 
 
-async def test_a_process_that_runs_jobs_waits_as_it_starts_and_one_that_only_asks_does_not(dsn: str) -> None:
+async def test_a_process_that_runs_jobs_waits_at_start_and_one_that_reads_does_not(dsn: str) -> None:
     async with read_only(dsn):
         await databases._check(dsn)
         starting = asyncio.create_task(databases._check(dsn, writable=True))
@@ -90,7 +90,7 @@ async def test_a_process_that_runs_jobs_waits_as_it_starts_and_one_that_only_ask
     await asyncio.wait_for(starting, 60)
 
 
-async def test_over_http_it_is_a_503_that_may_be_tried_again(dsn: str) -> None:
+async def test_over_http_a_read_only_database_is_a_retryable_503(dsn: str) -> None:
     async with web(dsn, single()) as it, read_only(dsn):
         refusal = await it.post(WORKERS, OFFER, 503)
         assert refusal["error"]["code"] == "unavailable"
@@ -99,7 +99,7 @@ async def test_over_http_it_is_a_503_that_may_be_tried_again(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("ping", [Ping.REJECT, Ping.NO_RESPONSE])
-def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_error(
+def test_a_starting_server_is_waited_for_and_a_missing_one_is_an_error(
     monkeypatch: pytest.MonkeyPatch, ping: Ping
 ) -> None:
     attempts = []

@@ -77,19 +77,19 @@ def first_column(owner_dsn: str, relation: str) -> str:
     return columns[0].name
 
 
-def test_every_view_can_be_read(reader: Reader) -> None:
+def test_the_reader_can_read_every_view(reader: Reader) -> None:
     with psycopg.connect(reader.dsn) as conn:
         for view in relations(reader.owner_dsn, "gateway"):
             conn.execute(f"SELECT * FROM {view}".encode())
 
 
-def test_no_table_can_be_read(reader: Reader) -> None:
+def test_the_reader_can_read_no_table(reader: Reader) -> None:
     for conn in sessions(reader):
         for table in relations(reader.owner_dsn, "dagapp"):
             assert_refused(conn, f"SELECT FROM {table}", (errors.InsufficientPrivilege,))
 
 
-def test_nothing_can_be_written(reader: Reader) -> None:
+def test_the_reader_can_write_nothing(reader: Reader) -> None:
     everything = relations(reader.owner_dsn, "dagapp") + relations(reader.owner_dsn, "gateway")
     columns = {name: first_column(reader.owner_dsn, name) for name in everything}
     for conn in sessions(reader):
@@ -100,7 +100,7 @@ def test_nothing_can_be_written(reader: Reader) -> None:
             assert_refused(conn, f"TRUNCATE {relation}", UNWRITABLE)
 
 
-def test_nothing_can_be_created_called_or_become(reader: Reader) -> None:
+def test_the_reader_can_create_call_and_become_nothing(reader: Reader) -> None:
     for conn in sessions(reader):
         for statement in (
             "CREATE TEMPORARY TABLE t (x int)",
@@ -120,7 +120,7 @@ def test_nothing_can_be_created_called_or_become(reader: Reader) -> None:
             assert_refused(conn, statement, (*REFUSED, errors.InvalidParameterValue))
 
 
-def test_large_objects_are_refused_by_the_mode_of_the_session_and_by_the_documented_revocation(reader: Reader) -> None:
+def test_large_objects_are_refused_by_read_only_mode_and_by_the_documented_revoke(reader: Reader) -> None:
     create = "SELECT lo_create(0)"
     with psycopg.connect(reader.dsn, autocommit=True) as conn:
         assert_refused(conn, create, (errors.ReadOnlySqlTransaction,))
@@ -150,7 +150,7 @@ async def test_assets_are_found_by_their_references_through_an_index(conn: Conne
     assert "ix_geospatial_assets_refs" in plan and "ix_asset_versions_refs" in plan, plan
 
 
-def test_writing_is_refused_by_rights_and_not_only_by_the_mode_of_the_session(reader: Reader) -> None:
+def test_writing_is_refused_by_privileges_not_only_by_read_only_mode(reader: Reader) -> None:
     with psycopg.connect(reader.dsn, autocommit=True) as conn:
         assert conn.execute("SHOW default_transaction_read_only").fetchone() == ("on",)
         assert conn.execute("SHOW statement_timeout").fetchone() == ("30s",)
@@ -159,7 +159,7 @@ def test_writing_is_refused_by_rights_and_not_only_by_the_mode_of_the_session(re
         assert_refused(conn, "INSERT INTO dagapp.dag_jobs DEFAULT VALUES", (errors.InsufficientPrivilege,))
 
 
-def test_others_than_the_reader_cannot_look_up_keys(reader: Reader) -> None:
+def test_other_roles_cannot_look_up_keys(reader: Reader) -> None:
     with psycopg.connect(reader.owner_dsn) as conn:
         granted = conn.execute(
             "SELECT has_function_privilege(%s, f, 'EXECUTE'), "
@@ -197,14 +197,14 @@ def test_views_have_no_internal_columns(reader: Reader) -> None:
     assert odd == ["requests.submitted_by"]  # which is the partner's own name
 
 
-async def test_a_later_view_can_be_read_too(conn: Connection, dsn: str, role: str) -> None:
+async def test_views_created_later_can_be_read_too(conn: Connection, dsn: str, role: str) -> None:
     address = await make_reader(dsn, role)
     await conn.execute("CREATE VIEW gateway.later AS SELECT 1 AS x")
     with psycopg.connect(address) as reading:
         assert reading.execute("SELECT x FROM gateway.later").fetchone() == (1,)
 
 
-async def test_creating_it_again_changes_the_password_and_repairs_the_rights(
+async def test_creating_the_reader_again_changes_its_password_and_repairs_its_privileges(
     conn: Connection, dsn: str, role: str
 ) -> None:
     assert await create_reader(conn, role, PASSWORD)
@@ -220,13 +220,13 @@ async def test_creating_it_again_changes_the_password_and_repairs_the_rights(
         assert_refused(reading, "SELECT FROM dagapp.dag_jobs", (errors.InsufficientPrivilege,))
 
 
-async def test_a_role_of_somebody_else_is_left_alone(conn: Connection, role: str) -> None:
+async def test_an_existing_role_of_another_kind_is_not_changed(conn: Connection, role: str) -> None:
     await conn.execute(f"CREATE ROLE {role} LOGIN")
     with pytest.raises(Conflict, match="is not a reader of the gateway"):
         await create_reader(conn, role, PASSWORD)
 
 
-async def test_a_role_that_could_do_more_is_not_created(conn: Connection, role: str) -> None:
+async def test_a_role_with_more_privileges_is_not_created(conn: Connection, role: str) -> None:
     await conn.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
     with pytest.raises(Conflict, match="CREATE on the schema public"):
         await create_reader(conn, role, PASSWORD)
@@ -269,7 +269,7 @@ def test_the_command_prints_a_generated_password_once(dsn: str, role: str) -> No
     [{}, {"only_live": True}, {"only_live": True, "only_orphans": True}, {"correlation_id": "x"}],
     ids=["all", "unfinished", "orphans", "by correlation id"],
 )
-def test_lists_of_jobs_are_read_by_index_through_the_views(reader: Reader, values: dict[str, Any]) -> None:
+def test_job_lists_use_indexes_through_the_views(reader: Reader, values: dict[str, Any]) -> None:
     unused = {"status": None, "workflow_id": None, "correlation_id": None, "idempotency_key": None}
     page = {"only_live": False, "only_orphans": False, "orphan_seconds": 120.0, "limit": 50, "offset": 0}
     statement = SQL["gateway_jobs"]
@@ -296,7 +296,7 @@ def owned_database(server: EmbeddedServer, rights: str = "") -> Iterator[str]:
             admin.execute(f"DROP ROLE {owner}")
 
 
-async def test_an_owner_that_may_create_roles_creates_a_reader(pg_server: EmbeddedServer) -> None:
+async def test_an_owner_with_createrole_can_create_a_reader(pg_server: EmbeddedServer) -> None:
     role = new_role()
     with dropped_after(pg_server.dsn_of("postgres"), role), owned_database(pg_server, "CREATEROLE") as dsn:
         async with opened(dsn, application="test") as conn:
@@ -309,7 +309,7 @@ async def test_an_owner_that_may_create_roles_creates_a_reader(pg_server: Embedd
             assert_refused(reading, "SELECT FROM dagapp.dag_jobs", (errors.InsufficientPrivilege,))
 
 
-async def test_an_owner_that_may_not_create_roles_is_told_so(pg_server: EmbeddedServer) -> None:
+async def test_an_owner_without_createrole_gets_an_error(pg_server: EmbeddedServer) -> None:
     with owned_database(pg_server) as dsn:
         async with opened(dsn, application="test") as conn:
             with pytest.raises(Forbidden, match="run this as a role that has CREATEROLE"):

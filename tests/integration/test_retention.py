@@ -14,7 +14,7 @@ from dagmaster.store.connect import Connection, opened
 from dagmaster.store.statements import run
 
 
-async def test_an_old_job_goes_with_all_that_belongs_to_it(dsn: str, conn: Connection) -> None:
+async def test_an_old_job_is_removed_with_all_its_rows(dsn: str, conn: Connection) -> None:
     [job_id] = await ended(dsn)
     await rows(
         dsn,
@@ -32,7 +32,7 @@ async def test_an_old_job_goes_with_all_that_belongs_to_it(dsn: str, conn: Conne
     assert removed.events == before["dag_job_events"]
 
 
-async def test_what_is_young_live_or_about_to_be_reopened_stays(dsn: str, conn: Connection) -> None:
+async def test_young_live_and_reopening_jobs_are_kept(dsn: str, conn: Connection) -> None:
     [young] = await ended(dsn, days_ago=20)
     [reopening, running, gone] = await ended(dsn, times=3)
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = 'somebody' WHERE job_id = %s", reopening)
@@ -43,13 +43,13 @@ async def test_what_is_young_live_or_about_to_be_reopened_stays(dsn: str, conn: 
     assert await rows(dsn, "SELECT * FROM dagapp.dag_node_states ORDER BY job_id, node_id") == nodes
 
 
-async def test_without_a_limit_everything_stays(dsn: str, conn: Connection) -> None:
+async def test_without_a_limit_everything_is_kept(dsn: str, conn: Connection) -> None:
     job_ids = await ended(dsn, days_ago=4000)
     assert (await remove(conn, None)).jobs == 0
     assert await left(dsn) == set(job_ids)
 
 
-async def test_the_retention_of_a_workflow_wins(dsn: str, conn: Connection) -> None:
+async def test_the_workflows_retention_takes_precedence(dsn: str, conn: Connection) -> None:
     long, usual = await ended(dsn, kept_for(365, "long")), await ended(dsn)
     short = await ended(dsn, kept_for(1, "short"), days_ago=2)
     assert (await remove(conn, None)).jobs == 1
@@ -59,7 +59,9 @@ async def test_the_retention_of_a_workflow_wins(dsn: str, conn: Connection) -> N
     assert short[0] not in await left(dsn)
 
 
-async def test_many_jobs_go_in_several_batches(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_jobs_are_removed_in_several_batches(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "JOBS_AT_ONCE", 3)
     await ended(dsn, times=8)
     progress: list[int] = []
@@ -67,7 +69,7 @@ async def test_many_jobs_go_in_several_batches(dsn: str, conn: Connection, monke
     assert (removed.jobs, progress) == (8, [3, 6, 8])
 
 
-async def test_a_large_job_goes_in_slices_and_its_row_last(
+async def test_a_large_job_is_removed_in_batches_and_its_row_last(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "ROWS_AT_ONCE", 7)
@@ -87,14 +89,14 @@ async def test_a_large_job_goes_in_slices_and_its_row_last(
     assert (removed.nodes, removed.events) == (before["dag_node_states"], before["dag_job_events"])
 
 
-async def test_two_at_once_are_one_too_many(dsn: str, conn: Connection) -> None:
+async def test_two_processes_cannot_remove_at_once(dsn: str, conn: Connection) -> None:
     async with opened(dsn, application="other") as other, retention._alone(other):
         with pytest.raises(Conflict, match="another process"):
             await remove(conn)
     assert (await remove(conn)).jobs == 0
 
 
-async def test_a_job_that_somebody_holds_is_left_for_the_next_time(dsn: str, conn: Connection) -> None:
+async def test_a_locked_job_is_left_for_the_next_run(dsn: str, conn: Connection) -> None:
     locked, free = await ended(dsn, times=2)
     async with opened(dsn, application="holder") as holder, holder.transaction():
         await holder.execute(b"SELECT FROM dagapp.dag_jobs WHERE job_id = $1 FOR UPDATE", [locked])
@@ -104,7 +106,7 @@ async def test_a_job_that_somebody_holds_is_left_for_the_next_time(dsn: str, con
     assert free not in await left(dsn)
 
 
-async def test_a_job_that_was_reopened_after_it_was_marked_stays(dsn: str, conn: Connection) -> None:
+async def test_a_job_reopened_after_it_was_marked_is_kept(dsn: str, conn: Connection) -> None:
     live, gone = await ended(dsn, times=2)
 
     async def reopen(*_: Any) -> None:
@@ -122,7 +124,7 @@ async def test_a_job_that_was_reopened_after_it_was_marked_stays(dsn: str, conn:
 # The timeline and the definitions
 
 
-async def test_days_of_the_timeline_that_nobody_needs_are_dropped_whole(dsn: str, conn: Connection) -> None:
+async def test_unneeded_days_of_the_timeline_are_dropped_as_partitions(dsn: str, conn: Connection) -> None:
     old, recent = await make_day(dsn, 40), await make_day(dsn, 20)
     await ended(dsn, days_ago=40)
     await ended(dsn, days_ago=20)
@@ -137,7 +139,7 @@ async def test_days_of_the_timeline_that_nobody_needs_are_dropped_whole(dsn: str
     assert (await counts(dsn))["dag_job_events"] > 0
 
 
-async def test_what_the_system_says_of_itself_is_kept_as_long_as_jobs(dsn: str, conn: Connection) -> None:
+async def test_system_events_are_kept_as_long_as_jobs(dsn: str, conn: Connection) -> None:
     day = await make_day(dsn, 10)
     await rows(
         dsn,
@@ -150,7 +152,7 @@ async def test_what_the_system_says_of_itself_is_kept_as_long_as_jobs(dsn: str, 
     assert (await remove(conn, 5)).event_days == 1
 
 
-async def test_a_definition_goes_with_its_last_job_but_not_on_its_first_day(dsn: str, conn: Connection) -> None:
+async def test_a_definition_is_removed_with_its_last_job_but_not_on_its_first_day(dsn: str, conn: Connection) -> None:
     await ended(dsn, single(workflow_id="gone"))
     await ended(dsn, single(workflow_id="kept"), days_ago=0)
     await remove(conn)
@@ -160,7 +162,7 @@ async def test_a_definition_goes_with_its_last_job_but_not_on_its_first_day(dsn:
     assert await pinned(dsn) == {"kept"}
 
 
-async def test_a_submission_under_way_keeps_its_definition(dsn: str, conn: Connection) -> None:
+async def test_a_submission_in_progress_keeps_its_definition(dsn: str, conn: Connection) -> None:
     definition = single(workflow_id="wanted")
     await ended(dsn, definition)
     await rows(dsn, "UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
@@ -172,7 +174,7 @@ async def test_a_submission_under_way_keeps_its_definition(dsn: str, conn: Conne
     assert await pinned(dsn) == {"wanted"}
 
 
-async def test_a_submission_after_the_removal_pins_its_definition_anew(dsn: str, conn: Connection) -> None:
+async def test_a_submission_after_the_removal_pins_its_definition_again(dsn: str, conn: Connection) -> None:
     definition = single(workflow_id="wanted")
     await ended(dsn, definition)
     await rows(dsn, "UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
@@ -196,7 +198,7 @@ async def pinned(dsn: str) -> set[str]:
 # In a workflow's file
 
 
-def test_a_workflow_says_how_long_its_jobs_are_kept() -> None:
+def test_a_workflow_can_set_its_retention() -> None:
     text = "workflow_id: w\nretention_days: {}\nnodes:\n  a: {{handler: echo, queue: q}}\n"
     rules = QueueRules(None, None)
     assert parse_workflow(text.format("7.5"), queues=rules).retention_days == 7.5
@@ -207,7 +209,7 @@ def test_a_workflow_says_how_long_its_jobs_are_kept() -> None:
         assert problem.line == 2
 
 
-def test_a_definition_without_it_keeps_the_hash_that_it_was_pinned_under() -> None:
+def test_a_definition_without_retention_keeps_its_hash() -> None:
     workflow = single().workflow
     assert b"retention_days" not in workflow.json_definition
     assert workflow.model_copy(update={"retention_days": 1.0}).content_hash != workflow.content_hash

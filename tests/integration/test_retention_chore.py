@@ -17,7 +17,7 @@ from dagmaster.store.connect import Connection
 RETENTION_IS_FREE = "SELECT count(*) = 0 AS ok FROM pg_locks WHERE locktype = 'advisory' AND classid = 7233"
 
 
-async def test_jobs_are_submitted_and_run_while_old_ones_are_removed(
+async def test_jobs_run_while_old_ones_are_removed(
     dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "JOBS_AT_ONCE", 2)
@@ -35,7 +35,7 @@ async def test_jobs_are_submitted_and_run_while_old_ones_are_removed(
     assert await left(dsn) == set(new)
 
 
-async def test_the_orchestrators_remove_what_is_old(dsn: str, tmp_path: Path) -> None:
+async def test_orchestrators_remove_old_jobs(dsn: str, tmp_path: Path) -> None:
     job_ids = await ended(dsn, times=3)
     options = RetentionOptions(30, tmp_path)
     async with fleet(dsn) as running:
@@ -49,7 +49,7 @@ async def test_the_orchestrators_remove_what_is_old(dsn: str, tmp_path: Path) ->
     assert sorted(row["job_id"] for row in exported(tmp_path, "jobs")) == sorted(job_ids)
 
 
-async def test_an_archive_that_cannot_be_written_does_not_stop_an_orchestrator(
+async def test_an_unwritable_archive_does_not_stop_an_orchestrator(
     dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ended(dsn)
@@ -76,14 +76,14 @@ async def prune(*args: object) -> Any:
     return await asyncio.to_thread(call, "prune", *args)
 
 
-async def test_prune_needs_to_know_for_how_long(old: list[int], dsn: str) -> None:
+async def test_prune_requires_an_age(old: list[int], dsn: str) -> None:
     done = await prune()
     assert done.code == 2
     assert "--days" in done.err
     assert await left(dsn) == set(old)
 
 
-async def test_a_dry_run_only_tells(old: list[int], dsn: str) -> None:
+async def test_a_dry_run_removes_nothing(old: list[int], dsn: str) -> None:
     summary = (await prune("--days", 30, "--dry-run", "--json")).json
     assert [(row["workflow_id"], row["jobs"]) for row in summary] == [("other", 1), ("single", 2)]
     assert summary[1]["nodes"] == 6
@@ -93,7 +93,7 @@ async def test_a_dry_run_only_tells(old: list[int], dsn: str) -> None:
     assert await left(dsn) == set(old)
 
 
-async def test_prune_removes_what_it_is_told_and_notes_it(old: list[int], dsn: str, tmp_path: Path) -> None:
+async def test_prune_removes_old_jobs_and_records_it(old: list[int], dsn: str, tmp_path: Path) -> None:
     done = await prune("--days", 30, "--workflow", "single", "--archive", tmp_path / "kept", "--by", "ada", "--json")
     assert done.code == 0, done.err
     assert (done.json["jobs"], done.json["nodes"]) == (2, 6)

@@ -59,7 +59,7 @@ def hour_ago(hours: float = 1) -> datetime:
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=hours)
 
 
-async def test_a_job_is_started_at_its_time_and_says_why_it_is_there(dsn: str) -> None:
+async def test_a_job_starts_on_schedule_and_records_its_schedule(dsn: str) -> None:
     definition = scheduled(
         {"every": "1s", "inputs": {"a": "x"}, "time_input": "at"}, inputs={"a": "string", "at": "string"}
     )
@@ -81,7 +81,7 @@ async def test_a_job_is_started_at_its_time_and_says_why_it_is_there(dsn: str) -
     assert len({job["scheduled_for"] for job in jobs}) == len(jobs) == len(fired)
 
 
-async def test_three_orchestrators_start_each_job_once(dsn: str) -> None:
+async def test_three_orchestrators_start_each_scheduled_job_once(dsn: str) -> None:
     names = [f"w{number}" for number in range(10)]
     began = hour_ago(3)
     async with fleet(dsn) as running:
@@ -96,14 +96,14 @@ async def test_three_orchestrators_start_each_job_once(dsn: str) -> None:
     assert len(runs) <= len(names) * 5  # The hour may have changed meanwhile.
 
 
-async def test_many_who_look_at_once_start_one_job(dsn: str) -> None:
+async def test_concurrent_chores_start_one_job(dsn: str) -> None:
     await keep(dsn, scheduled("0 * * * *"), due_at=hour_ago(0))
     await asyncio.gather(*(look(dsn) for _ in range(8)))
     assert len(await rows(dsn, JOBS)) == 1
 
 
 @pytest.mark.parametrize(("catchup", "started", "missed"), [("none", 0, 4), ("last", 1, 3), ("all", 4, 0)])
-async def test_downtime_is_made_up_for_as_catchup_says(dsn: str, catchup: str, started: int, missed: int) -> None:
+async def test_missed_runs_are_started_as_catchup_says(dsn: str, catchup: str, started: int, missed: int) -> None:
     now = datetime.now(UTC)
     # Times that no clock of this test can reach: every six hours, the newest of them hours ago.
     hour = (now - timedelta(hours=2)).hour
@@ -120,7 +120,7 @@ async def test_downtime_is_made_up_for_as_catchup_says(dsn: str, catchup: str, s
     assert row["last_at"] == (jobs[-1]["scheduled_for"] if jobs else None)
 
 
-async def test_whoever_dies_in_between_has_done_nothing(dsn: str) -> None:
+async def test_an_aborted_start_leaves_no_job_and_is_repeated(dsn: str) -> None:
     await keep(dsn, scheduled("0 * * * *"), due_at=hour_ago(0))
     dying = await connect(dsn, application="test")
     with pytest.raises(psycopg.OperationalError):
@@ -136,7 +136,7 @@ async def test_whoever_dies_in_between_has_done_nothing(dsn: str) -> None:
     assert [job["scheduled_for"] for job in await rows(dsn, JOBS)] == [hour_ago(0)]
 
 
-async def test_a_killed_orchestrator_leaves_its_schedules_to_the_others(dsn: str) -> None:
+async def test_schedules_of_a_killed_orchestrator_are_run_by_others(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         await first.kill()
@@ -145,7 +145,7 @@ async def test_a_killed_orchestrator_leaves_its_schedules_to_the_others(dsn: str
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_jobs")
 
 
-async def test_a_time_that_has_a_job_gets_no_second_one(dsn: str) -> None:
+async def test_a_scheduled_time_gets_at_most_one_job(dsn: str) -> None:
     """The key holds even if somebody sets the clock of the schedule back, and though its inputs have changed."""
     at = hour_ago(0)
     await keep(dsn, scheduled({"cron": "0 * * * *", "inputs": {"a": "x"}}, inputs={"a": "string"}), due_at=at)
@@ -156,7 +156,7 @@ async def test_a_time_that_has_a_job_gets_no_second_one(dsn: str) -> None:
     assert len(await events(dsn, "schedule_fired")) == 1
 
 
-async def test_a_paused_schedule_starts_nothing_and_does_not_make_up_for_it(dsn: str) -> None:
+async def test_a_paused_schedule_starts_nothing_and_does_not_catch_up(dsn: str) -> None:
     await keep(dsn, scheduled({"cron": "0 * * * *", "catchup": "all"}), due_at=hour_ago(5))
     async with opened(dsn, application="test") as conn:
         assert (await pause_schedule(conn, "nightly", actor="ada"))["paused_by"] == "ada"
@@ -170,7 +170,7 @@ async def test_a_paused_schedule_starts_nothing_and_does_not_make_up_for_it(dsn:
     assert commands == ["schedules.sync", "schedules.pause", "schedules.pause", "schedules.resume"]
 
 
-async def test_a_schedule_that_cannot_start_is_said_and_does_not_stop_the_others(dsn: str) -> None:
+async def test_a_schedule_that_cannot_start_records_an_error_and_does_not_stop_the_others(dsn: str) -> None:
     await keep(dsn, scheduled("0 * * * *", "bad"), scheduled("0 * * * *", "good"), due_at=hour_ago(0))
     await rows(dsn, "DELETE FROM dagapp.dag_workflows WHERE workflow_id = 'bad' RETURNING 1")
     await look(dsn)
@@ -183,7 +183,7 @@ async def test_a_schedule_that_cannot_start_is_said_and_does_not_stop_the_others
     assert counts["count"] == 2
 
 
-async def test_a_schedule_of_which_nothing_can_be_read_is_paused(dsn: str) -> None:
+async def test_an_unreadable_schedule_is_paused(dsn: str) -> None:
     await keep(dsn, scheduled("0 * * * *"), due_at=hour_ago(0))
     await rows(dsn, "UPDATE dagapp.dag_schedules SET cron = '?', workflow_hash = '?' RETURNING 1")
     await look(dsn)
@@ -191,7 +191,7 @@ async def test_a_schedule_of_which_nothing_can_be_read_is_paused(dsn: str) -> No
     assert row == {"paused_by": "dagmaster", "is_paused": True}
 
 
-async def test_one_that_cannot_be_read_is_shown_among_the_others(dsn: str) -> None:
+async def test_an_unreadable_schedule_is_listed_with_the_others(dsn: str) -> None:
     """A timezone that another machine does not know, a rule of a newer version."""
     await keep(dsn, scheduled("0 * * * *", "bad"), scheduled("0 * * * *", "good"))
     await rows(dsn, "UPDATE dagapp.dag_schedules SET timezone = 'Mars/Olympus' WHERE schedule_id = 'bad' RETURNING 1")
@@ -203,7 +203,7 @@ async def test_one_that_cannot_be_read_is_shown_among_the_others(dsn: str) -> No
             await resume_schedule(conn, "bad", actor=None)
 
 
-async def test_the_doctor_names_a_schedule_that_starts_nothing(dsn: str) -> None:
+async def test_the_doctor_reports_a_schedule_that_starts_nothing(dsn: str) -> None:
     await keep(dsn, scheduled("0 * * * *", "bad"), scheduled("0 * * * *", "good"), due_at=hour_ago(0))
     await rows(dsn, "UPDATE dagapp.dag_schedules SET workflow_hash = 'gone' WHERE schedule_id = 'bad' RETURNING 1")
     await look(dsn)
@@ -236,7 +236,7 @@ async def test_a_changed_workflow_changes_its_schedule_and_keeps_the_pause(dsn: 
         assert (row["cron"], row["paused_by"], row["next_at"].hour) == ("0 7 * * *", "ada", 7)
 
 
-async def test_a_time_that_is_due_is_not_forgotten_when_only_the_rest_has_changed(dsn: str) -> None:
+async def test_a_due_run_is_kept_when_other_fields_change(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await keep(dsn, scheduled("0 6 * * *"), due_at=hour_ago(3))
         await sync_schedules(conn, [scheduled("0 6 * * *", description="better now")])
@@ -245,7 +245,7 @@ async def test_a_time_that_is_due_is_not_forgotten_when_only_the_rest_has_change
         assert await next_at(conn) > datetime.now(UTC)
 
 
-async def test_only_what_is_known_to_be_over_is_removed(dsn: str) -> None:
+async def test_only_ended_or_pruned_schedules_are_removed(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await sync_schedules(conn, [scheduled("@daily", name) for name in ("a", "b", "c")])
         assert (await sync_schedules(conn, [scheduled("@daily", "a")])).is_nothing
@@ -265,7 +265,7 @@ async def test_retention_keeps_the_definitions_of_schedules(dsn: str) -> None:
 # By hand.
 
 
-async def test_a_job_can_be_asked_for_as_the_schedule_would_start_it(dsn: str) -> None:
+async def test_a_schedule_can_be_triggered_manually(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await sync_schedules(conn, [scheduled("@daily")])
         await pause_schedule(conn, "nightly", actor=None)
@@ -283,7 +283,7 @@ def january(day: int) -> datetime:
     return datetime(2026, 1, day, tzinfo=UTC)
 
 
-async def test_a_backfill_starts_what_is_not_there_and_nothing_twice(dsn: str) -> None:
+async def test_a_backfill_starts_missing_runs_and_none_twice(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await sync_schedules(conn, [scheduled("0 6 * * *")])
 
@@ -300,7 +300,7 @@ async def test_a_backfill_starts_what_is_not_there_and_nothing_twice(dsn: str) -
     assert [job["scheduled_for"] for job in jobs] == [january(day) + timedelta(hours=6) for day in range(1, 8)]
 
 
-async def test_a_backfill_ends_where_the_future_begins(dsn: str) -> None:
+async def test_a_backfill_ends_at_the_present(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await sync_schedules(conn, [scheduled("0 * * * *"), scheduled({"every": "1s"}, "busy")])
         far = datetime.now(UTC) + timedelta(days=1000)
@@ -310,14 +310,14 @@ async def test_a_backfill_ends_where_the_future_begins(dsn: str) -> None:
             await backfill(conn, "busy", january(1), january(30), threshold_seconds=THRESHOLD)
 
 
-async def test_schedules_that_are_late_are_counted(dsn: str) -> None:
+async def test_late_schedules_are_counted(dsn: str) -> None:
     await keep(dsn, scheduled("@daily", "a"), scheduled("@daily", "b"), due_at=hour_ago(2))
     async with opened(dsn, application="test") as conn:
         await pause_schedule(conn, "b", actor=None)
         assert await schedule_counts(conn) == {"active": 1, "paused": 1, "due": 1, "late": 1}
 
 
-async def test_the_chore_looks_again_at_a_time_that_is_near(dsn: str) -> None:
+async def test_the_chore_wakes_for_the_next_due_time(dsn: str) -> None:
     """Who looks shortly before a schedule is due does not leave it to the next look."""
     await keep(dsn, scheduled({"every": "1s"}))
     async with opened(dsn, application="test") as conn:

@@ -30,7 +30,7 @@ async def one_step_ahead(dsn: str) -> AsyncIterator[None]:
             await rows(dsn, f"ALTER TABLE {table} DROP COLUMN a_new_one")
 
 
-async def test_everything_goes_on_while_columns_are_added(dsn: str) -> None:
+async def test_everything_works_while_columns_are_added(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         await it.fleet.worker()
@@ -49,7 +49,7 @@ async def test_everything_goes_on_while_columns_are_added(dsn: str) -> None:
             await it.fleet.until(DONE, lambda: [job_ids])
 
 
-async def test_a_plan_that_the_schema_has_outgrown_is_made_again(dsn: str) -> None:
+async def test_a_stale_plan_is_prepared_again(dsn: str) -> None:
     change = "ALTER TABLE dagapp.dag_orchestrators ALTER COLUMN hostname TYPE {}"
     async with await connect_hot(dsn, application="test") as conn:
         await register_orchestrator(conn, this_instance())
@@ -62,7 +62,7 @@ async def test_a_plan_that_the_schema_has_outgrown_is_made_again(dsn: str) -> No
             await rows(dsn, change.format("varchar(255)"))
 
 
-async def test_in_a_transaction_it_is_made_again_by_the_next_one(dsn: str) -> None:
+async def test_in_a_transaction_a_stale_plan_is_prepared_again_by_the_next_one(dsn: str) -> None:
     change = "ALTER TABLE dagapp.dag_orchestrators ALTER COLUMN hostname TYPE {}"
     async with await connect_hot(dsn, application="test") as conn:
         await list_orchestrators(conn)
@@ -81,7 +81,7 @@ async def test_in_a_transaction_it_is_made_again_by_the_next_one(dsn: str) -> No
             await rows(dsn, change.format("varchar(255)"))
 
 
-async def test_what_is_truly_not_supported_is_not_tried_again(dsn: str) -> None:
+async def test_an_unsupported_feature_is_not_retried(dsn: str) -> None:
     odd = Statement(b"CREATE TABLE elsewhere.dagapp.odd ()", ())
     async with await connect_hot(dsn, application="test") as conn:
         with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:

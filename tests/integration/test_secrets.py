@@ -108,7 +108,7 @@ async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
     return columns_with_secret
 
 
-async def test_a_secret_is_in_no_row_no_log_no_answer_and_no_page(
+async def test_a_secret_is_in_no_row_log_response_or_page(
     dsn: str, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with spilling(dsn) as it:
@@ -140,7 +140,7 @@ async def test_a_secret_is_in_no_row_no_log_no_answer_and_no_page(
     assert any("logged" in line for line in written)
 
 
-async def test_a_key_of_the_settings_is_in_no_table(dsn: str) -> None:
+async def test_a_configured_key_is_in_no_table(dsn: str) -> None:
     async with web(dsn, with_secret(inner()), secret_key="s" * 32) as it:
         await it.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
         [job] = await rows(dsn, "SELECT input_params -> 'token' AS sealed FROM dagapp.dag_jobs")
@@ -150,7 +150,7 @@ async def test_a_key_of_the_settings_is_in_no_table(dsn: str) -> None:
                 (await open_sealer(conn, None)).open([job["sealed"]])
 
 
-async def test_a_worker_over_http_is_given_the_secrets_of_its_own_task_only(dsn: str) -> None:
+async def test_a_remote_worker_gets_only_the_secrets_of_its_own_task(dsn: str) -> None:
     async with web(dsn, with_secret(inner())) as it:
         await it.fleet.orchestrator()
         async with it.real_server() as url:
@@ -171,7 +171,7 @@ async def test_a_worker_over_http_is_given_the_secrets_of_its_own_task_only(dsn:
             await transport.close()
 
 
-async def test_nobody_has_a_reference_opened_by_submitting_it(dsn: str) -> None:
+async def test_a_submitted_sealed_reference_is_refused(dsn: str) -> None:
     async with web(dsn, with_secret(inner())) as it:
         body = {"workflow_id": "inner", "input_params": {"token": Sealer([b"x"]).seal("stolen")}}
         refused = await it.post("/api/v1/jobs", body, 422)
@@ -199,7 +199,7 @@ async def test_a_secret_variable_is_sealed_before_an_expression_sees_it(
     assert await leaks(dsn) == []
 
 
-def test_a_secret_has_no_default_and_decides_nothing() -> None:
+def test_a_secret_has_no_default_and_cannot_control_the_flow() -> None:
     for inputs, message in (
         ({"token": InputSpec(secret=True, default="abcd", required=False)}, "anybody could read it"),
         ({"token": InputSpec(secret=True, type=InputType.INTEGER)}, "must be a string"),
@@ -222,7 +222,7 @@ def test_a_secret_parameter_in_python_is_a_secret_input() -> None:
     assert secrets == {"token": True, "again": True, "name": False}
 
 
-async def test_a_secret_in_a_process_of_its_own_is_hidden_too(dsn: str, log_dir: Path) -> None:
+async def test_a_secret_is_redacted_in_handler_processes_too(dsn: str, log_dir: Path) -> None:
     known = handlers()
     known.register(Handler("spill_apart", spill_apart, isolation="process"))
     async with web(

@@ -70,7 +70,7 @@ WAYS = pytest.mark.parametrize("way", [over_the_database, over_http])
 
 
 @WAYS
-async def test_a_job_is_submitted_once_under_its_key(dsn: str, way: type) -> None:
+async def test_a_key_submits_a_job_only_once(dsn: str, way: type) -> None:
     async with way(dsn, runs=False) as service:
         request = SubmitRequest("single", priority=3, idempotency_key="k", correlation_id="c", submitted_by="ada")
         first, second = await service.submit(request), await service.submit(request)
@@ -83,7 +83,7 @@ async def test_a_job_is_submitted_once_under_its_key(dsn: str, way: type) -> Non
 
 
 @WAYS
-async def test_what_cannot_be_run_is_not_stored(dsn: str, way: type) -> None:
+async def test_an_invalid_submission_is_not_stored(dsn: str, way: type) -> None:
     async with way(dsn, runs=False) as service:
         with pytest.raises(UnknownWorkflow):
             await service.submit(SubmitRequest("nothing"))
@@ -113,7 +113,7 @@ async def test_a_job_is_paused_resumed_and_cancelled_by_its_owner(dsn: str, way:
 
 
 @WAYS
-async def test_without_an_owner_nothing_is_waited_for(dsn: str, way: type) -> None:
+async def test_without_an_owner_commands_do_not_wait(dsn: str, way: type) -> None:
     async with way(dsn, runs=False) as service:
         job_id = (await service.submit(SubmitRequest("asks"))).job_id
         cancelled = await service.control_job(job_id, Cancel())
@@ -128,7 +128,7 @@ async def test_without_an_owner_nothing_is_waited_for(dsn: str, way: type) -> No
 
 @WAYS
 @pytest.mark.parametrize(("is_approved", "status"), [(True, "completed"), (False, "failed")])
-async def test_a_decision_ends_the_node_that_asks(dsn: str, way: type, is_approved: bool, status: str) -> None:
+async def test_a_decision_completes_the_approval_node(dsn: str, way: type, is_approved: bool, status: str) -> None:
     async with way(dsn, runs=True) as service:
         job_id = (await service.submit(SubmitRequest("asks"))).job_id
         await _asked(service, job_id)
@@ -143,7 +143,7 @@ async def _asked(service: Service, job_id: JobId) -> None:
 
 
 @WAYS
-async def test_a_schedule_that_there_is_not_is_said_so(dsn: str, way: type) -> None:
+async def test_an_unknown_schedule_is_an_error(dsn: str, way: type) -> None:
     day = datetime(2026, 1, 1, tzinfo=UTC)
     async with way(dsn, runs=False) as service:
         with pytest.raises(UnknownSchedule):
@@ -167,7 +167,7 @@ def _worker(queue: str, handlers: list[str] | None) -> WorkerRow:
     return cast(WorkerRow, {"queues": [queue], "handlers": handlers})
 
 
-def test_why_nobody_would_run_a_job_is_said_in_one_way() -> None:
+def test_the_no_worker_warning_has_one_wording() -> None:
     workflow = single("dig").workflow
     contracts: dict[str, object] = {"dig": object()}
     away, idle = KnownFleet(False, []), KnownFleet(True, [_worker("other", None)])

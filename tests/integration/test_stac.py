@@ -85,7 +85,7 @@ async def search_ids(it: Web, query: str = "", **options: Any) -> list[str]:
     return sorted(feature["id"] for feature in page["features"])
 
 
-async def test_items_are_found_by_place_also_across_the_antimeridian(dsn: str) -> None:
+async def test_items_are_found_by_bounding_box_also_across_the_antimeridian(dsn: str) -> None:
     items = [
         item("europe"),
         item("fiji", (177, -20, -178, -15)),
@@ -145,7 +145,7 @@ async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
         validate_dict(collection)
 
 
-async def test_pages_follow_each_other_without_gaps(dsn: str) -> None:
+async def test_pages_have_no_gaps(dsn: str) -> None:
     items = [item(f"i{number:02}", at=f"2026-05-{number // 3 + 1:02}T00:00:00Z") for number in range(25)]
     async with site(dsn) as it:
         await deliver_version(it, stac_items=items)
@@ -219,7 +219,7 @@ async def test_items_are_found_by_their_properties(dsn: str) -> None:
         assert "datetime" in queryables["properties"]
 
 
-async def test_items_are_sorted_and_paged_in_that_order(dsn: str) -> None:
+async def test_items_are_sorted_and_paged_in_order(dsn: str) -> None:
     async with site(dsn) as it:
         await deliver_version(it, stac_items=CLOUDS)
         for sortby, expected in {
@@ -241,7 +241,7 @@ async def test_items_are_sorted_and_paged_in_that_order(dsn: str) -> None:
         await it.get(f"{following}&sortby=cloud", 422)
 
 
-async def test_items_are_found_by_the_geometry_that_they_intersect(dsn: str) -> None:
+async def test_items_are_found_by_intersecting_geometry(dsn: str) -> None:
     triangle = {"type": "Polygon", "coordinates": [[[0, 0], [10, 0], [0, 10], [0, 0]]]}
     fiji = {
         "type": "MultiPolygon",
@@ -277,7 +277,7 @@ async def test_items_are_found_by_the_geometry_that_they_intersect(dsn: str) -> 
         await it.post("/stac/search", {**body, "bbox": [0, 0, 1, 1]}, 422)
 
 
-async def test_callers_choose_the_fields_of_items(dsn: str) -> None:
+async def test_callers_can_select_fields(dsn: str) -> None:
     async with site(dsn) as it:
         await deliver_version(it, stac_item=CLOUDS[0])
         basic = {"type", "stac_version", "id", "collection", "bbox", "links", "assets", "properties"}
@@ -292,7 +292,7 @@ async def test_callers_choose_the_fields_of_items(dsn: str) -> None:
             assert (set(feature), set(feature.get("properties", {}))) == (names, properties), fields
 
 
-async def test_each_caller_sees_what_it_may(dsn: str) -> None:
+async def test_each_caller_sees_only_permitted_items(dsn: str) -> None:
     async with site(dsn) as it:
         await deliver_version(it, "public", stac_item=item("public"))
         await deliver_version(it, "ouo", approve="ouo", stac_item=item("ouo"))
@@ -319,7 +319,7 @@ async def test_each_caller_sees_what_it_may(dsn: str) -> None:
         await it.get("/stac/search", 401, headers={"Authorization": "Bearer dm_wrong"})
 
 
-async def test_an_entry_follows_its_version(dsn: str) -> None:
+async def test_an_item_follows_its_version(dsn: str) -> None:
     async with site(dsn) as it:
         first = await deliver_version(it, stac_item=item("v0"))
         path = f"/api/v1/assets/{first['asset_id']}"
@@ -341,7 +341,7 @@ async def test_an_entry_follows_its_version(dsn: str) -> None:
         await it.get("/stac/collections/c", 404)
 
 
-async def test_an_id_belongs_to_the_version_that_had_it_first(dsn: str) -> None:
+async def test_an_id_belongs_to_the_first_version_that_used_it(dsn: str) -> None:
     async with site(dsn) as it:
         await deliver_version(it, "mine", stac_item=item("x", title="mine"))
         await deliver_version(it, "yours", stac_item=item("x", title="yours"))
@@ -365,14 +365,14 @@ NOT_STAC: list[dict[str, Any]] = [
 ]
 
 
-async def test_an_output_that_is_no_stac_document_does_not_stop_the_job(dsn: str) -> None:
+async def test_an_output_that_is_not_a_stac_document_does_not_stop_the_job(dsn: str) -> None:
     async with site(dsn) as it:
         for number, output in enumerate(NOT_STAC):
             await deliver_version(it, str(number), **output)
         assert await search_ids(it) == []
 
 
-async def test_a_collection_that_holds_items_survives_the_layer_that_made_it(dsn: str, conn: Connection) -> None:
+async def test_a_collection_with_items_outlives_the_layer_that_created_it(dsn: str, conn: Connection) -> None:
     await add_collection(conn, Collection("c", COLLECTION, layer_asset_id=None))
     await add_collection(conn, Collection("empty", COLLECTION, layer_asset_id=None))
     async with site(dsn) as it:
@@ -384,12 +384,12 @@ async def test_a_collection_that_holds_items_survives_the_layer_that_made_it(dsn
 
 
 @pytest.mark.parametrize("bbox", [["a", 0, 1, 1], [0, 0, 1], [0, 0, 1, 10**400], "text", None])
-def test_a_box_that_cannot_be_read_is_none(shared_dsn: str, bbox: Any) -> None:
+def test_an_invalid_bounding_box_is_ignored(shared_dsn: str, bbox: Any) -> None:
     with psycopg.connect(shared_dsn) as conn:
         assert conn.execute("SELECT dagapp.stac_bounds(%s)", [Jsonb(bbox)]).fetchone() == (None,)
 
 
-async def test_the_catalogue_shows_what_exposure_allows_of_each_version(dsn: str, conn: Connection) -> None:
+async def test_the_catalogue_shows_what_each_versions_exposure_allows(dsn: str, conn: Connection) -> None:
     """The statement and the functions decide alike in all states."""
     async with site(dsn) as it:
         submitted = [await deliver_version(it, stac_item=item(f"v{ordinal}")) for ordinal in range(2)]
@@ -438,12 +438,12 @@ async def test_the_landing_page_links_to_everything(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "W10", "bnVsbA", "WyIyMDI2IiwgMV0"])
-def test_a_token_of_another_kind_is_refused(text: str) -> None:
+def test_an_invalid_paging_token_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="token"):
         decode_token(text)
 
 
-def test_boxes_and_intervals_are_read_as_the_standard_has_them() -> None:
+def test_boxes_and_intervals_follow_the_standard() -> None:
     assert parse_bbox([170, -10, -170, 10]) == (170, -10, -170, 10)
     assert parse_bbox([1, 2, 0, 3, 4, 100]) == (1, 2, 3, 4)
     first, last = parse_interval("2026-05-01T00:00:00+02:00/..")

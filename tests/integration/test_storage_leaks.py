@@ -184,7 +184,7 @@ def leaks(texts: dict[str, str]) -> set[str]:
     return {f"{place} has {word}" for place, text in texts.items() for word in SENTINELS if word in text}
 
 
-async def test_no_key_signature_or_password_is_found_anywhere(dsn: str, configured: str, log_dir: Path) -> None:
+async def test_no_key_signature_or_password_leaks(dsn: str, configured: str, log_dir: Path) -> None:
     with_password = dsn.replace("postgres@", f"postgres:{PASSWORD}@", 1)
     assert PASSWORD in with_password
     work = {"work": task("open_signed", "END", params={"url": "{{ inputs.url }}"})}

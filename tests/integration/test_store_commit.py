@@ -87,7 +87,7 @@ async def test_a_batch_writes_job_nodes_tasks_and_events(dsn: str, me: Owner) ->
     assert events[-1]["task_id"] == f"{me.job_id}_work_0"
 
 
-async def test_a_result_ends_the_job_and_keeps_what_was_reported(dsn: str, me: Owner) -> None:
+async def test_a_result_ends_the_job_and_keeps_the_reported_values(dsn: str, me: Owner) -> None:
     await me.submit(single())
     await me.advance(Load())
     await me.advance(completed(me, output=b'{"big": 1}', duration_ms=12))
@@ -106,7 +106,7 @@ async def test_a_result_ends_the_job_and_keeps_what_was_reported(dsn: str, me: O
     assert await rows(dsn, "SELECT * FROM dagapp.dag_tasks_waiting") == []
 
 
-async def test_a_batch_writes_when_its_rows_were_updated(dsn: str, me: Owner) -> None:
+async def test_a_batch_sets_updated_at(dsn: str, me: Owner) -> None:
     await me.submit(single())
     for table in ("dag_jobs", "dag_node_states"):
         await rows(dsn, f"UPDATE dagapp.{table} SET updated_at = '2000-01-01'")
@@ -116,7 +116,7 @@ async def test_a_batch_writes_when_its_rows_were_updated(dsn: str, me: Owner) ->
     assert await rows(dsn, f"SELECT node_id FROM dagapp.dag_node_states WHERE {old}") == [{"node_id": "END"}]
 
 
-async def test_a_task_that_is_taken_here_never_waits(dsn: str, me: Owner) -> None:
+async def test_a_task_started_locally_has_no_waiting_row(dsn: str, me: Owner) -> None:
     await me.submit(single())
     loaded = await me.load()
     changes = me.decide(loaded, Load())
@@ -131,7 +131,7 @@ async def test_a_task_that_is_taken_here_never_waits(dsn: str, me: Owner) -> Non
     ]
 
 
-async def test_an_owner_that_lost_a_job_writes_nothing_and_is_told_which(dsn: str, me: Owner) -> None:
+async def test_an_owner_that_lost_a_job_writes_nothing_and_learns_which(dsn: str, me: Owner) -> None:
     other = await me.submit(single())
     await me.submit(single())
     loaded = {job_id: await me.load(job_id) for job_id in (other.job_id, me.job_id)}
@@ -144,7 +144,7 @@ async def test_an_owner_that_lost_a_job_writes_nothing_and_is_told_which(dsn: st
     assert await everything(dsn) == before
 
 
-async def test_a_job_that_came_back_under_a_new_epoch_is_lost_to_the_old_one(dsn: str, me: Owner) -> None:
+async def test_a_job_owned_again_under_a_new_epoch_is_lost_to_the_old_one(dsn: str, me: Owner) -> None:
     await me.submit(single())
     loaded = await me.load()
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_epoch = owner_epoch + 1")
@@ -155,7 +155,7 @@ async def test_a_job_that_came_back_under_a_new_epoch_is_lost_to_the_old_one(dsn
     assert (await me.load()).owner_epoch == 2
 
 
-async def test_a_job_that_is_gone_is_lost(dsn: str, me: Owner) -> None:
+async def test_a_deleted_job_is_lost(dsn: str, me: Owner) -> None:
     await me.submit(single())
     loaded = await me.load()
     await rows(dsn, "DELETE FROM dagapp.dag_jobs")
@@ -164,7 +164,7 @@ async def test_a_job_that_is_gone_is_lost(dsn: str, me: Owner) -> None:
     assert caught.value.job_ids == {me.job_id}
 
 
-async def test_rows_that_are_not_as_known_refuse_the_whole_batch(dsn: str, me: Owner) -> None:
+async def test_rows_that_changed_meanwhile_refuse_the_whole_batch(dsn: str, me: Owner) -> None:
     other = await me.submit(single())
     for table in ("dag_jobs", "dag_node_states"):
         await me.submit(single())
@@ -176,7 +176,7 @@ async def test_rows_that_are_not_as_known_refuse_the_whole_batch(dsn: str, me: O
         assert await everything(dsn) == before
 
 
-async def test_committing_the_same_turn_twice_is_refused(dsn: str, me: Owner) -> None:
+async def test_committing_the_same_change_set_twice_is_refused(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": [1, 2]})
     loaded = await me.load()
     batch = me.batch((me.decide(loaded, Load()), 1))
@@ -216,7 +216,7 @@ async def test_events_are_written_with_the_change_or_not_at_all(dsn: str, me: Ow
     assert await everything(dsn) == before
 
 
-async def test_the_first_report_of_how_an_attempt_ended_is_kept(dsn: str, me: Owner) -> None:
+async def test_the_first_report_of_an_attempt_is_kept(dsn: str, me: Owner) -> None:
     await me.submit(chain(2))
     await me.advance(Load())
     await me.advance(completed(me, "n0", output=b'{"first": true}'))
@@ -225,7 +225,7 @@ async def test_the_first_report_of_how_an_attempt_ended_is_kept(dsn: str, me: Ow
     assert result == {"status": "completed", "output": {"first": True}, "error_message": None}
 
 
-async def test_a_report_takes_the_place_of_a_row_that_says_running(dsn: str, me: Owner) -> None:
+async def test_a_report_replaces_a_row_that_says_running(dsn: str, me: Owner) -> None:
     await me.submit(single())
     await me.advance(Load())
     await rows(
@@ -271,7 +271,7 @@ async def test_a_retried_node_keeps_its_params_and_clears_the_rest(dsn: str, me:
     assert await rows(dsn, "SELECT * FROM dagapp.dag_tasks_waiting") == []
 
 
-async def test_a_cancelled_job_leaves_nothing_on_a_queue(dsn: str, me: Owner) -> None:
+async def test_a_cancelled_job_leaves_no_queue_rows(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(20))})
     await me.advance(Load())
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_tasks_waiting")) == 20
@@ -283,7 +283,7 @@ async def test_a_cancelled_job_leaves_nothing_on_a_queue(dsn: str, me: Owner) ->
     assert await rows(dsn, open_nodes) == []
 
 
-async def test_long_errors_are_cut_to_what_the_columns_hold(dsn: str, me: Owner) -> None:
+async def test_long_errors_are_truncated_to_the_columns(dsn: str, me: Owner) -> None:
     await me.submit(single())
     await me.advance(Load())
     await me.advance(TaskFailed("work", f"{me.job_id}_work_0", "w", now(), "\U0001f680" * 5000))
@@ -292,7 +292,7 @@ async def test_long_errors_are_cut_to_what_the_columns_hold(dsn: str, me: Owner)
         assert row == {"n": 2000}
 
 
-async def test_a_loaded_job_is_what_was_committed(me: Owner) -> None:
+async def test_a_loaded_job_equals_the_committed_one(me: Owner) -> None:
     definition = graph(
         {"a": task("echo", "b", "c"), "b": task("echo", "d"), "c": task("echo", "d"), "d": task("echo", "END")},
         start="a",
@@ -312,7 +312,7 @@ async def test_a_loaded_job_is_what_was_committed(me: Owner) -> None:
         assert decoded(twin.output) == decoded(node.output)
 
 
-async def test_a_take_over_waits_for_no_commit_and_a_commit_waits_for_no_take_over(dsn: str, me: Owner) -> None:
+async def test_takeovers_and_commits_do_not_wait_for_each_other(dsn: str, me: Owner) -> None:
     """A job that is being written to is left alone; a job that was taken is lost to the one who waited for it."""
     await me.submit(single())
     loaded = await me.load()
@@ -343,7 +343,7 @@ async def blocked(dsn: str) -> None:
     raise AssertionError("nobody waits")
 
 
-async def test_a_commit_that_was_still_under_way_when_it_was_given_up_is_not_repeated(dsn: str, me: Owner) -> None:
+async def test_a_commit_in_progress_when_its_job_was_lost_is_not_repeated(dsn: str, me: Owner) -> None:
     """The client lost its connection and reads the job anew, while the server still works on the first commit."""
     await me.submit(single())
     loaded = await me.load()
@@ -362,7 +362,7 @@ async def test_a_commit_that_was_still_under_way_when_it_was_given_up_is_not_rep
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'job_started'")) == 1
 
 
-async def test_a_poisoned_job_is_ended_without_the_engine(dsn: str, me: Owner) -> None:
+async def test_a_poisoned_job_can_be_failed_without_the_engine(dsn: str, me: Owner) -> None:
     other = await me.submit(chain(2))
     await me.submit(chain(2))
     await me.advance(Load())
@@ -391,7 +391,7 @@ async def test_a_poisoned_job_is_ended_without_the_engine(dsn: str, me: Owner) -
     assert (await jobs.get_job(me.conn, other.job_id))["status"] == "pending"
 
 
-async def test_an_error_is_noted_whatever_it_says(dsn: str, me: Owner) -> None:
+async def test_an_error_is_recorded_whatever_its_text(dsn: str, me: Owner) -> None:
     await me.submit(single())
     await poisoned_jobs.note_error(me.conn, me.job_id, "KeyError: 'a\0b' \ud800 " + "x" * 5000, strike=2)
     [event] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_error'")

@@ -41,7 +41,7 @@ async def placed(dsn: str) -> dict[str, int]:
     return {row["name"].removeprefix("dagapp.dag_job_events_"): row["n"] for row in tables}
 
 
-async def test_there_is_a_partition_for_each_coming_day(dsn: str) -> None:
+async def test_partitions_are_created_ahead(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await ensure_partitions(conn, days_ahead=9)
         assert days(0, 9) | {"default"} <= await partitions(dsn)
@@ -50,7 +50,7 @@ async def test_there_is_a_partition_for_each_coming_day(dsn: str) -> None:
         assert await partitions(dsn) == before
 
 
-async def test_events_that_came_before_their_partition_are_moved_into_it(dsn: str) -> None:
+async def test_events_in_the_default_partition_are_moved_to_their_day(dsn: str) -> None:
     for day in (20, 20, 21, -400):
         await add(dsn, day)
     ids = await rows(dsn, "SELECT event_id, created_at FROM dagapp.dag_job_events ORDER BY event_id")
@@ -64,7 +64,7 @@ async def test_events_that_came_before_their_partition_are_moved_into_it(dsn: st
     assert (await placed(dsn))[twentieth] == 3
 
 
-async def test_a_day_begins_at_midnight_utc_wherever_the_session_is(dsn: str) -> None:
+async def test_days_start_at_midnight_utc_in_any_session_time_zone(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await conn.execute(b"SET timezone = 'Pacific/Kiritimati'")
         await ensure_partitions(conn, days_ahead=30)
@@ -74,7 +74,7 @@ async def test_a_day_begins_at_midnight_utc_wherever_the_session_is(dsn: str) ->
     assert await placed(dsn) == {day.strftime("%Y%m%d"): 2}
 
 
-async def test_several_may_make_partitions_at_once_while_events_are_written(dsn: str) -> None:
+async def test_partitions_can_be_created_concurrently_while_events_are_written(dsn: str) -> None:
     async def make() -> None:
         async with opened(dsn, application="test") as conn:
             for ahead in range(10, 22, 3):
@@ -89,13 +89,13 @@ async def test_several_may_make_partitions_at_once_while_events_are_written(dsn:
     assert days(0, 19) <= await partitions(dsn)
 
 
-async def test_an_event_may_be_of_any_time(dsn: str) -> None:
+async def test_events_can_have_any_timestamp(dsn: str) -> None:
     for moment in (-5000, -1, 0, 1, 5000):
         await add(dsn, moment)
     assert sum((await placed(dsn)).values()) == 5
 
 
-async def test_the_timeline_is_read_oldest_first_and_in_pages(dsn: str) -> None:
+async def test_the_timeline_is_paged_oldest_first(dsn: str) -> None:
     for kind in ("job_created", "job_started", "node_started", "node_retrying", "node_started"):
         await add(dsn, 0, kind)
     await add(dsn, 0, "job_created", job_id=2)

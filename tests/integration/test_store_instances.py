@@ -57,13 +57,13 @@ def dead() -> Instance:
     return replace(this_instance(), pid=ended.pid)
 
 
-def test_instances_have_names_of_their_own_and_share_their_machine() -> None:
+def test_instances_have_unique_names_and_share_their_host_key() -> None:
     first, second = this_instance(), this_instance()
     assert first.instance_id != second.instance_id
     assert (first.host_key, first.pid) == (second.host_key, second.pid)
 
 
-async def test_a_beat_says_what_time_it_is_and_what_was_done(dsn: str) -> None:
+async def test_a_heartbeat_returns_the_time_and_stores_the_statistics(dsn: str) -> None:
     me = this_instance()
     async with opened(dsn, application="test") as conn:
         assert await instances.beat_orchestrator(conn, me, 0, {}) is None
@@ -76,7 +76,7 @@ async def test_a_beat_says_what_time_it_is_and_what_was_done(dsn: str) -> None:
     assert (datetime.now(UTC) - row["heartbeat_at"]).total_seconds() < 60
 
 
-async def test_an_orchestrator_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) -> None:
+async def test_a_lost_orchestrator_learns_it_at_its_next_heartbeat(dsn: str) -> None:
     """It registers again; otherwise nobody would give it jobs, and it would lose those that it takes."""
     me = this_instance()
     async with opened(dsn, application="test") as conn:
@@ -89,7 +89,7 @@ async def test_an_orchestrator_that_was_given_up_is_told_so_at_its_next_beat(dsn
     assert await status(dsn, me) == "running"
 
 
-async def test_a_worker_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) -> None:
+async def test_a_lost_worker_learns_it_at_its_next_heartbeat(dsn: str) -> None:
     me = this_instance()
     async with opened(dsn, application="test") as conn:
         await instances.register_worker(conn, me, **WORKER)
@@ -102,7 +102,7 @@ async def test_a_worker_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) 
     assert await status(dsn, me) == "lost"
 
 
-async def test_jobs_of_an_owner_that_no_longer_beats_are_taken_over(dsn: str) -> None:
+async def test_jobs_of_an_owner_without_heartbeats_are_taken_over(dsn: str) -> None:
     stale, alive, me = this_instance(), this_instance(), this_instance()
     async with opened(dsn, application="test") as conn:
         for instance in (stale, alive, me):
@@ -134,7 +134,7 @@ async def test_jobs_without_an_owner_are_taken_over_oldest_first(dsn: str) -> No
         assert sorted(await instances.take_over_jobs(conn, me, threshold_seconds=30, limit=9)) == ids[2:]
 
 
-async def test_each_orphan_is_taken_by_exactly_one(dsn: str) -> None:
+async def test_each_orphaned_job_is_taken_by_exactly_one_orchestrator(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         ids = await submit(conn, 200, None)
 
@@ -152,7 +152,7 @@ async def test_each_orphan_is_taken_by_exactly_one(dsn: str) -> None:
     assert {epoch for _, epoch in await owners(dsn)} == {2}
 
 
-async def test_jobs_are_handed_over_in_turn_to_those_who_live(dsn: str) -> None:
+async def test_jobs_are_handed_over_round_robin_to_live_orchestrators(dsn: str) -> None:
     me, stale, *heirs = (this_instance() for _ in range(4))
     async with opened(dsn, application="test") as conn:
         for instance in (me, stale, *heirs):
@@ -170,7 +170,7 @@ async def test_jobs_are_handed_over_in_turn_to_those_who_live(dsn: str) -> None:
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'adopted'")) == 7
 
 
-async def test_without_an_heir_jobs_belong_to_nobody(dsn: str) -> None:
+async def test_without_another_orchestrator_jobs_have_no_owner(dsn: str) -> None:
     me = this_instance()
     async with opened(dsn, application="test") as conn:
         await instances.register_orchestrator(conn, me)
@@ -179,7 +179,7 @@ async def test_without_an_heir_jobs_belong_to_nobody(dsn: str) -> None:
     assert await owners(dsn) == [(None, 2), (None, 2)]
 
 
-async def test_instances_whose_process_is_gone_are_buried_at_once(dsn: str) -> None:
+async def test_instances_whose_process_is_dead_are_marked_lost_at_once(dsn: str) -> None:
     alive, gone, gone_worker = this_instance(), dead(), dead()
     elsewhere = replace(dead(), host_key="another machine")
     async with opened(dsn, application="test") as conn:
@@ -234,7 +234,7 @@ async def held_task(dsn: str, worker: Instance) -> int:
         return me.job_id
 
 
-async def test_tasks_of_workers_that_no_longer_beat_are_rescued(dsn: str) -> None:
+async def test_tasks_of_workers_without_heartbeats_are_lost(dsn: str) -> None:
     alive, stale, stopped, unknown = (this_instance() for _ in range(4))
     async with opened(dsn, application="test") as conn:
         for instance in (alive, stale, stopped):
@@ -254,7 +254,7 @@ async def test_tasks_of_workers_that_no_longer_beat_are_rescued(dsn: str) -> Non
     }
 
 
-async def test_two_rescuers_at_once_tell_each_owner_once(dsn: str) -> None:
+async def test_two_concurrent_rescues_notify_each_owner_once(dsn: str) -> None:
     gone = this_instance()
     for _ in range(10):
         await held_task(dsn, gone)
@@ -270,7 +270,7 @@ async def test_two_rescuers_at_once_tell_each_owner_once(dsn: str) -> None:
     assert lost == [{"n": 10, "tasks": 10}]
 
 
-async def test_a_rescuer_waits_for_a_worker_that_is_just_reporting(dsn: str) -> None:
+async def test_a_rescue_waits_for_a_worker_that_is_reporting(dsn: str) -> None:
     """Either the report counts or the loss, never both."""
     late = this_instance()
     job_id = await held_task(dsn, late)
@@ -291,7 +291,7 @@ async def test_a_rescuer_waits_for_a_worker_that_is_just_reporting(dsn: str) -> 
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'lost' AND job_id = %s", job_id) == []
 
 
-async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
+async def test_instances_that_stopped_long_ago_are_deleted(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         stopped, recent, running = (this_instance() for _ in range(3))
         for instance in (stopped, recent, running):
@@ -307,9 +307,7 @@ async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
             assert len(listed) == 2
 
 
-async def test_an_orchestrator_that_dies_while_it_is_stalled_is_buried(
-    dsn: str, sleeper: subprocess.Popen[bytes]
-) -> None:
+async def test_a_stalled_orchestrator_that_dies_is_marked_lost(dsn: str, sleeper: subprocess.Popen[bytes]) -> None:
     """The doctor would go on telling of it."""
     sleeper.kill()
     sleeper.wait()
@@ -346,7 +344,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("hidden")
-async def test_a_process_that_is_hidden_is_not_dead(dsn: str, sleeper: subprocess.Popen[bytes]) -> None:
+async def test_a_process_hidden_from_proc_is_not_dead(dsn: str, sleeper: subprocess.Popen[bytes]) -> None:
     async with opened(dsn, application="test") as conn:
         alive = replace(this_instance(), pid=sleeper.pid)
         await instances.register_worker(conn, alive, **WORKER)
@@ -357,9 +355,7 @@ async def test_a_process_that_is_hidden_is_not_dead(dsn: str, sleeper: subproces
 
 
 @pytest.mark.parametrize(("error", "gone"), [(PermissionError(1, "no"), False), (ProcessLookupError(3, "no"), True)])
-def test_only_a_number_that_is_nobodys_is_gone(
-    monkeypatch: pytest.MonkeyPatch, hidden: None, error: OSError, gone: bool
-) -> None:
+def test_only_an_unused_pid_is_dead(monkeypatch: pytest.MonkeyPatch, hidden: None, error: OSError, gone: bool) -> None:
     def kill(pid: int, number: int) -> None:
         raise error
 
@@ -367,7 +363,7 @@ def test_only_a_number_that_is_nobodys_is_gone(
     assert instances.is_gone(4711) is gone
 
 
-def test_a_machine_whose_boot_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_boot_id_gives_an_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_text(path: Path, *args: Any, **options: Any) -> str:
         raise PermissionError(13, "Permission denied")
 

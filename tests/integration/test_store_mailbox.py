@@ -55,7 +55,7 @@ def report(me: Owner, kind: str, **more: Any) -> dict[str, Any]:
     return {"job_id": me.job_id, "kind": kind, **node, **more}
 
 
-async def test_a_message_is_read_as_it_was_sent(me: Owner) -> None:
+async def test_a_message_is_decoded_as_it_was_sent(me: Owner) -> None:
     await me.submit(single())
     task, now = f"{me.job_id}_work_0", datetime.now(UTC)
     attempt = ("work", task, "w", now)
@@ -86,7 +86,7 @@ async def test_a_message_is_read_as_it_was_sent(me: Owner) -> None:
     assert [replace(message, at=now) if hasattr(message, "at") else message for message in await read(me)] == sent
 
 
-async def test_what_is_added_is_read_as_it_was_sent(me: Owner) -> None:
+async def test_added_nodes_are_decoded_as_they_were_sent(me: Owner) -> None:
     await me.submit(single())
     [content] = encode_slices([AddedNode("added.1", "echo", queue="q")])
     await mailbox.add_mail(me.conn, [encode_slice(me.job_id, content, "ada")])
@@ -94,7 +94,7 @@ async def test_what_is_added_is_read_as_it_was_sent(me: Owner) -> None:
     assert (added.node_id, added.actor, [node.node_id for node in added.nodes]) == (None, "ada", ["added.1"])
 
 
-def test_statements_store_only_kinds_that_are_read() -> None:
+def test_statements_store_only_known_kinds() -> None:
     folder = Path(mailbox.__file__).parent
     paths = [*folder.glob("sql/*.sql"), *folder.glob("migrations/versions/*.sql")]
     insert = re.compile(r"INSERT INTO dagapp\.dag_mailbox \([^)]*\)\s+SELECT [\w.]+, '(\w+)'")
@@ -103,7 +103,7 @@ def test_statements_store_only_kinds_that_are_read() -> None:
     assert kinds <= set(get_args(MailKind))
 
 
-async def test_each_kind_of_mail_becomes_its_message(me: Owner) -> None:
+async def test_each_kind_of_mail_is_decoded_to_its_message(me: Owner) -> None:
     await me.submit(single())
     task = f"{me.job_id}_work_0"
     await add_mail(
@@ -132,7 +132,7 @@ async def test_each_kind_of_mail_becomes_its_message(me: Owner) -> None:
     assert cancel == Cancel("ada", "enough")
 
 
-async def test_mail_is_read_in_the_order_of_its_arrival(me: Owner) -> None:
+async def test_mail_is_read_in_order_of_arrival(me: Owner) -> None:
     for _ in range(3):
         await me.submit(single())
     for number in range(30):
@@ -147,7 +147,7 @@ async def test_mail_is_read_in_the_order_of_its_arrival(me: Owner) -> None:
     )[:5]
 
 
-async def test_small_mail_is_read_before_much_mail_of_another_job(me: Owner) -> None:
+async def test_small_mail_is_read_before_large_mail_of_another_job(me: Owner) -> None:
     await me.submit(single())
     much, large = me.job_id, {"text": "x" * 100_000}
     await add_mail(me.conn, [report(me, "completed", output=large) for _ in range(10)])
@@ -160,7 +160,7 @@ async def test_small_mail_is_read_before_much_mail_of_another_job(me: Owner) -> 
     assert await jobs_with_mail(me.conn, [much, me.job_id], mail) == {much}
 
 
-async def test_the_oldest_mail_is_read_however_large_it_is(me: Owner) -> None:
+async def test_the_oldest_mail_is_read_whatever_its_size(me: Owner) -> None:
     await me.submit(single())
     await me.conn.execute(b"DELETE FROM dagapp.dag_mailbox")
     await add_mail(me.conn, [report(me, "completed", output={"text": "x" * 100_000})])
@@ -171,7 +171,7 @@ async def test_the_oldest_mail_is_read_however_large_it_is(me: Owner) -> None:
     assert len(others) == 1
 
 
-async def test_an_owner_reads_only_the_mail_of_its_own_jobs(dsn: str, me: Owner) -> None:
+async def test_an_owner_reads_only_mail_of_its_own_jobs(dsn: str, me: Owner) -> None:
     await me.submit(single())
     async with owner(dsn) as other:
         await other.submit(single())
@@ -179,7 +179,7 @@ async def test_an_owner_reads_only_the_mail_of_its_own_jobs(dsn: str, me: Owner)
         assert {mail.job_id for mail in await read_mail(other.conn, other.id, 10)} == {other.job_id}
 
 
-async def test_mail_that_makes_no_sense_is_read_as_nothing(me: Owner) -> None:
+async def test_malformed_mail_is_ignored(me: Owner) -> None:
     """It is closed like any other; one bad letter never stops an orchestrator."""
     await me.submit(single())
     await add_mail(
@@ -197,7 +197,7 @@ async def test_mail_that_makes_no_sense_is_read_as_nothing(me: Owner) -> None:
     assert cancel == Cancel(None, None)
 
 
-async def test_what_was_taken_in_is_gone_and_only_that(dsn: str, me: Owner) -> None:
+async def test_only_processed_mail_is_deleted(dsn: str, me: Owner) -> None:
     await me.submit(single())
     await add_mail(me.conn, [report(me, "a kind of tomorrow"), report(me, "started")])
     first, second, third = await read_mail(me.conn, me.id, 10)
@@ -212,7 +212,7 @@ async def ended_job(me: Owner) -> None:
     await me.conn.execute(b"DELETE FROM dagapp.dag_mailbox")
 
 
-async def test_a_late_report_is_kept_and_noted_and_changes_nothing(dsn: str, me: Owner) -> None:
+async def test_a_late_report_is_kept_and_recorded_and_changes_nothing(dsn: str, me: Owner) -> None:
     await ended_job(me)
     before = await rows(dsn, "SELECT * FROM dagapp.dag_jobs") + await rows(dsn, "SELECT * FROM dagapp.dag_node_states")
     await add_mail(me.conn, [report(me, "completed", output={"late": 1}, duration_ms=9)])
@@ -227,7 +227,7 @@ async def test_a_late_report_is_kept_and_noted_and_changes_nothing(dsn: str, me:
     assert await close_late_mail(me.conn) == 0
 
 
-async def test_a_second_late_report_of_the_same_task_is_not_noted_again(dsn: str, me: Owner) -> None:
+async def test_a_second_late_report_of_the_same_task_is_not_recorded_again(dsn: str, me: Owner) -> None:
     await ended_job(me)
     for kind in ("completed", "failed"):
         await add_mail(me.conn, [report(me, kind, output={"n": kind}, error=kind), report(me, kind)])
@@ -238,7 +238,7 @@ async def test_a_second_late_report_of_the_same_task_is_not_noted_again(dsn: str
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
 
 
-async def test_late_signals_and_tasks_are_noted(dsn: str, me: Owner) -> None:
+async def test_late_signals_and_tasks_are_recorded(dsn: str, me: Owner) -> None:
     """Whoever sent them was told that they would be heard."""
     await ended_job(me)
     signal = {"job_id": me.job_id, "kind": "signal", "data": {"name": "go", "data": 1, "actor": "ann"}}
@@ -253,7 +253,7 @@ async def test_late_signals_and_tasks_are_noted(dsn: str, me: Owner) -> None:
     assert warned["event_data"] == refusal
 
 
-async def test_mail_of_unknown_jobs_and_other_late_mail_is_removed_without_a_word(dsn: str, me: Owner) -> None:
+async def test_mail_of_unknown_jobs_and_other_late_mail_is_deleted_silently(dsn: str, me: Owner) -> None:
     await ended_job(me)
     await add_mail(
         me.conn,
@@ -273,7 +273,7 @@ async def test_mail_of_unknown_jobs_and_other_late_mail_is_removed_without_a_wor
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_task_results") == []
 
 
-async def test_late_mail_that_cannot_be_kept_does_not_hold_up_the_rest(dsn: str, me: Owner) -> None:
+async def test_late_mail_that_cannot_be_stored_does_not_block_the_rest(dsn: str, me: Owner) -> None:
     """JSON may say NUL, jsonb may not."""
     await ended_job(me)
     await rows(
@@ -290,14 +290,14 @@ async def test_late_mail_that_cannot_be_kept_does_not_hold_up_the_rest(dsn: str,
     assert [row["task_id"] for row in results] == [f"{me.job_id}_work_0", f"{me.job_id}_work_1"]
 
 
-async def test_mail_of_live_jobs_is_left_alone(dsn: str, me: Owner) -> None:
+async def test_mail_of_live_jobs_is_kept(dsn: str, me: Owner) -> None:
     await me.submit(single())
     await add_mail(me.conn, [report(me, "started")])
     assert await close_late_mail(me.conn) == 0
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox")) == 2
 
 
-async def test_two_who_close_late_mail_at_once_close_each_once(dsn: str, me: Owner) -> None:
+async def test_concurrent_closers_close_late_mail_once(dsn: str, me: Owner) -> None:
     await ended_job(me)
     await add_mail(me.conn, [report(me, "completed", task_id=f"{me.job_id}_work_{n}") for n in range(300)])
 
@@ -312,7 +312,7 @@ async def test_two_who_close_late_mail_at_once_close_each_once(dsn: str, me: Own
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")) == 300
 
 
-async def test_a_result_that_somebody_writes_into_the_table_counts(dsn: str) -> None:
+async def test_a_result_inserted_by_sql_counts(dsn: str) -> None:
     """A worker with access to the database needs nothing else."""
     async with fleet(dsn) as running:
         await running.orchestrator()
@@ -333,7 +333,7 @@ async def test_a_result_that_somebody_writes_into_the_table_counts(dsn: str) -> 
 RUNNING = "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status) VALUES (%s, %s, 'work', 'running')"
 
 
-async def test_a_row_that_says_running_makes_the_node_run(dsn: str) -> None:
+async def test_a_result_row_that_says_running_starts_the_node(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(single())
@@ -351,7 +351,7 @@ async def test_a_row_that_says_running_makes_the_node_run(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_row_that_goes_from_running_to_completed_is_mailed_once(dsn: str, me: Owner) -> None:
+async def test_a_result_row_updated_from_running_to_completed_is_mailed_once(dsn: str, me: Owner) -> None:
     await me.submit(single())
     task = f"{me.job_id}_work_0"
     await rows(dsn, RUNNING, task, me.job_id)

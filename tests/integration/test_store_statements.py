@@ -55,7 +55,7 @@ def every_statement() -> dict[str, statements.Statement]:
     }
 
 
-def test_every_statement_fits_the_schema(plain: psycopg.Connection[Any]) -> None:
+def test_every_statement_is_valid_for_the_schema(plain: psycopg.Connection[Any]) -> None:
     for name, statement in every_statement().items():
         prepared = plain.pgconn.prepare(b"", statement.text)
         assert prepared.status == psycopg.pq.ExecStatus.COMMAND_OK, f"{name}: {prepared.error_message.decode()}"
@@ -72,7 +72,7 @@ def columns(conn: psycopg.Connection[Any], statement: statements.Statement) -> l
     return [described.fname(number) for number in range(described.nfields)]
 
 
-def test_every_statement_gives_the_same_on_the_schema_one_step_ahead(plain: psycopg.Connection[Any]) -> None:
+def test_every_statement_works_on_the_schema_one_step_ahead(plain: psycopg.Connection[Any]) -> None:
     """An upgrade adds columns while the old program runs."""
     before = {name: columns(plain, statement) for name, statement in every_statement().items()}
     with plain.transaction(force_rollback=True):
@@ -94,20 +94,20 @@ def columns_in(conn: psycopg.Connection[Any], statement: statements.Statement) -
     return names
 
 
-def test_no_parameter_is_left_in_the_text() -> None:
+def test_no_named_parameter_remains_in_the_compiled_text() -> None:
     for name, statement in SQL.items():
         assert not re.search(rb"(?<![:\w]):[a-z_]+", statement.text), name
         assert statement.names == tuple(dict.fromkeys(statement.names)), name
 
 
-def test_two_statements_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_statement_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text("-- one --\nSELECT 1;\n")
     (tmp_path / "b.sql").write_text("-- one --\nSELECT 2;\n")
     with pytest.raises(AssertionError, match="one"):
         statements._load(tmp_path)
 
 
-def test_a_fragment_is_put_where_it_is_named(tmp_path: Path) -> None:
+def test_a_fragment_is_substituted_by_name(tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text(
         "-- {doubled} --\n-- Of a row `n`.\nn.number * 2\n\n-- {named} --\n{doubled} AS twice\n"
     )
@@ -165,7 +165,7 @@ def test_typed_rows_have_the_columns_of_their_statements(plain: psycopg.Connecti
     assert checked > 0
 
 
-async def test_the_hot_statements_are_planned_by_index(dsn: str) -> None:
+async def test_hot_statements_use_indexes(dsn: str) -> None:
     async with await connect_hot(dsn, application="test") as conn:
         for name in (
             "a whole batch",
@@ -206,7 +206,7 @@ async def fill(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("is_analysed", [True, False], ids=["analysed", "young"])
-async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed: bool) -> None:
+async def test_a_whole_step_scans_no_table(dsn: str, is_analysed: bool) -> None:
     await fill(dsn)
     if is_analysed:
         await rows(dsn, "ANALYZE")
@@ -227,7 +227,7 @@ async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed
 
 
 @pytest.mark.parametrize("name", ["close_late_mail", "cancel_orphans"])
-async def test_what_is_looked_for_all_the_time_is_not_looked_for_among_all_jobs(dsn: str, name: str) -> None:
+async def test_frequent_queries_do_not_scan_all_jobs(dsn: str, name: str) -> None:
     """A merge reads an index from end to end, and is chosen where the mailbox is small."""
     await fill(dsn)
     await rows(dsn, "UPDATE dagapp.dag_jobs SET parent_job_id = job_id - 1, parent_task_id = 't' WHERE job_id > 9")
@@ -244,7 +244,7 @@ def completed(row: dict[str, Any]) -> MailRow:
     return encode(row["job_id"], TaskCompleted(row["node_id"], row["task_id"], "w", datetime.now(UTC), b"{}", 1))
 
 
-async def test_a_hot_connection_is_set_up_for_keyed_statements(dsn: str) -> None:
+async def test_a_hot_connection_is_configured_for_keyed_statements(dsn: str) -> None:
     async with await connect_hot(dsn, application="test", durable=False) as conn:
         keep_json(conn)
 
@@ -260,13 +260,13 @@ async def test_a_hot_connection_is_set_up_for_keyed_statements(dsn: str) -> None
         assert (row["b"], row["j"]) == (b'{"a": 1}', b"[1]")
 
 
-async def test_a_durable_connection_waits_for_the_disk(dsn: str) -> None:
+async def test_a_durable_connection_commits_synchronously(dsn: str) -> None:
     async with await connect_hot(dsn, application="test") as conn:
         row = await (await conn.execute(b"SHOW synchronous_commit")).fetchone()
         assert row["synchronous_commit"] == "on"
 
 
-async def test_a_commit_of_nothing_but_a_fence_is_fine(dsn: str) -> None:
+async def test_a_commit_of_only_a_fence_is_valid(dsn: str) -> None:
     async with owner(dsn) as me:
         await me.submit(single())
         loaded = await me.load()

@@ -84,7 +84,7 @@ async def test_a_submission_stores_job_nodes_event_and_mail(dsn: str) -> None:
     assert mail == {"job_id": submitted.job_id, "kind": "submitted"}
 
 
-async def test_a_submission_is_all_or_nothing(dsn: str) -> None:
+async def test_a_submission_is_atomic(dsn: str) -> None:
     await rows(dsn, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no more'; END $$")
     for table in ("dag_node_states", "dag_job_events", "dag_mailbox", "dag_workflows"):
         trigger = f"TRIGGER refuse BEFORE INSERT ON dagapp.{table} FOR EACH ROW EXECUTE FUNCTION refuse()"
@@ -106,7 +106,7 @@ async def test_the_definition_is_pinned_once_for_all_jobs_that_run_it(dsn: str) 
     assert definition.workflow.model_validate(pinned["definition"]) == definition.workflow
 
 
-async def test_a_definition_that_is_pinned_is_not_sent_again(dsn: str) -> None:
+async def test_a_pinned_definition_is_not_sent_again(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await submit(conn, NewJob(single(), {}))
         await rows(
@@ -120,7 +120,7 @@ async def test_a_definition_that_is_pinned_is_not_sent_again(dsn: str) -> None:
     assert (await counts(dsn))["jobs"] == 2
 
 
-async def test_a_job_is_owned_at_once_by_an_orchestrator_that_is_alive(dsn: str) -> None:
+async def test_a_job_is_assigned_to_a_live_orchestrator(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         assert (await submit(conn, NewJob(single(), {}))).owner_id is None
         me = this_instance()
@@ -135,13 +135,13 @@ async def test_a_job_is_owned_at_once_by_an_orchestrator_that_is_alive(dsn: str)
         assert (await submit(conn, NewJob(single(), {}))).owner_id is None
 
 
-async def test_the_submitter_may_name_the_owner(dsn: str) -> None:
+async def test_the_submitter_can_choose_the_owner(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await register_orchestrator(conn, this_instance())
         assert (await submit(conn, NewJob(single(), {}), owner_id="me")).owner_id == "me"
 
 
-async def test_several_orchestrators_share_what_is_submitted(dsn: str) -> None:
+async def test_submissions_are_distributed_over_orchestrators(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         instances = [this_instance(), this_instance()]
         for instance in instances:
@@ -150,7 +150,7 @@ async def test_several_orchestrators_share_what_is_submitted(dsn: str) -> None:
     assert owners == {instance.instance_id for instance in instances}
 
 
-async def test_the_same_key_with_the_same_content_gives_the_first_job(dsn: str) -> None:
+async def test_the_same_key_and_content_return_the_first_job(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         first = await submit(conn, NewJob(ANYTHING, {"a": 1, "b": [1, {"c": 2}]}, idempotency_key="k"))
         again = await submit(conn, NewJob(ANYTHING, {"b": [1, {"c": 2}], "a": 1}, idempotency_key="k"))
@@ -168,7 +168,7 @@ async def test_the_same_key_with_other_content_is_a_conflict_that_names_the_job(
     assert (await counts(dsn))["jobs"] == 1
 
 
-async def test_submitters_do_not_share_their_keys(dsn: str) -> None:
+async def test_keys_are_separate_for_each_submitter(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         submitted = [
             await submit(conn, NewJob(ANYTHING, {"who": who}, submitted_by=who, idempotency_key="k"))
@@ -179,12 +179,12 @@ async def test_submitters_do_not_share_their_keys(dsn: str) -> None:
     assert again.job_id == submitted[1].job_id
 
 
-async def test_jobs_without_a_key_are_never_the_same(dsn: str) -> None:
+async def test_jobs_without_a_key_are_never_duplicates(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         assert len({(await submit(conn, NewJob(single(), {}))).job_id for _ in range(5)}) == 5
 
 
-async def test_twenty_submissions_of_one_key_at_once_give_one_job(dsn: str) -> None:
+async def test_twenty_concurrent_submissions_of_one_key_give_one_job(dsn: str) -> None:
     definition = single()
 
     async def submit_alone() -> Submitted:
@@ -219,7 +219,7 @@ async def test_five_hundred_jobs_are_submitted_in_one_call(dsn: str) -> None:
     assert [row["n"] for row in nodes] == [len(job.graph.nodes) for job in new]
 
 
-async def test_callers_with_the_same_new_things_in_another_order_do_not_block_each_other(dsn: str) -> None:
+async def test_concurrent_callers_with_the_same_new_definitions_do_not_deadlock(dsn: str) -> None:
     await rows(
         dsn,
         """CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -250,7 +250,7 @@ STRANGE_INPUTS: list[dict[str, Any]] = [
 ]
 
 
-async def test_inputs_come_back_as_they_were(dsn: str) -> None:
+async def test_inputs_are_read_back_unchanged(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         for inputs in STRANGE_INPUTS:
             submitted = await submit(conn, NewJob(ANYTHING, inputs))
@@ -264,7 +264,7 @@ async def test_megabytes_of_inputs_are_stored(dsn: str) -> None:
         assert (await jobs.get_job(conn, submitted.job_id))["input_params"] == inputs
 
 
-async def test_what_cannot_be_stored_is_refused_with_the_reason(dsn: str) -> None:
+async def test_values_that_cannot_be_stored_are_refused_with_the_reason(dsn: str) -> None:
     refused = [
         (NewJob(ANYTHING, {"s": EVIL}), "NUL"),
         (NewJob(ANYTHING, {EVIL: 1}), "NUL"),
@@ -288,7 +288,7 @@ async def test_what_cannot_be_stored_is_refused_with_the_reason(dsn: str) -> Non
     assert (await counts(dsn))["jobs"] == 1
 
 
-async def test_one_bad_job_of_many_refuses_the_call(dsn: str) -> None:
+async def test_one_invalid_job_refuses_the_whole_call(dsn: str) -> None:
     new = [NewJob(ANYTHING, {"s": "fine"}), NewJob(ANYTHING, {"s": EVIL}), NewJob(ANYTHING, {})]
     async with opened(dsn, application="test") as conn:
         with pytest.raises(Invalid):
@@ -296,7 +296,7 @@ async def test_one_bad_job_of_many_refuses_the_call(dsn: str) -> None:
     assert (await counts(dsn))["jobs"] == 0
 
 
-async def test_submitting_nothing_is_no_error(dsn: str) -> None:
+async def test_submitting_nothing_is_valid(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         assert await submission.submit_many(conn, [], threshold_seconds=30) == []
 
@@ -331,14 +331,14 @@ async def test_jobs_are_listed_newest_first_and_filtered(dsn: str) -> None:
         assert await jobs.list_jobs(conn, jobs.JobFilter(("pending",), "nothing")) == []
 
 
-async def test_an_unknown_job_is_called_so(dsn: str) -> None:
+async def test_an_unknown_job_is_reported_as_such(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         missing = JobId(new_id())
         with pytest.raises(UnknownJob, match=str(missing)):
             await jobs.get_job(conn, missing)
 
 
-async def test_only_live_jobs_of_this_owner_are_loaded(dsn: str) -> None:
+async def test_only_live_jobs_of_the_owner_are_loaded(dsn: str) -> None:
     async with owner(dsn) as me, await connect(dsn, application="test") as conn:
         mine = await me.submit(single(), priority=3, correlation_id="c")
         others = await submit(conn, NewJob(single(), {}), owner_id="somebody")

@@ -16,7 +16,7 @@ from dagmaster.worker.result_cache import ResultCache
 # What is taken, and what is not.
 
 
-async def test_a_second_job_takes_the_result_of_the_first(dsn: str) -> None:
+async def test_a_second_job_reuses_the_result_of_the_first(dsn: str) -> None:
     count = Counter()
     async with at_work(dsn, knowing(count)) as running:
         first = await running.run(counting(x=[1.5, {"b": None, "a": "ä"}]))
@@ -31,7 +31,7 @@ async def test_a_second_job_takes_the_result_of_the_first(dsn: str) -> None:
         assert [row["metrics"] for row in selected] == [None, {"cached": True}]
 
 
-async def test_the_worker_of_the_orchestrator_s_own_process_takes_it_too(dsn: str) -> None:
+async def test_a_local_worker_reuses_results_too(dsn: str) -> None:
     count = Counter()
     async with fleet(dsn) as running:
         await running.worker(owner=await running.orchestrator(), known=knowing(count))
@@ -39,7 +39,7 @@ async def test_the_worker_of_the_orchestrator_s_own_process_takes_it_too(dsn: st
     assert count.calls == 1
 
 
-async def test_other_parameters_and_another_handler_are_done_anew(dsn: str) -> None:
+async def test_other_parameters_and_other_handlers_are_cache_misses(dsn: str) -> None:
     count = Counter()
     known = knowing(count)
     known.register(Handler("again", count, caching=HOUR))
@@ -51,7 +51,7 @@ async def test_other_parameters_and_another_handler_are_done_anew(dsn: str) -> N
         assert len(await rows(dsn, CACHED)) == 7
 
 
-async def test_another_version_is_done_anew_and_the_old_one_still_counts(dsn: str) -> None:
+async def test_another_version_is_a_cache_miss_and_the_old_result_remains(dsn: str) -> None:
     count = Counter()
     for version, calls in (("", 1), ("2", 2), ("2", 2), ("", 2)):
         async with at_work(dsn, knowing(count, Caching(None, version))) as running:
@@ -60,7 +60,7 @@ async def test_another_version_is_done_anew_and_the_old_one_still_counts(dsn: st
     assert [row["expires_at"] for row in await rows(dsn, CACHED)] == [None, None]
 
 
-async def test_an_expired_result_counts_no_more_and_is_overwritten(dsn: str) -> None:
+async def test_an_expired_result_is_a_cache_miss_and_is_overwritten(dsn: str) -> None:
     count = Counter()
     async with at_work(dsn, knowing(count)) as running:
         await output(running, counting(x=1))
@@ -72,7 +72,7 @@ async def test_an_expired_result_counts_no_more_and_is_overwritten(dsn: str) -> 
         assert entry["expires_at"] > entry["stored_at"]
 
 
-async def test_a_handler_without_it_keeps_nothing(dsn: str) -> None:
+async def test_a_handler_without_cache_stores_nothing(dsn: str) -> None:
     count = Counter()
     async with at_work(dsn, knowing(count, None)) as running:
         await output(running, counting(x=1))
@@ -81,7 +81,7 @@ async def test_a_handler_without_it_keeps_nothing(dsn: str) -> None:
     assert await rows(dsn, CACHED) == []
 
 
-async def test_a_failure_is_not_kept_and_what_succeeds_behind_it_is(dsn: str) -> None:
+async def test_failures_are_not_cached_and_a_later_success_is(dsn: str) -> None:
     count = Counter(fails=1)
     async with at_work(dsn, knowing(count)) as running:
         failed = await running.run(counting(x=1))
@@ -91,7 +91,7 @@ async def test_a_failure_is_not_kept_and_what_succeeds_behind_it_is(dsn: str) ->
         assert (await output(running, counting(x=1)))["call"] == 2
 
 
-async def test_an_earlier_attempt_s_nodes_keep_the_result_from_being_kept(dsn: str) -> None:
+async def test_a_result_is_not_cached_if_an_earlier_attempt_added_nodes(dsn: str) -> None:
     count = Counter(fails=1)
     async with at_work(dsn, knowing(count)) as running:
         definition = graph({"work": task("count", "END", retry=retry(1, 0.3))}, "again", start="work")
@@ -121,7 +121,7 @@ class Away:
         raise ConnectionError("gone")
 
 
-async def test_without_a_connection_tasks_are_done_and_a_warning_is_given_once(
+async def test_without_a_connection_tasks_run_with_one_warning(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = Counter()
@@ -135,7 +135,7 @@ async def test_without_a_connection_tasks_are_done_and_a_warning_is_given_once(
     assert await rows(dsn, CACHED) == []
 
 
-async def test_a_link_that_does_not_answer_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cache_that_does_not_respond_delays_tasks_only_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(Away):
         async def recall(self, *_: Any) -> None:
             await asyncio.Event().wait()

@@ -37,7 +37,7 @@ def place(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Iterator[
         yield ["--url", host.url]
 
 
-def test_results_are_forgotten_on_the_command_line(dsn: str, place: list[str]) -> None:
+def test_cached_results_can_be_deleted_on_the_command_line(dsn: str, place: list[str]) -> None:
     asyncio.run(keep(dsn, "a", "a", "tasks:clean", "tasks.clean", "b"))
     assert call("cache", "clear", "--handler", "a", *place).out == "2 results removed\n"
     assert call("cache", "clear", "--handler", "tasks.clean", "--json", *place).json == {
@@ -56,7 +56,7 @@ def test_results_are_forgotten_on_the_command_line(dsn: str, place: list[str]) -
     assert events[-1]["event_data"]["actor"] == ("ada" if "ada" in place else None)
 
 
-async def test_a_result_that_is_forgotten_is_done_anew(dsn: str) -> None:
+async def test_a_deleted_result_is_computed_again(dsn: str) -> None:
     count = Counter()
     async with web(dsn, counting(x=1)) as it:
         await it.fleet.orchestrator()
@@ -74,7 +74,7 @@ async def cleared(it: Web, handler: str) -> int:
     return int(reply["removed"])
 
 
-async def test_who_may_only_read_may_not_forget(dsn: str) -> None:
+async def test_viewers_cannot_delete_cached_results(dsn: str) -> None:
     async with web(dsn) as it:
         await keep(dsn, "a")
         viewer, operator = await it.key("viewer", Role.VIEWER), await it.key("operator", Role.OPERATOR)
@@ -92,7 +92,7 @@ async def test_expired_results_are_removed_in_batches(dsn: str, monkeypatch: pyt
     assert {row["handler"] for row in await rows(dsn, CACHED)} == {"new", "ever"}
 
 
-async def test_the_retention_of_an_orchestrator_removes_them(dsn: str) -> None:
+async def test_the_retention_chore_removes_expired_results(dsn: str) -> None:
     await keep(dsn, "old", expires="now() - interval '1 s'")
     async with fleet(dsn) as running:
         await running.orchestrator(retention_seconds=0.1, settle_seconds=0, retention=RetentionOptions())

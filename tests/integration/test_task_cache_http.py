@@ -38,7 +38,7 @@ async def claimed(link: Link) -> TaskMessage:
             return message
 
 
-async def test_a_remote_worker_takes_what_another_has_done(dsn: str) -> None:
+async def test_a_remote_worker_reuses_cached_results(dsn: str) -> None:
     count = Counter()
     async with web(dsn, counting(x=1)) as it:
         await it.fleet.orchestrator()
@@ -58,7 +58,7 @@ async def test_a_remote_worker_takes_what_another_has_done(dsn: str) -> None:
         assert log == f"[dagmaster: result taken from the cache; stored by job {first['job_id']} at {at}]\n"
 
 
-async def test_a_remote_worker_keeps_what_it_has_done(dsn: str) -> None:
+async def test_a_remote_worker_caches_its_results(dsn: str) -> None:
     count = Counter()
     async with web(dsn, counting(x=1)) as it:
         await it.fleet.orchestrator()
@@ -81,7 +81,7 @@ async def working_far(url: str, known: Registry) -> AsyncIterator[None]:
         await transport.close()
 
 
-async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn: str) -> None:
+async def test_a_worker_reads_and_writes_only_results_of_its_own_tasks(dsn: str) -> None:
     async with web(dsn, counting(x=1)) as it:
         await it.fleet.orchestrator()
         async with it.real_server() as url, linked(url) as holder, linked(url) as other:
@@ -106,7 +106,7 @@ async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn
     assert [row["output"] for row in await rows(dsn, CACHED)] == [{"n": 1}, {"n": 3}]
 
 
-async def test_a_result_that_makes_no_sense_is_refused(dsn: str) -> None:
+async def test_a_malformed_result_is_refused(dsn: str) -> None:
     async with web(dsn, max_output_bytes=1000) as it:
         worker = await it.post("/api/v1/workers", {**OFFER}, 201)
         path = f"/api/v1/workers/{worker['worker_id']}/cache"

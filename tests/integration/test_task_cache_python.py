@@ -95,19 +95,19 @@ async def handlers_kept(dsn: str) -> set[str]:
     return {row["handler"].rpartition(":")[2] for row in await rows(dsn, CACHED)}
 
 
-async def test_tasks_in_python_take_each_other_s_results(installation: str) -> None:
+async def test_python_tasks_share_cached_results(installation: str) -> None:
     assert await squares.run_async([1, 2]) == [1, 4]
     assert await squares.run_async([3, 2, 1]) == [9, 4, 1]
     assert sorted(seen) == [1, 2, 3]
 
 
-async def test_a_process_of_its_own_is_spared_as_well(installation: str) -> None:
+async def test_a_cached_task_starts_no_handler_process(installation: str) -> None:
     before = await handlers_kept(installation)
     assert await moments.run_async() == await moments.run_async()
     assert await handlers_kept(installation) - before == {"moment"}
 
 
-async def test_a_task_that_adds_tasks_is_never_kept(installation: str) -> None:
+async def test_a_task_that_adds_tasks_is_never_cached(installation: str) -> None:
     assert await spread.run_async(5) == await spread.run_async(5) == 5
     assert sorted(seen) == [5, 5, 5]  # Twice by what adds, and once by what is added.
     assert await give.run_async(6) == await give.run_async(6) == 36
@@ -115,7 +115,7 @@ async def test_a_task_that_adds_tasks_is_never_kept(installation: str) -> None:
     assert await handlers_kept(installation) <= {"square", "moment"}
 
 
-def test_a_job_under_test_begins_with_nothing() -> None:
+def test_a_job_under_test_starts_with_an_empty_cache() -> None:
     for _ in range(2):
         assert run_workflow(squares, {"xs": [4]}).status == "completed"
     assert seen == [4, 4]

@@ -70,7 +70,7 @@ def statuses(job: JobUnderTest, node: str) -> list[str]:
     return [attempt.status for attempt in job.attempts(node)]
 
 
-def test_a_workflow_runs_to_its_end_in_one_line(make: Make) -> None:
+def test_a_workflow_runs_in_one_line(make: Make) -> None:
     job = make(GREET, {"name": "Ada"}).run()
     assert job.status == "completed"
     assert job.result["tell"] == {"echoed_params": {"text": "Hello, Ada!"}}
@@ -81,14 +81,14 @@ def test_a_workflow_runs_to_its_end_in_one_line(make: Make) -> None:
     assert repr(job).startswith(f"<job {job.job_id} of greet, completed; START completed, ")
 
 
-async def test_the_same_in_a_coroutine(make: Make) -> None:
+async def test_a_workflow_runs_in_a_coroutine(make: Make) -> None:
     job = await make(GREET, {"name": "Ada"}).arun()
     assert job.status == "completed"
     with pytest.raises(UnknownNode, match="no node 'gret'; did you mean 'greet'"):
         job.attempts("gret")
 
 
-def test_hours_of_back_off_pass_at_once(make: Make) -> None:
+def test_hours_of_back_off_are_skipped(make: Make) -> None:
     job = make(GREET, {"name": "Ada"}).fail("greet").fail("greet", attempt=2, error=TimeoutError).skip_time(hours=2)
     job.run()
     first, second, third = job.attempts("greet")
@@ -102,7 +102,7 @@ def test_hours_of_back_off_pass_at_once(make: Make) -> None:
     assert 7200 <= (third.started_at - first.ended_at).total_seconds() < 7300
 
 
-def test_no_more_is_skipped_than_was_said_and_what_is_waited_for_is_told(make: Make) -> None:
+def test_only_the_allowed_time_is_skipped_and_the_wait_is_explained(make: Make) -> None:
     job = make(GREET, {"name": "Ada"}).fail("greet", attempt=None).skip_time(hours=1, minutes=30)
     with pytest.raises(
         JobNotEnded, match=r"after 0.7 s the job has not ended: .* waits for `greet`, which failed 2 times"
@@ -111,14 +111,14 @@ def test_no_more_is_skipped_than_was_said_and_what_is_waited_for_is_told(make: M
     assert (job.status, statuses(job, "greet")) == ("running", ["failed", "failed"])
 
 
-def test_a_failure_for_good_fails_the_job(make: Make) -> None:
+def test_a_permanent_failure_fails_the_job(make: Make) -> None:
     job = make(GREET, {"name": "Ada"}).fail("greet", error=Permanent("no")).run()
     assert (job.status, job.error, job.result) == ("failed", "node greet failed: no", None)
     assert (job.nodes["greet"].error, job.nodes["tell"].status) == ("no", "skipped")
     assert "failed: node greet failed: no; " in repr(job)
 
 
-def test_a_lost_worker_costs_an_attempt_and_nothing_else(make: Make) -> None:
+def test_a_lost_worker_costs_one_attempt(make: Make) -> None:
     job = make(SPREAD).lose("spread__1").run()
     assert job.status == "completed"
     assert [statuses(job, f"spread__{index}") for index in range(3)] == [
@@ -135,7 +135,7 @@ def test_all_children_of_a_fan_out_can_fail(make: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_a_worker_can_die_behind_a_checkpoint(make: Make, kind: str) -> None:
+def test_a_worker_can_be_lost_after_a_checkpoint(make: Make, kind: str) -> None:
     begun: list[Any] = []
 
     def in_thread(ctx: Context) -> dict[str, Any]:
@@ -158,19 +158,19 @@ def test_a_worker_can_die_behind_a_checkpoint(make: Make, kind: str) -> None:
     assert begun == [None, "load", ("clean", {"of": "clean"}), "store"]
 
 
-def test_what_never_saves_that_checkpoint_is_not_lost(make: Make) -> None:
+def test_a_task_that_never_saves_the_checkpoint_is_not_lost(make: Make) -> None:
     job = make(ALONE).replace("work", {"done": True}).lose("work", after="never").run()
     assert (job.result["work"], statuses(job, "work")) == ({"done": True}, ["completed"])
 
 
-def test_a_delay_counts_for_the_timeout(make: Make) -> None:
+def test_a_delay_counts_towards_the_timeout(make: Make) -> None:
     quick = ALONE.replace("600", "1")
     job = make(quick).replace("work", {}).delay("work", 30, attempt=1).run()
     first, second = job.attempts("work")
     assert (first.status, first.error, second.status) == ("failed", "timed out after 1 s", "completed")
 
 
-def test_a_handler_is_replaced_by_a_function_or_by_an_output(make: Make) -> None:
+def test_a_handler_can_be_replaced_by_a_function_or_an_output(make: Make) -> None:
     def unkind(ctx: Context) -> dict[str, Any]:
         return {"text": f"Go away, {ctx.params['name']}!"}
 
@@ -182,19 +182,19 @@ def test_a_handler_is_replaced_by_a_function_or_by_an_output(make: Make) -> None
     }
 
 
-def test_a_handler_that_is_not_there_needs_a_stand_in(make: Make) -> None:
+def test_an_unknown_handler_needs_a_replacement(make: Make) -> None:
     elsewhere = ALONE.replace("handler: work", "handler: gpu.train")
     with pytest.raises(InvalidWorkflow, match=r"gpu\.train"):
         make(elsewhere).run()
     assert make(elsewhere).replace("gpu.train", {"loss": 0.1}).run().result["work"] == {"loss": 0.1}
 
 
-def test_inputs_are_checked(make: Make) -> None:
+def test_inputs_are_validated(make: Make) -> None:
     with pytest.raises(WrongInputs, match="name"):
         make(GREET).run()
 
 
-async def test_time_can_be_moved_while_a_task_runs(make: Make) -> None:
+async def test_time_can_be_skipped_while_a_task_runs(make: Make) -> None:
     """Its owner sees that its time is over, long before its worker does."""
     hangs, go = threading.Event(), threading.Event()
 
@@ -216,14 +216,14 @@ async def test_time_can_be_moved_while_a_task_runs(make: Make) -> None:
     assert (first.status, first.error, second.status) == ("failed", "timed out after 600 s", "completed")
 
 
-async def test_waiting_for_a_node_in_vain_says_why(make: Make) -> None:
+async def test_waiting_for_a_node_in_vain_is_explained(make: Make) -> None:
     async with make(GREET, {"name": "Ada"}).fail("greet").started() as job:
         await job.until("greet", "ready")
         with pytest.raises(JobNotEnded, match=r"has no completed node 'tell': .* waits for `greet`"):
             await job.until("tell", "completed", timeout=0.3)
 
 
-def test_leases_are_not_fooled(make: Make) -> None:
+def test_skipped_time_does_not_expire_leases(make: Make) -> None:
     """Days pass; nobody is given up, for hearts beat by another clock."""
     daily = GREET.replace("3600", "86400")
     job = make(daily, {"name": "Ada"}, zombie_after_seconds=1e9, default_job_timeout_seconds=1e9)
@@ -253,14 +253,14 @@ def etl(day: int, factor: int = 2) -> int:
     return total([clean(day), clean(factor)])
 
 
-def test_a_workflow_in_python_gives_what_it_returns(make: Make) -> None:
+def test_a_python_workflow_returns_its_result(make: Make) -> None:
     job = make(etl, {"day": 3}).fail("clean_2").skip_time(hours=1).run()
     assert (job.status, job.result) == ("completed", 50)
     assert (statuses(job, "clean"), statuses(job, "clean_2")) == (["completed"], ["failed", "completed"])
     assert job.nodes["total"].output == {"result": 50}
 
 
-def test_a_python_task_is_replaced_by_what_it_could_be(make: Make) -> None:
+def test_a_python_task_can_be_replaced_by_any_of_its_forms(make: Make) -> None:
     assert make(etl, {"day": 3}).replace(clean, lambda number: number + 1).run().result == 7
     assert make(etl, {"day": 3}).replace(clean, 5).run().result == 10
     assert call_handler(clean, {"number": 4}).output == {"result": 40}
@@ -281,7 +281,7 @@ def adding(number: int) -> None:
     add_two(number)
 
 
-def test_what_a_task_adds_can_fail_too(make: Make) -> None:
+def test_added_tasks_can_fail_too(make: Make) -> None:
     job = make(adding, {"number": 1}).fail("add_two.1").skip_time(hours=1).run()
     added = [node for node in job.nodes.values() if node.parent == "add_two"]
     assert (job.status, sorted(node.output["result"] for node in added)) == ("completed", [10, 20])
@@ -291,7 +291,7 @@ def test_what_a_task_adds_can_fail_too(make: Make) -> None:
 # Without pytest
 
 
-def test_a_workflow_can_be_run_without_any_fixture() -> None:
+def test_a_workflow_can_be_run_without_a_fixture() -> None:
     job = run_workflow(GREET, {"name": "Ada"}, handlers=[greeting])
     assert job.status == "completed"
     with job_under_test(SPREAD, handlers=[double]) as other:
@@ -310,28 +310,28 @@ nodes:
 """
 
 
-def test_what_is_waited_for_can_be_told_before(make: Make) -> None:
+def test_signals_and_decisions_can_be_given_in_advance(make: Make) -> None:
     job = make(LAUNCH).approve("ask", comment="yes").signal("weather", {"sky": "blue"}).skip_time(hours=3).run()
     assert job.result["go"]["echoed_params"] == {"by": "ada", "sky": {"sky": "blue"}}
     assert job.result["rest"]["waited_seconds"] >= 3 * 3600
 
 
-def test_a_rejection_is_told_too(make: Make) -> None:
+def test_a_rejection_can_be_given_in_advance(make: Make) -> None:
     job = make(LAUNCH).reject("ask", by="grace", comment="too windy").skip_time(hours=3).run()
     assert (job.status, job.error) == ("failed", "node ask failed: rejected by grace: too windy")
 
 
-def test_who_may_not_decide_is_named(make: Make) -> None:
+def test_a_decision_by_a_non_approver_is_refused(make: Make) -> None:
     with pytest.raises(Forbidden, match="decided by ada or grace, not by eve"):
         make(LAUNCH).approve("ask", by="eve").skip_time(hours=3).run()
 
 
-def test_the_time_for_a_decision_can_run_out(make: Make) -> None:
+def test_an_approval_can_time_out(make: Make) -> None:
     job = make(LAUNCH).skip_time(days=2).run()
     assert job.status == "failed" and job.nodes["ask"].status == "failed" and job.nodes["go"].status == "skipped"
 
 
-def test_a_signal_wakes_one_wait_and_the_next_one_runs_out_of_time(make: Make) -> None:
+def test_a_signal_completes_one_wait_and_the_next_one_times_out(make: Make) -> None:
     text = """
 workflow_id: twice
 nodes:
@@ -343,7 +343,7 @@ nodes:
     assert "did not come within 3600 s" in job.attempts("second")[0].error
 
 
-def test_no_time_is_skipped_while_a_called_workflow_is_on_its_way(make: Make, tmp_path: Path) -> None:
+def test_no_time_is_skipped_while_a_child_workflow_is_starting(make: Make, tmp_path: Path) -> None:
     """The hour that another node waits would be the end of the call."""
     (tmp_path / "greet.yaml").write_text(GREET)
     (tmp_path / "outer.yaml").write_text(
@@ -365,7 +365,7 @@ nodes:
 """
 
 
-def test_the_pause_before_a_workflow_is_called_again_is_skipped(make: Make, tmp_path: Path) -> None:
+def test_the_delay_before_a_child_is_retried_is_skipped(make: Make, tmp_path: Path) -> None:
     (tmp_path / "alone.yaml").write_text(ALONE.replace("max_attempts: 1", "max_attempts: 0"))
     (tmp_path / "outer.yaml").write_text(CALLS.format(called="alone"))
     tries: list[int] = []
@@ -380,14 +380,14 @@ def test_the_pause_before_a_workflow_is_called_again_is_skipped(make: Make, tmp_
     assert (job.status, len(tries)) == ("completed", 2)
 
 
-def test_the_time_of_a_call_runs_out_when_what_was_called_waits_for_ever(make: Make, tmp_path: Path) -> None:
+def test_a_call_times_out_when_its_child_waits_forever(make: Make, tmp_path: Path) -> None:
     (tmp_path / "patient.yaml").write_text("workflow_id: patient\nnodes:\n  w: {type: wait, signal: never}\n")
     (tmp_path / "outer.yaml").write_text(CALLS.format(called="patient"))
     job = make("outer.yaml", folders=[tmp_path]).skip_time(days=1).run()
     assert job.error == "node inner failed: timed out: the job that it called did not end within 7200 s"
 
 
-def test_a_workflow_that_is_called_is_found_beside_its_file(make: Make, tmp_path: Path) -> None:
+def test_a_child_workflow_is_found_next_to_its_file(make: Make, tmp_path: Path) -> None:
     (tmp_path / "greet.yaml").write_text(GREET)
     (tmp_path / "outer.yaml").write_text(
         "workflow_id: outer\nnodes:\n  inner: {type: workflow, workflow: greet, inputs: {name: Ada}}\n"
@@ -396,7 +396,7 @@ def test_a_workflow_that_is_called_is_found_beside_its_file(make: Make, tmp_path
     assert job.result["inner"]["result"]["greet"] == {"text": "Hello, Ada!"}
 
 
-def test_faults_are_of_the_job_and_not_of_those_that_it_calls(make: Make, tmp_path: Path) -> None:
+def test_faults_apply_to_the_job_and_not_to_its_children(make: Make, tmp_path: Path) -> None:
     tell = "  tell: {handler: echo, retry: {max_attempts: 0}}\n"
     (tmp_path / "inner.yaml").write_text(f"workflow_id: inner\nnodes:\n{tell}")
     (tmp_path / "outer.yaml").write_text(

@@ -112,7 +112,7 @@ async def test_the_image_type_follows_the_path_or_the_accept_header(dsn: str, st
         await it.get(f"/tiles/dem/{TILE}.tif", 422)
 
 
-async def test_values_are_told_by_point_statistics_and_legend(dsn: str, storage: Path) -> None:
+async def test_point_statistics_and_legend_return_values(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "dem", DEM_PATH)
     await add_raster(dsn, "rgb", RGB_PATH)
     async with site(dsn, storage) as it:
@@ -135,7 +135,7 @@ async def test_values_are_told_by_point_statistics_and_legend(dsn: str, storage:
         assert drawn.shape == (4, 10, 20)
 
 
-async def test_each_caller_gets_the_tiles_of_what_it_may_see(dsn: str, storage: Path) -> None:
+async def test_each_caller_gets_tiles_only_of_permitted_data(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "public", DEM_PATH, clearance="public")
     await add_version(dsn, "public", 1, is_approved=False, blob_path=RGB_PATH)
     await add_raster(dsn, "ouo", DEM_PATH)
@@ -170,7 +170,7 @@ async def test_each_caller_gets_the_tiles_of_what_it_may_see(dsn: str, storage: 
         await it.get("/tiles/unknown/info", 404)
 
 
-async def test_caches_ask_again_unless_the_data_is_public(dsn: str, storage: Path) -> None:
+async def test_caches_must_revalidate_unless_the_data_is_public(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "ouo", DEM_PATH, content_hash="sha256:1")
     await add_raster(dsn, "public", DEM_PATH, clearance="public")
     async with site(dsn, storage) as it:
@@ -211,7 +211,7 @@ REFUSED = {
 }
 
 
-async def test_callers_can_name_no_url_no_formula_and_no_unbounded_size(dsn: str, storage: Path) -> None:
+async def test_callers_cannot_pass_urls_formulas_or_unbounded_sizes(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "dem", DEM_PATH)
     async with site(dsn, storage) as it:
         for path, message in REFUSED.items():
@@ -222,7 +222,7 @@ async def test_callers_can_name_no_url_no_formula_and_no_unbounded_size(dsn: str
         await it.post("/tiles/dem/statistics", {}, 405)
 
 
-async def test_a_file_that_is_not_a_usable_raster_is_refused(dsn: str, storage: Path) -> None:
+async def test_an_unusable_raster_is_refused(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "vrt", "silver/vrt.tif")
     await add_raster(dsn, "missing", "silver/missing.tif")
     await add_raster(dsn, "large", "silver/large.tif")
@@ -240,7 +240,7 @@ async def test_a_file_that_is_not_a_usable_raster_is_refused(dsn: str, storage: 
             assert message in answer["detail"]
 
 
-async def test_without_the_libraries_a_server_says_what_to_install(
+async def test_without_the_libraries_the_server_names_what_to_install(
     dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiles, "TILE_ROUTES", "titiler_that_is_not_installed")
@@ -250,7 +250,7 @@ async def test_without_the_libraries_a_server_says_what_to_install(
         await it.get("/tiles/any/data.pmtiles", 404)
 
 
-async def test_of_many_bands_the_first_is_drawn_unless_others_are_named(dsn: str, storage: Path) -> None:
+async def test_the_first_bands_are_drawn_unless_others_are_named(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "bands", "silver/bands.tif")
     async with site(dsn, storage) as it:
         assert (await image(it, "/tiles/bands/preview.png")).shape == (2, 48, 64)
@@ -274,7 +274,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "s3://rasters"
 
 
-async def test_a_raster_in_an_object_store_is_read_in_ranges(dsn: str, storage: Path, bucket: str) -> None:
+async def test_a_raster_in_an_object_store_is_read_by_ranges(dsn: str, storage: Path, bucket: str) -> None:
     obstore.put(from_url(bucket), "dems/dem.tif", DEM.read_bytes())
     await add_raster(dsn, "remote", "silver/dems/dem.tif")
     await add_raster(dsn, "missing", "silver/dems/missing.tif")
@@ -306,7 +306,7 @@ def write_archive(path: Path) -> None:
         writer.finalize(header, {"vector_layers": [{"id": "features", "fields": {"name": "String"}}]})
 
 
-async def test_vector_tiles_come_one_by_one_from_the_archive(dsn: str, storage: Path) -> None:
+async def test_vector_tiles_are_read_one_by_one_from_the_archive(dsn: str, storage: Path) -> None:
     write_archive(storage / "counties.pmtiles")
     await add_asset(dsn, "counties", blob_path="silver/counties.parquet", table_name=None)
     async with site(dsn, storage) as it:
@@ -330,7 +330,7 @@ async def test_vector_tiles_come_one_by_one_from_the_archive(dsn: str, storage: 
         await it.get("/tiles/counties/vector/0/0/0.mvt", 404)
 
 
-async def test_vector_tiles_are_read_in_ranges_by_those_who_may(dsn: str, storage: Path) -> None:
+async def test_vector_tiles_are_read_by_ranges_by_permitted_callers(dsn: str, storage: Path) -> None:
     content = bytes(range(256)) * 8
     (storage / "parcels.pmtiles").write_bytes(content)
     await add_asset(dsn, "parcels", blob_path="silver/parcels.parquet")

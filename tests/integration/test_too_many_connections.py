@@ -51,13 +51,15 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "_POLL_SECONDS", 0.05)
 
 
-async def test_a_command_waits_for_a_while_and_then_says_what_is_wrong(crowded: str) -> None:
+async def test_a_command_waits_briefly_and_then_reports_the_problem(crowded: str) -> None:
     with pytest.raises(TooManyConnections, match=r"no connection left: .*max_connections"):
         async with opened(crowded, application="test", busy_seconds=0.2):
             pass
 
 
-async def test_whoever_waits_is_let_in(dsn: str, crowded: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_waiting_process_connects_when_a_slot_is_free(
+    dsn: str, crowded: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def come() -> str:
         async with opened(crowded, application="test", busy_seconds=inf) as conn:
             return conn.info.user
@@ -69,7 +71,7 @@ async def test_whoever_waits_is_let_in(dsn: str, crowded: str, caplog: pytest.Lo
         assert (await coming).startswith("crowded_")
 
 
-async def test_what_serves_waits_as_long_as_it_takes(
+async def test_services_wait_without_limit(
     dsn: str, crowded: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "BUSY_SECONDS", 0.0)
@@ -89,9 +91,7 @@ async def test_what_serves_waits_as_long_as_it_takes(
         assert await coming == crowded
 
 
-async def test_roles_that_find_it_full_at_their_start_begin_later(
-    dsn: str, crowded: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_roles_that_start_on_a_full_server_wait(dsn: str, crowded: str, caplog: pytest.LogCaptureFixture) -> None:
     settings = load_settings(database_url=crowded)
     listener = bind("127.0.0.1", 0)
 
@@ -110,7 +110,7 @@ async def test_roles_that_find_it_full_at_their_start_begin_later(
         assert await roles
 
 
-async def test_another_refusal_is_not_waited_for(dsn: str) -> None:
+async def test_other_refusals_are_not_waited_for(dsn: str) -> None:
     with pytest.raises(DatabaseUnavailable) as refused:
         async with opened(dsn.replace("postgres@", "nobody@"), application="test"):
             pass

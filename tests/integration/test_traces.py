@@ -63,7 +63,7 @@ def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
     return child.parent.span_id == parent.context.span_id and child.context.trace_id == parent.context.trace_id
 
 
-def test_one_trace_goes_from_the_request_to_the_handlers_own_span(
+def test_one_trace_spans_the_request_and_the_handlers_own_span(
     dsn: str, tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     write_workflow(tmp_path, GREETING)
@@ -86,7 +86,7 @@ def test_one_trace_goes_from_the_request_to_the_handlers_own_span(
     assert submit.attributes["dagmaster.job_id"] == job_id
 
 
-async def test_each_attempt_has_its_own_dispatch_in_the_jobs_trace(dsn: str, spans: InMemorySpanExporter) -> None:
+async def test_each_attempt_has_its_own_dispatch_span(dsn: str, spans: InMemorySpanExporter) -> None:
     async with fleet(dsn, stumbling=stumbling) as running:
         await running.orchestrator()
         await running.worker()  # in a process of its own, as far as it knows
@@ -107,7 +107,7 @@ async def test_each_attempt_has_its_own_dispatch_in_the_jobs_trace(dsn: str, spa
     assert process.end_time - process.start_time >= (first.end_time - first.start_time)
 
 
-async def test_a_job_without_a_trace_gets_one_of_its_own(dsn: str, spans: InMemorySpanExporter) -> None:
+async def test_a_job_without_a_trace_gets_its_own(dsn: str, spans: InMemorySpanExporter) -> None:
     async with fleet(dsn) as running:
         owner = await running.orchestrator()
         await running.worker(owner=owner)
@@ -135,9 +135,7 @@ async def test_without_an_exporter_the_trace_still_reaches_the_handler(dsn: str)
 # Requests.
 
 
-def test_a_request_has_an_id_a_trace_and_a_line_in_the_log(
-    dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_has_an_id_a_trace_and_a_log_line(dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_workflow(tmp_path, GREETING)
     caplog.set_level(logging.DEBUG, "dagmaster.http.request_log")
     with server(dsn, tmp_path, works=False, own_span=own_span) as host, httpx.Client(base_url=host.url) as client:
