@@ -19,7 +19,7 @@ async def listed(it: Web, query: str = "", **options: Any) -> set[str]:
     return set(re.findall(r'id="asset-(\w+)"', await it.get(f"/ui/assets{query}", **options)))
 
 
-async def test_an_empty_database_says_how_to_submit(dsn: str) -> None:
+async def test_an_empty_database_explains_how_to_submit(dsn: str) -> None:
     async with web(dsn) as it:
         page = await it.get("/ui/assets")
         assert "No assets yet" in page
@@ -54,7 +54,7 @@ async def test_assets_are_found_by_reference_and_state(dsn: str) -> None:
         assert "No matching assets" in await it.get("/ui/assets?text=003")
 
 
-async def test_only_operators_see_what_is_deleted(dsn: str) -> None:
+async def test_only_operators_see_deleted_assets(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it, version_label="spring")
         await it.ask("DELETE", f"/api/v1/assets/{ASSET_ID}", 200, params={"reason": "a duplicate"})
@@ -69,7 +69,7 @@ async def test_only_operators_see_what_is_deleted(dsn: str) -> None:
         assert "a duplicate" in await it.get(f"/ui/assets/{ASSET_ID}?tab=history", headers=operator)
 
 
-async def test_viewers_see_everything_and_decide_nothing(dsn: str) -> None:
+async def test_viewers_see_everything_and_cannot_decide(dsn: str) -> None:
     async with site(dsn) as it:
         submitted = await submit_and_process(it, version_label="spring")
         keys = {role: await it.key(role, role) for role in Role}
@@ -86,7 +86,7 @@ async def test_viewers_see_everything_and_decide_nothing(dsn: str) -> None:
         assert f'href="/ui/assets/{ASSET_ID}#version-0"' in head
 
 
-async def test_a_reviewer_of_one_platform_sees_only_what_is_of_that_platform(dsn: str) -> None:
+async def test_a_platform_reviewer_sees_only_that_platform(dsn: str) -> None:
     async with site(dsn) as it:
         own = await submit_and_process(it)
         other = await submit_and_process(it, **OTHER)
@@ -107,7 +107,7 @@ async def test_a_reviewer_of_one_platform_sees_only_what_is_of_that_platform(dsn
         assert answer.headers["location"] == "/ui/review"
 
 
-async def test_what_is_ready_for_review_comes_before_what_is_not(dsn: str) -> None:
+async def test_assets_ready_for_review_come_first(dsn: str) -> None:
     async with site(dsn) as it:
         failed = (await submit_and_process(it, workflow_id="broken", **OTHER))["asset_id"]
         await submit_and_process(it)
@@ -122,7 +122,7 @@ async def test_what_is_ready_for_review_comes_before_what_is_not(dsn: str) -> No
         assert "for review" not in await it.get("/ui/")
 
 
-async def test_a_request_is_found_by_its_id_its_key_and_the_correlation_id_of_its_job(dsn: str) -> None:
+async def test_a_request_is_found_by_id_key_and_correlation_id(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it, request_id="r-1", idempotency_key="key-1", correlation_id="order-7")
         await submit_and_process(it, request_id="r-2", workflow_id="broken", **OTHER)
@@ -140,7 +140,7 @@ async def test_a_request_is_found_by_its_id_its_key_and_the_correlation_id_of_it
         assert f'href="/ui/assets/{ASSET_ID}#version-0"' in page
 
 
-async def test_the_history_tells_who_decided_what_and_why_newest_first(dsn: str) -> None:
+async def test_the_history_lists_decisions_newest_first(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it)
         ada = await it.key("ada", Role.REVIEWER)
@@ -156,7 +156,7 @@ async def test_the_history_tells_who_decided_what_and_why_newest_first(dsn: str)
         assert "by ada: “fine at all scales”" in page
 
 
-async def test_a_decision_tells_open_pages_that_something_has_changed(dsn: str) -> None:
+async def test_a_decision_notifies_open_pages(dsn: str) -> None:
     async with site(dsn, runs=False) as it, opened(dsn, application="test") as conn:
         await submit(it)
         before = await count_changes(conn)

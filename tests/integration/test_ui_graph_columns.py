@@ -54,7 +54,7 @@ def a_row(node_id: str, place: int) -> dict[str, Any]:
     }
 
 
-def test_a_column_is_as_short_as_its_values_allow() -> None:
+def test_a_column_is_encoded_as_short_as_its_values_allow() -> None:
     assert column([]) == {"same": None}
     assert column(["a", "a"]) == {"same": "a"}
     assert column(["a", "b"]) == ["a", "b"]
@@ -64,7 +64,7 @@ def test_a_column_is_as_short_as_its_values_allow() -> None:
     assert columns([{"a": 1}, {"a": 1, "b": None}], ("a", "b")) == {"a": {"same": 1}}
 
 
-def test_columns_say_what_the_api_says() -> None:
+def test_columns_contain_the_same_as_the_api() -> None:
     wide, rows = a_wide_job()
     drawn = draw(JOB, wide, rows, [], last_event_id=3).model_dump(mode="json")
     packed = orjson.loads(orjson.dumps(draw_columns(JOB, wide, rows, [], last_event_id=3)))
@@ -83,7 +83,7 @@ def test_columns_say_what_the_api_says() -> None:
     ]
 
 
-def test_columns_take_a_tenth_of_the_bytes() -> None:
+def test_columns_take_a_tenth_of_the_bytes_of_rows() -> None:
     wide, rows = a_wide_job()
     plain = draw(JOB, wide, rows, [], last_event_id=3).model_dump_json().encode()
     packed = orjson.dumps(draw_columns(JOB, wide, rows, [], last_event_id=3))

@@ -68,7 +68,7 @@ async def chart(it: Web, job_id: JobId, *, nodes: int = 10) -> Gantt:
 
 
 @pytest.mark.parametrize("nodes", [10, 1_000_000])
-async def test_the_chart_has_every_attempt_from_the_timeline_or_from_the_reports(it: Web, nodes: int) -> None:
+async def test_the_chart_has_every_attempt_from_timeline_or_reports(it: Web, nodes: int) -> None:
     job_id = await run(it, "stumbles")
     await until_ended(it, job_id)
     rows = {row.node_id: row for row in (await chart(it, job_id, nodes=nodes)).rows}
@@ -81,7 +81,7 @@ async def test_the_chart_has_every_attempt_from_the_timeline_or_from_the_reports
     assert max(strip.running) <= 3
 
 
-async def test_the_nodes_are_folded_told_and_filtered(it: Web) -> None:
+async def test_nodes_are_folded_described_and_filtered(it: Web) -> None:
     job_id = await run(it, "stumbles")
     await until_ended(it, job_id)
     async with opened(it.dsn, application="test") as conn:
@@ -97,7 +97,7 @@ async def test_the_nodes_are_folded_told_and_filtered(it: Web) -> None:
     assert failed == []
 
 
-async def test_all_that_was_added_is_found_below_what_it_came_of(it: Web) -> None:
+async def test_added_nodes_are_listed_below_their_parents(it: Web) -> None:
     job_id = await run(it, "asks")
     added = await it.post(f"/api/v1/jobs/{job_id}/tasks", {"tasks": [{"handler": "echo"}]}, 201)
     [outside] = added["node_ids"]
@@ -134,7 +134,7 @@ async def test_the_timeline_is_paged_in_both_orders(it: Web) -> None:
     assert len(of_step) == 2
 
 
-async def test_what_a_workflow_returned_is_on_the_page_of_the_job_and_in_the_api(it: Web) -> None:
+async def test_a_workflows_return_value_is_on_the_job_page_and_in_the_api(it: Web) -> None:
     job_id = await run(it, "returns")
     await until_ended(it, job_id)
     page = await it.get(f"/ui/jobs/{job_id}?tab=data")
@@ -143,7 +143,7 @@ async def test_what_a_workflow_returned_is_on_the_page_of_the_job_and_in_the_api
     assert (await it.get(f"/api/v1/jobs/{job_id}"))["value"] == {"seven": 7}
 
 
-async def test_partners_see_their_own_jobs_and_nobody_elses(it: Web) -> None:
+async def test_partners_see_only_their_own_jobs(it: Web) -> None:
     ours, theirs = await it.key("ours", Role.PARTNER), await it.key("theirs", Role.PARTNER)
     job_id = await run(it, "stumbles", ours)
     await until_ended(it, job_id)
@@ -155,7 +155,7 @@ async def test_partners_see_their_own_jobs_and_nobody_elses(it: Web) -> None:
     assert "Submit again" in page
 
 
-async def test_viewers_have_no_buttons_that_change_something(it: Web) -> None:
+async def test_viewers_have_no_action_buttons(it: Web) -> None:
     admin, viewer = await it.key("root"), await it.key("eve", Role.VIEWER)
     job_id = await run(it, "fails", admin)
     await until_ended(it, job_id)
@@ -164,7 +164,7 @@ async def test_viewers_have_no_buttons_that_change_something(it: Web) -> None:
         assert "data-action" not in await it.get(f"/ui/jobs/{job_id}{path}", headers=viewer)
 
 
-async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: Web) -> None:
+async def test_a_job_that_waits_for_a_decision_is_shown_as_waiting(it: Web) -> None:
     job_id = await run(it, "asks")
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
     await it.fleet.until(query, lambda: [job_id])
@@ -178,7 +178,7 @@ async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: We
     assert "needs approval" in (await it.get("/ui/workflows/asks")).partition("Last run")[2].partition("</dd>")[0]
 
 
-async def test_the_page_draws_what_the_api_tells(it: Web) -> None:
+async def test_the_page_shows_the_same_as_the_api(it: Web) -> None:
     job_id = await run(it, "stumbles")
     await until_ended(it, job_id)
     graph = await it.get(f"/api/v1/jobs/{job_id}/graph")
@@ -192,7 +192,7 @@ async def test_the_page_draws_what_the_api_tells(it: Web) -> None:
     await it.get("/ui/jobs/1/graph", 404)
 
 
-async def test_a_job_says_by_when_it_has_to_end(it: Web) -> None:
+async def test_a_job_shows_its_deadline(it: Web) -> None:
     job_id = await run(it, "asks")
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
     await it.fleet.until(query, lambda: [job_id])  # From then on its owner writes nothing.
@@ -204,7 +204,7 @@ async def test_a_job_says_by_when_it_has_to_end(it: Web) -> None:
     assert re.search(r"<dt>Deadline</dt><dd><time[^>]*>in 23 h</time>", page)
 
 
-async def test_only_approvers_are_offered_to_decide(it: Web) -> None:
+async def test_only_approvers_get_approval_buttons(it: Web) -> None:
     ann, bob = await it.key("ann"), await it.key("bob")
     job_id = await run(it, "asks", ann)
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
@@ -224,7 +224,7 @@ async def test_secrets_are_hidden(it: Web) -> None:
     assert "hunter2" not in page
 
 
-async def test_a_job_and_what_it_has_called_lead_to_each_other(it: Web) -> None:
+async def test_a_job_and_its_children_link_to_each_other(it: Web) -> None:
     job_id = await run(it, "calls")
     await until_ended(it, job_id)
     async with opened(it.dsn, application="test") as conn:
@@ -254,7 +254,7 @@ def mark_in(page: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_the_page_of_an_ended_job_is_made_anew_only_when_something_has_happened_to_it(it: Web, path: str) -> None:
+async def test_an_ended_jobs_page_is_rendered_again_only_after_a_change(it: Web, path: str) -> None:
     job_id = await run(it, "fails")
     await until_ended(it, job_id)
     known = {"If-None-Match": mark_in(await it.get(f"/ui/jobs/{job_id}{path}"))}
@@ -265,7 +265,7 @@ async def test_the_page_of_an_ended_job_is_made_anew_only_when_something_has_hap
     assert mark_in(await it.get(f"/ui/jobs/{job_id}{path}", headers=known)) != known["If-None-Match"]
 
 
-async def test_what_goes_on_and_what_shows_other_jobs_is_always_made_anew(it: Web) -> None:
+async def test_running_jobs_and_pages_of_related_jobs_are_always_rendered_again(it: Web) -> None:
     job_id = await run(it, "asks")
     assert mark_in(await it.get(f"/ui/jobs/{job_id}")) == ""
     ended = await run(it, "fails")
@@ -273,7 +273,9 @@ async def test_what_goes_on_and_what_shows_other_jobs_is_always_made_anew(it: We
     assert mark_in(await it.get(f"/ui/jobs/{ended}?tab=related")) == ""
 
 
-async def test_why_a_large_job_stands_still_is_told_after_its_page(it: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_explanation_of_a_large_job_is_loaded_after_its_page(
+    it: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id = await run(it, "asks")
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
     await it.fleet.until(query, lambda: [job_id])
@@ -288,7 +290,7 @@ async def test_why_a_large_job_stands_still_is_told_after_its_page(it: Web, monk
         assert "<html" not in await it.get(address)
 
 
-def test_what_is_too_large_or_too_deep_is_no_tree() -> None:
+def test_a_value_too_large_or_too_deep_is_shown_as_text() -> None:
     deep: list[object] = []
     for _ in range(MAX_DEPTH + 5):
         deep = [deep]
@@ -298,7 +300,7 @@ def test_what_is_too_large_or_too_deep_is_no_tree() -> None:
     assert value_of({"a": [1]}).is_tree
 
 
-def test_attempts_are_counted_by_the_ends_of_their_ids() -> None:
+def test_attempt_numbers_are_parsed_from_task_ids() -> None:
     assert attempt_number("12_step_0") == 1
     assert attempt_number("12_step_3") == 4
     assert attempt_number("by hand") == 1

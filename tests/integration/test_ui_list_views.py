@@ -53,7 +53,7 @@ async def asking(it: Web, **options: Any) -> JobId:
     return job_id
 
 
-async def test_an_empty_database_says_what_to_do(dsn: str) -> None:
+async def test_an_empty_database_explains_what_to_do(dsn: str) -> None:
     async with web(dsn) as empty:
         for name in LISTS:
             assert "<h1>" in await empty.get(f"/ui/{name}")
@@ -64,7 +64,7 @@ async def test_an_empty_database_says_what_to_do(dsn: str) -> None:
         assert "Running, but something needs attention" in await empty.get("/ui/health")
 
 
-async def test_pages_are_for_those_who_may_look(it: Web) -> None:
+async def test_pages_require_read_access(it: Web) -> None:
     keys = {role: await it.key(role, role) for role in Role}
     for name in LISTS:
         for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER):
@@ -77,7 +77,7 @@ async def test_pages_are_for_those_who_may_look(it: Web) -> None:
         await it.get("/ui/health/doctor", 200 if allowed else 403, headers=keys[role])
 
 
-async def test_a_viewer_is_shown_no_button_that_changes_something(it: Web) -> None:
+async def test_a_viewer_has_no_action_buttons(it: Web) -> None:
     await ended(it, "breaks")
     await asking(it)
     await it.post("/api/v1/schedules/sync")
@@ -87,7 +87,7 @@ async def test_a_viewer_is_shown_no_button_that_changes_something(it: Web) -> No
         assert "data-action" in await it.get(f"/ui/{name}", headers=operator)
 
 
-async def test_an_approval_is_offered_to_its_approvers_alone(it: Web) -> None:
+async def test_approval_buttons_are_for_approvers_only(it: Web) -> None:
     ann, bob = await it.key("ann", Role.OPERATOR), await it.key("bob", Role.OPERATOR)
     job_id = await asking(it, headers=ann)
     assert "You are not an approver" in await it.get("/ui/approvals", headers=bob)
@@ -100,7 +100,7 @@ async def test_an_approval_is_offered_to_its_approvers_alone(it: Web) -> None:
     assert "looks fine" in decided
 
 
-async def test_approvals_of_ended_jobs_do_not_wait(it: Web) -> None:
+async def test_approvals_of_ended_jobs_are_not_waiting(it: Web) -> None:
     job_id = await asking(it)
     async with opened(it.dsn, application="test") as conn:
         [waiting] = await waiting_approvals(conn, limit=10)
@@ -134,7 +134,7 @@ async def test_secrets_in_errors_are_hidden(it: Web) -> None:
         assert "hunter2" not in page
 
 
-async def test_results_know_their_handler_and_worker(it: Web) -> None:
+async def test_results_show_their_handler_and_worker(it: Web) -> None:
     await ended(it, "echoes")
     bad = await ended(it, "breaks")
     since = datetime.now(UTC) - timedelta(hours=1)
@@ -150,7 +150,7 @@ async def test_results_know_their_handler_and_worker(it: Web) -> None:
     assert "As a table" in page
 
 
-async def test_results_of_children_and_of_added_tasks_know_their_handler(it: Web) -> None:
+async def test_results_of_children_and_added_tasks_show_their_handler(it: Web) -> None:
     fanned = await it.fleet.run(fan(), {"items": [1]})
     job_id = await submitted(it, "asks")
     await rows(
@@ -174,7 +174,7 @@ async def test_results_of_children_and_of_added_tasks_know_their_handler(it: Web
         assert (added["node_id"], handlers[job_id, "ask.1"]) == ("ask.1", "far")
 
 
-async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: Web) -> None:
+async def test_jobs_are_found_by_status_and_counts_of_ended_jobs_are_cached(it: Web) -> None:
     good, bad = await ended(it, "echoes"), await ended(it, "breaks")
     waiting = await asking(it)
     async with opened(it.dsn, application="test") as conn:
@@ -196,7 +196,7 @@ async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: W
         assert await has_more_nodes(conn, good, 2)
 
 
-async def test_a_filter_that_makes_no_sense_is_left_out(it: Web) -> None:
+async def test_an_invalid_filter_is_ignored(it: Web) -> None:
     for address in (
         "nodes?status=nonsense",
         "tasks?state=x&period=9y",
@@ -213,7 +213,7 @@ async def test_paging_keeps_every_filter(it: Web) -> None:
     assert 'href="/ui/nodes?status=completed&amp;status=failed"' in page
 
 
-async def test_a_schedule_that_cannot_be_started_says_why(it: Web) -> None:
+async def test_a_schedule_that_cannot_start_shows_why(it: Web) -> None:
     await it.post("/api/v1/schedules/sync")
     await rows(
         it.dsn,
@@ -235,7 +235,7 @@ async def test_health_shows_no_secret(dsn: str) -> None:
     assert "hunter2" not in page
 
 
-async def test_the_doctor_tells_what_is_wrong_and_what_to_do(it: Web) -> None:
+async def test_the_doctor_page_shows_findings_and_repairs(it: Web) -> None:
     job_id = await ended(it, "echoes")
     assert "consistency checks passed" in await it.get("/ui/health/doctor")
     await rows(it.dsn, "UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE job_id = %s RETURNING job_id", job_id)
@@ -284,12 +284,12 @@ def worker(**fields: Any) -> WorkerRow:
         ({"status": "stopped", "wanted": "stop"}, "stopped", False),
     ],
 )
-def test_a_worker_is_called_what_it_is(fields: dict[str, Any], label: str, is_here: bool) -> None:
+def test_a_worker_shows_its_status(fields: dict[str, Any], label: str, is_here: bool) -> None:
     line = worker_line(worker(**fields), LOST_AFTER)
     assert (line.label, line.is_here) == (label, is_here)
 
 
-def test_slots_are_drawn_one_by_one() -> None:
+def test_slots_are_shown_as_squares() -> None:
     assert worker_line(worker(running_tasks=2, stuck_tasks=["a"]), LOST_AFTER).squares == [
         "stuck",
         "busy",
@@ -313,6 +313,6 @@ def test_a_task_that_no_worker_can_run_is_unclaimable() -> None:
     assert unclaimable == [("q", "cut", True), ("gpu", "echo", False)]
 
 
-def test_a_queue_is_listed_that_only_a_workflow_names() -> None:
+def test_a_queue_named_only_by_a_workflow_is_listed() -> None:
     [line] = queue_lines([], [], {"gpu": ["train"]})
     assert (line.name, line.waiting, line.workers, line.workflows) == ("gpu", 0, (), ("train",))

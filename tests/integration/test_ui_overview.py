@@ -74,14 +74,14 @@ def past(dsn: str) -> Past:
 # What the database tells.
 
 
-async def test_an_empty_database_has_nothing_to_tell(past: Past) -> None:
+async def test_an_empty_database_has_an_empty_overview(past: Past) -> None:
     counts = await past.read(job_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [0, 0, 0, 0, False]
     assert await past.trouble() == Trouble([], [], [], [], [], [], [])
     assert await past.read(runs_by_workflow, workflows=5, runs=5) == {}
 
 
-async def test_jobs_are_counted_by_how_they_stand_and_how_they_ended_lately(past: Past) -> None:
+async def test_jobs_are_counted_by_status_and_recent_outcome(past: Past) -> None:
     for status in ("pending", "running", "running", "completed", "failed", "cancelled"):
         await past.job(status)
     await past.job("failed", minutes=60 * 25)
@@ -89,7 +89,7 @@ async def test_jobs_are_counted_by_how_they_stand_and_how_they_ended_lately(past
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [1, 2, 1, 1, True]
 
 
-async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
+async def test_a_truncated_count_links_to_the_jobs_that_were_counted(
     past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard, "SCAN_ENDED", 2)
@@ -102,7 +102,7 @@ async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
     assert listed == [str(jobs[2]), str(jobs[1])]
 
 
-async def test_a_failure_is_told_for_a_day_however_many_jobs_have_ended_since(
+async def test_failures_are_shown_for_a_day_however_many_jobs_ended_since(
     past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard, "SCAN_ENDED", 2)
@@ -116,7 +116,7 @@ async def test_a_failure_is_told_for_a_day_however_many_jobs_have_ended_since(
     assert "in the last 24 h" in tile
 
 
-async def test_failures_of_a_day_are_found_by_an_index_of_their_own(past: Past) -> None:
+async def test_failures_of_a_day_are_read_by_index(past: Past) -> None:
     async with opened(past.dsn, application="test") as conn:
         await conn.execute("SET enable_seqscan = off")
         plan = await (await conn.execute(b"EXPLAIN " + SQL["overview_failures"].text, [24, 500])).fetchall()
@@ -132,7 +132,7 @@ async def test_counts_are_read_by_index(past: Past) -> None:
     assert "Index Cond: (completed_at >=" in plan_text
 
 
-async def test_failures_that_differ_only_in_numbers_and_ids_are_one(past: Past) -> None:
+async def test_failures_that_differ_only_in_numbers_and_ids_are_grouped(past: Past) -> None:
     await past.job("failed", error="no file 17 of run 3f2b8c1e-0000-4000-8000-00000000abcd")
     last = await past.job("failed", error="no file 4 of run 3f2b8c1e-1111-4000-8000-00000000abcd", minutes=1)
     await past.job("failed", error="disk full")
@@ -152,14 +152,14 @@ async def test_a_workflow_that_completed_after_it_failed_has_recovered(past: Pas
     assert failures == [("ill", False), ("well", True)]
 
 
-async def test_jobs_that_nobody_begins_stand_still(past: Past) -> None:
+async def test_jobs_pending_for_too_long_are_shown_as_stalled(past: Past) -> None:
     await past.job("pending", minutes=0.1)
     waits = [await past.job("pending", minutes=minutes) for minutes in (9, 8)]
     still = (await past.trouble()).still
     assert [(row["job_id"], row["why"], row["total"]) for row in still] == [(job, "begin", 2) for job in waits]
 
 
-async def test_tasks_that_no_worker_would_take_are_found(past: Past) -> None:
+async def test_unclaimable_tasks_are_found(past: Past) -> None:
     job_id = await past.job("running")
     await rows(
         past.dsn,
@@ -181,7 +181,7 @@ async def test_tasks_that_no_worker_would_take_are_found(past: Past) -> None:
     assert (await past.trouble()).untaken == []
 
 
-async def test_workers_that_are_silent_stuck_or_lost_are_found(past: Past) -> None:
+async def test_silent_stuck_and_lost_workers_are_found(past: Past) -> None:
     await rows(
         past.dsn,
         "INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, concurrency, stats,"
@@ -197,7 +197,7 @@ async def test_workers_that_are_silent_stuck_or_lost_are_found(past: Past) -> No
     assert titles[-1] == "Worker h:1 was lost", "what has passed comes last"
 
 
-async def test_schedules_that_missed_their_time_are_found(past: Past) -> None:
+async def test_late_schedules_are_found(past: Past) -> None:
     await rows(
         past.dsn,
         "INSERT INTO dagapp.dag_schedules (schedule_id, workflow_id, workflow_hash, interval_seconds, next_at,"
@@ -217,7 +217,7 @@ async def test_schedules_that_missed_their_time_are_found(past: Past) -> None:
     assert (missed.title, missed.sentence) == ("Schedule missed missed 3 runs", "bad inputs")
 
 
-async def test_runs_are_the_newest_of_the_workflows_that_ran_last(past: Past) -> None:
+async def test_runs_are_the_newest_of_the_recently_run_workflows(past: Past) -> None:
     await past.job(workflow="rare", minutes=9000)
     for minutes in (30, 20, 10):
         await past.job(workflow="often", minutes=minutes)
@@ -230,7 +230,7 @@ async def test_runs_are_the_newest_of_the_workflows_that_ran_last(past: Past) ->
     assert await past.read(runs_of_workflow, "unknown", runs=9) == []
 
 
-async def test_versions_know_how_often_they_ran(dsn: str) -> None:
+async def test_versions_show_their_number_of_runs(dsn: str) -> None:
     async with web(dsn, chain(2), runs=True) as it:
         job_id = (await it.fleet.run(chain(2)))["job_id"]
         await it.fleet.run(chain(2))
@@ -245,7 +245,7 @@ async def test_versions_know_how_often_they_ran(dsn: str) -> None:
 # Pages.
 
 
-async def test_the_first_page_before_the_first_job_says_how_to_begin(dsn: str) -> None:
+async def test_the_first_page_explains_how_to_start(dsn: str) -> None:
     async with web(dsn, single(workflow_id="hello_world")) as it:
         page = await it.get("/ui/")
     assert "No jobs have run yet" in page
@@ -253,14 +253,14 @@ async def test_the_first_page_before_the_first_job_says_how_to_begin(dsn: str) -
     assert "dagmaster orchestrator --with-worker" in page, "nobody is at work"
 
 
-async def test_a_dashboard_without_trouble_is_calm(dsn: str) -> None:
+async def test_a_dashboard_without_problems_shows_none(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         await it.fleet.run(single())
         page = await it.get("/ui/")
     assert "All good" in page
 
 
-async def test_without_an_orchestrator_that_is_said_first(past: Past) -> None:
+async def test_a_missing_orchestrator_is_shown_first(past: Past) -> None:
     await past.job("running", minutes=0)
     await past.job("failed", error="x")
     async with web(past.dsn) as it:
@@ -268,7 +268,7 @@ async def test_without_an_orchestrator_that_is_said_first(past: Past) -> None:
     assert page.index("No orchestrator is running") < page.index("w failed")
 
 
-async def test_errors_are_shown_as_text_and_without_secrets(past: Past) -> None:
+async def test_errors_are_escaped_and_redacted(past: Past) -> None:
     await past.job("failed", error=f"{SCRIPT} at https://ada:hunter2@host/x")
     async with web(past.dsn) as it:
         page = await it.get("/ui/")
@@ -277,7 +277,7 @@ async def test_errors_are_shown_as_text_and_without_secrets(past: Past) -> None:
     assert "hunter2" not in page
 
 
-async def test_only_those_who_may_steer_are_offered_a_retry(past: Past) -> None:
+async def test_only_operators_get_retry_buttons(past: Past) -> None:
     job_id = await past.job("failed", error="x")
     async with web(past.dsn) as it:
         viewer, operator = await it.key("v", Role.VIEWER), await it.key("o", Role.OPERATOR)
@@ -286,7 +286,7 @@ async def test_only_those_who_may_steer_are_offered_a_retry(past: Past) -> None:
         await it.get("/ui/", 403, headers=await it.key("p", Role.PARTNER))
 
 
-async def test_approvals_that_wait_are_told_with_their_message(dsn: str) -> None:
+async def test_waiting_approvals_are_shown_with_their_message(dsn: str) -> None:
     asking = graph({"ask": ApprovalNode(message="Publish it?", next=("END",))}, "asks", start="ask")
     async with web(dsn, asking, runs=True) as it:
         await it.fleet.submit(asking)

@@ -33,7 +33,7 @@ async def test_an_empty_installation_offers_a_sample(dsn: str, folder: Path) -> 
         await it.post("/api/v1/jobs", {"workflow_id": "sample"}, 201)
 
 
-async def test_a_server_that_others_reach_writes_no_files(dsn: str, folder: Path) -> None:
+async def test_a_shared_server_writes_no_sample_files(dsn: str, folder: Path) -> None:
     async with web(dsn, is_local=False, workflows_dir=folder) as it:
         look_into(folder, it)
         key = await it.key("root")

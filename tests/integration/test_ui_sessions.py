@@ -35,12 +35,12 @@ OURS = "http://127.0.0.1"
 @given(
     st.text() | st.text(alphabet=st.characters(codec="latin-1")) | st.binary().map(lambda data: data.decode("latin-1"))
 )
-def test_no_garbage_opens_a_session_or_breaks_the_lock(text: str) -> None:
+def test_a_malformed_cookie_opens_no_session(text: str) -> None:
     assert open_session(text, SECRET) is None
 
 
 @given(st.data())
-def test_a_cookie_that_was_changed_anywhere_is_none(data: st.DataObject) -> None:
+def test_a_tampered_cookie_is_refused(data: st.DataObject) -> None:
     sealed = new_session("key").sealed(SECRET)
     place = data.draw(st.integers(0, len(sealed) - 1))
     letter = data.draw(st.characters(codec="ascii").filter(lambda character: character != sealed[place]))
@@ -49,7 +49,7 @@ def test_a_cookie_that_was_changed_anywhere_is_none(data: st.DataObject) -> None
     assert changed is None
 
 
-def test_a_session_is_what_was_sealed_until_it_expires() -> None:
+def test_a_session_is_restored_until_it_expires() -> None:
     session = new_session("key")
     assert open_session(session.sealed(SECRET), SECRET) == session
     assert open_session(session.sealed(b"another"), SECRET) is None
@@ -57,7 +57,7 @@ def test_a_session_is_what_was_sealed_until_it_expires() -> None:
     assert session.csrf(SECRET) != new_session("key").csrf(SECRET)
 
 
-def test_a_cookie_of_some_other_form_is_none_though_we_have_signed_it() -> None:
+def test_a_signed_cookie_of_another_format_is_refused() -> None:
     strange: Any = Session("key", "nonce", None)
     assert open_session(strange.sealed(SECRET), SECRET) is None
 
@@ -88,7 +88,7 @@ async def csrf(it: Web) -> str:
     return match[1]
 
 
-async def test_without_a_session_every_page_leads_to_the_login_and_back(dsn: str) -> None:
+async def test_without_a_session_every_page_redirects_to_the_login_and_back(dsn: str) -> None:
     async with guarded(dsn) as it:
         for path in ("/ui/", "/ui/jobs?status=failed", "/ui/submit", "/ui/nonsense"):
             answer = await it.client.get(path)
@@ -97,7 +97,7 @@ async def test_without_a_session_every_page_leads_to_the_login_and_back(dsn: str
         assert (live.status_code, live.headers["x-login"]) == (401, "/ui/login?next=/ui/jobs")
 
 
-async def test_a_wrong_key_is_told_and_nothing_is_remembered(dsn: str) -> None:
+async def test_a_wrong_key_is_refused_and_sets_no_cookie(dsn: str) -> None:
     async with guarded(dsn) as it:
         for key in ("", "wrong", "dm_aaaaaaaaaaaa_" + "a" * 43, "\0", "ключ", "x" * 10_000):
             answer = await it.client.post("/ui/login", data={"key": key})
@@ -106,14 +106,14 @@ async def test_a_wrong_key_is_told_and_nothing_is_remembered(dsn: str) -> None:
             assert "set-cookie" not in answer.headers
 
 
-async def test_a_key_of_a_worker_is_kindly_refused(dsn: str) -> None:
+async def test_a_worker_key_cannot_sign_in(dsn: str) -> None:
     async with guarded(dsn) as it:
         answer = await sign_in(it, Role.WORKER)
         assert answer.status_code == 403
         assert "This is a worker key" in answer.text
 
 
-async def test_the_cookie_is_kept_from_scripts_and_other_sites(dsn: str) -> None:
+async def test_the_cookie_is_http_only_and_same_site(dsn: str) -> None:
     async with guarded(dsn) as it:
         cookie = (await sign_in(it)).headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/" in cookie
@@ -140,14 +140,14 @@ async def test_the_cookie_is_kept_from_scripts_and_other_sites(dsn: str) -> None
         ("", "/ui/"),
     ],
 )
-async def test_nobody_is_led_to_another_site(dsn: str, target: str, goes_to: str) -> None:
+async def test_the_login_never_redirects_to_another_site(dsn: str, target: str, goes_to: str) -> None:
     async with guarded(dsn) as it:
         assert (await sign_in(it, next=target)).headers["location"] == goes_to
         again = await it.client.get("/ui/login", params={"next": target})
         assert again.headers["location"] == goes_to
 
 
-async def test_another_site_cannot_sign_people_in(dsn: str) -> None:
+async def test_another_site_cannot_sign_users_in(dsn: str) -> None:
     async with guarded(dsn) as it:
         key = await text_of(it, "eve", Role.VIEWER)
         for headers in (
@@ -162,7 +162,7 @@ async def test_another_site_cannot_sign_people_in(dsn: str) -> None:
         assert (await it.client.post("/ui/login", data={"key": key}, headers=ours)).status_code == 303
 
 
-async def test_signing_out_ends_it(dsn: str) -> None:
+async def test_signing_out_ends_the_session(dsn: str) -> None:
     async with guarded(dsn) as it:
         await sign_in(it)
         await it.get("/ui/jobs")
@@ -173,7 +173,7 @@ async def test_signing_out_ends_it(dsn: str) -> None:
 # Acting.
 
 
-async def test_a_change_takes_the_token_of_our_own_pages(dsn: str) -> None:
+async def test_changes_require_the_csrf_token(dsn: str) -> None:
     async with guarded(dsn) as it:
         await sign_in(it)
         token = await csrf(it)
@@ -194,14 +194,14 @@ async def guarded_client(it: Web) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_without_keys_a_page_of_another_origin_can_do_nothing(dsn: str) -> None:
+async def test_without_keys_a_page_of_another_origin_is_refused(dsn: str) -> None:
     async with web(dsn, single()) as it:
         for origin in ("http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"):
             await it.post("/api/v1/workflows/reload", None, 401, headers={"Origin": origin})
         await it.post("/api/v1/workflows/reload", None, 200, headers={"Origin": OURS})
 
 
-async def test_garbled_cookies_lead_to_the_login_and_never_break(dsn: str) -> None:
+async def test_malformed_cookies_redirect_to_the_login(dsn: str) -> None:
     async with guarded(dsn) as it:
         expired = Session("key", "nonce", int(time()) - 1)
         secret = await it.app.state.keyring.session_secret(None)
@@ -228,7 +228,7 @@ async def revoke(it: Web, name: str) -> None:
 # The socket.
 
 
-async def test_a_socket_is_only_for_our_own_pages(dsn: str) -> None:
+async def test_a_websocket_requires_the_same_origin(dsn: str) -> None:
     async with guarded(dsn) as it, it.real_server() as url:
         await sign_in(it)
         cookie = {"Cookie": f"{COOKIE}={it.client.cookies[COOKIE]}"}
@@ -239,7 +239,7 @@ async def test_a_socket_is_only_for_our_own_pages(dsn: str) -> None:
             assert '"beat"' in str(await socket.recv())
 
 
-async def test_a_socket_is_closed_when_its_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_websocket_is_closed_when_its_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
     monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 0.2)
     async with guarded(dsn) as it, it.real_server() as url:
@@ -267,7 +267,7 @@ async def quiet_page(it: Web, url: str, monkeypatch: pytest.MonkeyPatch) -> Asyn
         yield
 
 
-async def test_a_page_that_was_left_is_forgotten_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_page_is_forgotten_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with web(dsn) as it, it.real_server() as url:
         async with quiet_page(it, url, monkeypatch):
             pass
@@ -305,7 +305,7 @@ async def closed_with(address: str, headers: dict[str, str], origin: str) -> int
         (Role.ADMIN, "/ui/keys", "/ui/nonsense"),
     ],
 )
-async def test_the_role_decides_what_is_shown(dsn: str, role: Role, sees: str, does_not: str) -> None:
+async def test_the_role_decides_what_is_visible(dsn: str, role: Role, sees: str, does_not: str) -> None:
     async with guarded(dsn) as it:
         await sign_in(it, role)
         jobs = await it.get("/ui/jobs")
@@ -316,7 +316,7 @@ async def test_the_role_decides_what_is_shown(dsn: str, role: Role, sees: str, d
         assert 'href="/ui/jobs"' in refused.text
 
 
-async def test_every_answer_of_the_pages_has_the_headers(dsn: str) -> None:
+async def test_every_page_has_the_security_headers(dsn: str) -> None:
     async with web(dsn) as it:
 
         @it.app.get("/ui/static-failure", dependencies=[EVERYBODY])
@@ -341,7 +341,7 @@ async def test_every_answer_of_the_pages_has_the_headers(dsn: str) -> None:
                 assert 'href="/ui/' in answer.text and "Traceback" not in answer.text
 
 
-async def test_pages_say_when_the_database_is_away_and_lead_back(dsn: str) -> None:
+async def test_pages_report_a_database_outage_with_a_link_back(dsn: str) -> None:
     async with web(dsn) as it:
         await it.services.pool.close()
         answer = await it.client.get("/ui/jobs")
@@ -350,7 +350,7 @@ async def test_pages_say_when_the_database_is_away_and_lead_back(dsn: str) -> No
         assert answer.headers["Content-Security-Policy"] == HEADERS["Content-Security-Policy"]
 
 
-async def test_files_are_kept_by_browsers_and_come_compressed(dsn: str) -> None:
+async def test_static_files_are_cached_and_compressed(dsn: str) -> None:
     async with web(dsn) as it:
         page = await it.get("/ui/")
         [style] = re.findall(r'href="([^"]+/app\.css)"', page)
@@ -361,7 +361,7 @@ async def test_files_are_kept_by_browsers_and_come_compressed(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "v-0123456789abcdef/"])
-async def test_files_at_addresses_of_no_or_another_version_are_asked_for_again(dsn: str, folder: str) -> None:
+async def test_static_files_without_the_current_version_must_revalidate(dsn: str, folder: str) -> None:
     async with web(dsn) as it:
         answer = await it.client.get(f"/ui/static/{folder}app.css")
         assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-cache")

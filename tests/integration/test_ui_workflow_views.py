@@ -14,7 +14,7 @@ from dagmaster.web.ui.workflow import without_defaults
 SCRIPT = "<script>alert(1)</script>"
 
 
-async def test_workflows_that_only_their_jobs_know_are_listed(dsn: str) -> None:
+async def test_workflows_known_only_from_jobs_are_listed(dsn: str) -> None:
     async with web(dsn, single(workflow_id="here"), runs=True) as it:
         await it.fleet.run(chain(2))
         listed = await it.get("/ui/workflows")
@@ -35,7 +35,7 @@ async def test_workflows_are_found_by_name_and_description(dsn: str) -> None:
         assert "No matching workflows" in await it.get("/ui/workflows?text=nonsense")
 
 
-async def test_a_broken_file_is_told_with_its_error_and_what_to_do(dsn: str, tmp_path: Path) -> None:
+async def test_a_broken_file_is_shown_with_its_error_and_advice(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("workflow_id: broken\nnodes: {START: {type: start, next: nowhere}}\n")
     async with web(dsn) as it:
         it.services.catalog = Catalog(tmp_path)
@@ -46,7 +46,7 @@ async def test_a_broken_file_is_told_with_its_error_and_what_to_do(dsn: str, tmp
     assert str(tmp_path) not in page
 
 
-async def test_a_page_of_a_workflow_shows_its_runs_and_nodes(dsn: str) -> None:
+async def test_a_workflow_page_shows_its_runs_and_nodes(dsn: str) -> None:
     async with web(dsn, single("fail"), runs=True) as it:
         job_id = (await it.fleet.run(single("fail")))["job_id"]
         page = await it.get("/ui/workflows/single")
@@ -56,7 +56,7 @@ async def test_a_page_of_a_workflow_shows_its_runs_and_nodes(dsn: str) -> None:
     assert "current" in page
 
 
-def test_a_definition_is_shown_without_defaults_and_means_the_same() -> None:
+def test_a_definition_is_shown_without_defaults_and_parses_to_the_same() -> None:
     nodes = {
         "START": StartNode(next=("a",)),
         "a": TaskNode(handler="echo", params={"text": "", "tags": []}, next=("END",)),
@@ -78,7 +78,7 @@ def test_a_definition_is_shown_without_defaults_and_means_the_same() -> None:
     assert Workflow.model_validate(document) == workflow
 
 
-async def test_what_authors_write_is_text_and_secrets_are_hidden(dsn: str) -> None:
+async def test_author_text_is_escaped_and_secrets_are_redacted(dsn: str) -> None:
     secretive = task("echo", "END", params={"password": "hunter2", "text": SCRIPT})
     async with web(dsn, graph({"a": secretive}, "w", start="a", description=SCRIPT)) as it:
         page = await it.get("/ui/workflows/w")
@@ -87,7 +87,7 @@ async def test_what_authors_write_is_text_and_secrets_are_hidden(dsn: str) -> No
     assert "hunter2" not in page
 
 
-async def test_a_workflow_that_is_not_active_has_a_page_and_no_button(dsn: str) -> None:
+async def test_an_inactive_workflow_has_a_page_without_a_submit_button(dsn: str) -> None:
     async with web(dsn, graph({"a": task("echo", "END")}, "idle", start="a", is_active=False)) as it:
         page = await it.get("/ui/workflows/idle")
     assert "inactive" in page
@@ -102,7 +102,7 @@ async def test_an_unknown_workflow_is_a_page_with_404(dsn: str, path: str) -> No
     assert "<script>'" not in page
 
 
-async def test_pages_of_workflows_are_for_readers(dsn: str) -> None:
+async def test_workflow_pages_require_read_access(dsn: str) -> None:
     async with web(dsn, single()) as it:
         partner = await it.key("p", Role.PARTNER)
         for path in ("/ui/", "/ui/workflows", "/ui/workflows/single", "/ui/workflow-graphs/single"):

@@ -45,7 +45,7 @@ async def until_it_waits(running: Fleet, tasks: int = 1) -> None:
 # Stalls.
 
 
-async def test_a_stall_is_said_once_until_something_moves(dsn: str) -> None:
+async def test_a_stall_is_reported_once_until_progress(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(watch=SOON)
         job_ids = await running.submit_all([NewJob(single(), {}) for _ in range(2)])  # Both before the first look.
@@ -64,13 +64,13 @@ async def test_a_stall_is_said_once_until_something_moves(dsn: str) -> None:
         assert (await event_data(dsn, "orchestrator_stall"))[-1]["job_ids"] == [str(third)], "the others were told"
 
 
-async def test_no_job_is_no_stall(dsn: str) -> None:
+async def test_without_jobs_there_is_no_stall(dsn: str) -> None:
     async with watched(dsn) as (_, role, conn):
         await Stall(role.it, AT_ONCE).run_once(conn)
         assert await event_data(dsn, "orchestrator_stall") == []
 
 
-async def test_a_task_that_runs_within_its_time_is_no_stall_and_hides_none(dsn: str) -> None:
+async def test_a_task_within_its_timeout_is_no_stall_and_hides_none(dsn: str) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def long(ctx: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ async def test_a_task_that_runs_within_its_time_is_no_stall_and_hides_none(dsn: 
         await running.completed(job_id)
 
 
-async def test_a_job_that_waits_for_its_retry_is_no_stall(dsn: str) -> None:
+async def test_a_job_waiting_for_a_retry_is_no_stall(dsn: str) -> None:
     async with watched(dsn) as (running, role, conn):
         await running.worker()
         job_id = await running.submit(single("fail", retry=retry(1, 60)))
@@ -120,7 +120,7 @@ async def test_a_paused_job_is_no_stall(dsn: str) -> None:
 # Stuck tasks.
 
 
-async def test_a_stuck_task_is_warned_of_once_whoever_looks(dsn: str) -> None:
+async def test_a_stuck_task_is_reported_once_by_all_orchestrators(dsn: str) -> None:
     async with watched(dsn) as (running, _, conn), opened(dsn, application="test") as other:
         await running.worker(queues=("q",))
         unknown = await running.submit(single("unheard_of"))
@@ -138,7 +138,7 @@ async def test_a_stuck_task_is_warned_of_once_whoever_looks(dsn: str) -> None:
         assert (data["queue_is_consumed"], data["handler_is_known"]) == (False, False)
 
 
-async def test_held_and_young_tasks_are_not_stuck(dsn: str) -> None:
+async def test_held_and_recent_tasks_are_not_stuck(dsn: str) -> None:
     async with watched(dsn) as (running, _, conn):
         job_id = await running.submit(single())
         await until_it_waits(running)
@@ -152,7 +152,7 @@ async def test_held_and_young_tasks_are_not_stuck(dsn: str) -> None:
 # Back-pressure.
 
 
-async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str) -> None:
+async def test_a_full_queue_receives_nothing_until_it_is_nearly_empty(dsn: str) -> None:
     options = WatchOptions(max_queue_depth=5, resume_queue_depth=3)
     async with watched(dsn, options) as (running, role, conn):
         pressure = BackPressure(role.it, options)
@@ -179,7 +179,7 @@ async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str)
         assert states == [("q", "closed", 8), ("q", "open", 0)]
 
 
-async def test_the_chore_closes_and_opens_queues_by_itself(dsn: str) -> None:
+async def test_the_chore_applies_and_releases_backpressure(dsn: str) -> None:
     async with fleet(dsn) as running:
         options = WatchOptions(max_queue_depth=5, resume_queue_depth=3)
         await running.orchestrator(back_pressure_seconds=0.05, watch=options)
@@ -194,7 +194,7 @@ async def test_the_chore_closes_and_opens_queues_by_itself(dsn: str) -> None:
 # What it knows of itself.
 
 
-async def test_what_an_orchestrator_remembers_is_in_its_row(dsn: str) -> None:
+async def test_an_orchestrators_statistics_are_in_its_row(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -220,7 +220,7 @@ async def test_what_an_orchestrator_remembers_is_in_its_row(dsn: str) -> None:
 # The hour.
 
 
-async def test_the_hour_is_one_line(dsn: str) -> None:
+async def test_the_cycle_report_writes_one_event_per_hour(dsn: str) -> None:
     async with watched(dsn) as (running, role, conn):
         await running.worker()
         report = CycleReport(role.it, AT_ONCE)
@@ -237,5 +237,5 @@ async def test_the_hour_is_one_line(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(("after", "look"), [(300, 30), (40, 10), (0.01, 0.05)])
-def test_the_watch_looks_often_enough(after: float, look: float) -> None:
+def test_the_poll_interval_follows_the_stall_limit(after: float, look: float) -> None:
     assert WatchOptions(stall_after_seconds=after).look_seconds == look

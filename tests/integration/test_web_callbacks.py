@@ -34,7 +34,7 @@ def result(task_id: str, **fields: Any) -> dict[str, Any]:
 RESULT, PROGRESS, CHECKPOINT = (f"/api/v1/callbacks/{name}" for name in ("task-result", "task-progress", "checkpoint"))
 
 
-async def test_the_first_report_counts_also_while_its_owner_has_not_read_it(dsn: str) -> None:
+async def test_the_first_report_counts_before_its_owner_reads_it(dsn: str) -> None:
     async with web(dsn, single()) as it:
         role = await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -46,7 +46,7 @@ async def test_the_first_report_counts_also_while_its_owner_has_not_read_it(dsn:
         assert not noted["data"]["kept"]
 
 
-async def test_a_result_from_outside_ends_the_task_once(dsn: str) -> None:
+async def test_an_external_result_ends_the_task_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -63,7 +63,7 @@ async def test_a_result_from_outside_ends_the_task_once(dsn: str) -> None:
         await it.fleet.is_clean()
 
 
-async def test_the_message_of_a_worker_is_taken_as_it_is_documented(dsn: str) -> None:
+async def test_the_documented_worker_message_is_accepted(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -97,7 +97,7 @@ async def test_the_message_of_a_worker_is_taken_as_it_is_documented(dsn: str) ->
         ("checkpoint", {"phase_name": "first"}),
     ],
 )
-async def test_any_sign_of_life_makes_the_node_run(dsn: str, path: str, sign: dict[str, Any]) -> None:
+async def test_any_report_of_progress_starts_the_node(dsn: str, path: str, sign: dict[str, Any]) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -109,7 +109,7 @@ async def test_any_sign_of_life_makes_the_node_run(dsn: str, path: str, sign: di
         )
 
 
-async def test_what_runs_elsewhere_is_no_longer_given_to_a_worker_nor_lost(dsn: str) -> None:
+async def test_an_externally_running_task_is_neither_claimed_nor_lost(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -127,7 +127,7 @@ async def test_what_runs_elsewhere_is_no_longer_given_to_a_worker_nor_lost(dsn: 
         await it.fleet.is_clean()
 
 
-async def test_a_superseded_attempt_is_refused_kept_noted_and_listed_as_ended(dsn: str) -> None:
+async def test_a_report_of_a_superseded_attempt_is_refused_and_recorded(dsn: str) -> None:
     async with web(dsn, single(timeout_seconds=1, retry=retry(1))) as it:
         await it.fleet.orchestrator(rules=Rules(timeout_grace_seconds=0))
         first = await waiting(it)
@@ -150,7 +150,7 @@ async def test_a_superseded_attempt_is_refused_kept_noted_and_listed_as_ended(ds
         await it.fleet.is_clean()
 
 
-async def test_a_report_for_a_job_that_was_cancelled_is_kept_and_noted(dsn: str) -> None:
+async def test_a_report_for_a_cancelled_job_is_kept_and_recorded(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -161,7 +161,7 @@ async def test_a_report_for_a_job_that_was_cancelled_is_kept_and_noted(dsn: str)
         assert await rows(dsn, "SELECT output FROM dagapp.dag_task_results") == [{"output": {"n": 7}}]
 
 
-async def test_a_failure_is_tried_again_and_a_late_result_of_the_first_attempt_refused(dsn: str) -> None:
+async def test_a_failure_is_retried_and_a_late_result_of_the_first_attempt_is_refused(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator()
         first = await waiting(it)
@@ -177,7 +177,7 @@ async def test_a_failure_is_tried_again_and_a_late_result_of_the_first_attempt_r
 
 
 @pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0"])
-async def test_a_task_that_never_was_is_not_found(dsn: str, task_id: str) -> None:
+async def test_an_unknown_task_is_not_found(dsn: str, task_id: str) -> None:
     async with web(dsn) as it:
         await it.post(RESULT, result(task_id), 404)
         await it.post(PROGRESS, {"task_id": task_id}, 404)
@@ -185,14 +185,14 @@ async def test_a_task_that_never_was_is_not_found(dsn: str, task_id: str) -> Non
         await it.post(f"/api/v1/tasks/{task_id}/token", status=404)
 
 
-async def test_an_attempt_that_is_yet_to_come_is_not_found(dsn: str) -> None:
+async def test_a_future_attempt_is_not_found(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
         await it.post(RESULT, result(task_id[:-1] + "1"), 404)
 
 
-async def test_an_output_that_is_too_large_is_refused_and_the_task_stays(dsn: str) -> None:
+async def test_an_output_that_is_too_large_is_refused_and_the_task_continues(dsn: str) -> None:
     async with web(dsn, single(), max_output_bytes=100) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -202,7 +202,7 @@ async def test_an_output_that_is_too_large_is_refused_and_the_task_stays(dsn: st
         await it.fleet.completed(job_of(task_id))
 
 
-async def test_progress_never_disturbs_a_result(dsn: str) -> None:
+async def test_progress_never_overwrites_a_result(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -219,7 +219,7 @@ async def test_progress_never_disturbs_a_result(dsn: str) -> None:
         assert (stored["status"], stored["output"], stored["progress_current"]) == ("completed", {"n": 7}, 2)
 
 
-async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_timeline(dsn: str) -> None:
+async def test_a_checkpoint_is_stored_with_the_node_its_history_and_the_timeline(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
@@ -238,7 +238,7 @@ async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_time
         await it.fleet.completed(job_of(task_id))
 
 
-async def test_a_token_is_good_for_its_task_and_nothing_else(dsn: str) -> None:
+async def test_a_task_token_is_valid_for_its_task_only(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         mine, other = await waiting(it), await waiting(it)

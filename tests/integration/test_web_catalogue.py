@@ -181,7 +181,7 @@ def check(call: Asked, answer: Any) -> None:
     assert not missing, f"{call.path} lacks {missing}"
 
 
-def test_the_table_names_existing_routes() -> None:
+def test_the_role_table_names_existing_routes() -> None:
     routes = {
         f"{method} {route.path}"
         for router in ROUTERS
@@ -191,7 +191,7 @@ def test_the_table_names_existing_routes() -> None:
     assert {call.name for call in (*READS, *CHANGES)} <= routes
 
 
-async def test_every_read_of_the_catalogue_answers_as_described(dsn: str) -> None:
+async def test_every_read_of_the_catalogue_responds_as_documented(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
         for call in READS:
             check(call, await it.get(call.path.format(**jobs), call.status))
@@ -202,19 +202,19 @@ OF_JOBS = [call for call in CHANGES if "{" in call.path]
 
 
 @pytest.mark.parametrize("call", OF_JOBS, ids=[call.path for call in OF_JOBS])
-async def test_every_change_of_a_job_answers_as_described(dsn: str, call: Asked) -> None:
+async def test_every_job_command_responds_as_documented(dsn: str, call: Asked) -> None:
     async with stage(dsn) as (it, jobs):
         check(call, await it.post(call.path.format(**jobs), call.body, call.status))
 
 
-async def test_every_other_change_of_the_catalogue_answers_as_described(dsn: str) -> None:
+async def test_every_other_change_responds_as_documented(dsn: str) -> None:
     async with stage(dsn) as (it, _):
         for call in CHANGES:
             if call not in OF_JOBS:
                 check(call, await it.post(call.path, call.body, call.status))
 
 
-async def test_what_is_unknown_is_404(dsn: str) -> None:
+async def test_unknown_resources_are_404(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
         for name in sorted({call.name for call in (*READS, *CHANGES)} | {"GET /api/v1/jobs/{job_id}/explain"}):
             method, path = name.split(" ")
@@ -231,7 +231,7 @@ async def test_what_is_unknown_is_404(dsn: str) -> None:
         assert "nope" in refusal["error"]["message"]
 
 
-async def test_what_the_state_does_not_allow_is_409(dsn: str) -> None:
+async def test_conflicting_states_are_409(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
         for job, act in (("done", "cancel"), ("failed", "cancel"), ("done", "retry"), ("waits", "resume")):
             refusal = await it.post(f"/api/v1/jobs/{jobs[job]}/{act}", status=409)
@@ -265,14 +265,14 @@ BAD = [
 ]
 
 
-async def test_bad_input_is_422_and_the_field_is_named(dsn: str) -> None:
+async def test_invalid_input_is_422_and_names_the_field(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
         for method, path, body, field in BAD:
             refusal = await it.ask(method, path.format(**jobs), 422, json=body)
             assert field in refusal["error"]["message"], f"{method} {path} with {body}"
 
 
-async def test_what_is_not_ready_is_503(dsn: str) -> None:
+async def test_unready_services_are_503(dsn: str) -> None:
     async with web(dsn, single()) as it:
         refusal = await it.get("/api/v1/orchestrator/status", 503)
         assert "orchestrator" in refusal["error"]["message"]
@@ -285,7 +285,7 @@ async def test_what_is_not_ready_is_503(dsn: str) -> None:
         await it.get("/livez", 200)
 
 
-async def test_while_the_database_is_away_requests_are_503_and_the_process_lives(dsn: str) -> None:
+async def test_during_a_database_outage_requests_are_503_and_the_process_survives(dsn: str) -> None:
     async with web("postgresql://nobody@127.0.0.1:1/none?connect_timeout=1", single()) as it:
         it.services.pool.timeout = 0.2
         for path in ("/readyz", "/api/v1/jobs"):

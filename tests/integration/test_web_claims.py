@@ -16,7 +16,7 @@ from dagmaster.web import remote_workers
 # Claims
 
 
-async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_claim_is_woken_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "POLL_SECONDS", 60)
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
@@ -27,7 +27,7 @@ async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest
         assert len(await asyncio.wait_for(waiting, 60)) == 1
 
 
-async def test_a_claim_that_waits_holds_no_connection(dsn: str) -> None:
+async def test_a_waiting_claim_holds_no_connection(dsn: str) -> None:
     async with web(dsn, api_pool_size=2) as it:
         workers = [await registered_worker(it) for _ in range(6)]
         waiting = [asyncio.create_task(worker.claim(wait_seconds=15)) for worker in workers]
@@ -38,7 +38,7 @@ async def test_a_claim_that_waits_holds_no_connection(dsn: str) -> None:
             task.cancel()
 
 
-async def test_a_claim_gets_no_more_than_it_asked_for_and_only_what_the_worker_takes(dsn: str) -> None:
+async def test_a_claim_respects_its_limit_queues_and_handlers(dsn: str) -> None:
     others = (single("other", workflow_id="other"), single(workflow_id="elsewhere", queue="elsewhere"))
     async with web(dsn, single(), *others) as it:
         await it.fleet.orchestrator()
@@ -52,7 +52,7 @@ async def test_a_claim_gets_no_more_than_it_asked_for_and_only_what_the_worker_t
         assert await worker.claim(4, wait_seconds=0) == []
 
 
-async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
+async def test_a_claim_with_reports_returns_at_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -65,7 +65,7 @@ async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
         await it.fleet.completed(job_id)
 
 
-async def test_who_hangs_up_while_it_waits_loses_nothing(dsn: str) -> None:
+async def test_a_client_that_disconnects_while_claiming_loses_no_task(dsn: str) -> None:
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
         worker = await registered_worker(it)
@@ -79,7 +79,7 @@ async def test_who_hangs_up_while_it_waits_loses_nothing(dsn: str) -> None:
         assert len(claimed or await worker.claimed()) == 1
 
 
-async def test_an_answer_that_got_lost_is_found_among_the_tasks(dsn: str) -> None:
+async def test_a_lost_claim_response_is_found_among_the_workers_tasks(dsn: str) -> None:
     async with web(dsn, single(params={"x": [1, None]})) as it:
         await it.fleet.orchestrator()
         await submitted(it)
@@ -88,7 +88,7 @@ async def test_an_answer_that_got_lost_is_found_among_the_tasks(dsn: str) -> Non
         assert (await it.get(f"{WORKERS}/{worker.id}/tasks"))["tasks"] == claimed
 
 
-async def test_a_server_that_stops_lets_nobody_wait(dsn: str) -> None:
+async def test_a_stopping_server_ends_waiting_claims(dsn: str) -> None:
     async with web(dsn) as it, httpx.AsyncClient(timeout=60) as client:
         worker = await registered_worker(it)
         async with it.real_server() as url:
@@ -100,7 +100,7 @@ async def test_a_server_that_stops_lets_nobody_wait(dsn: str) -> None:
         assert (await waiting).json() == {"tasks": [], "outcomes": []}
 
 
-async def test_a_claim_notices_soon_that_nobody_waits_for_it() -> None:
+async def test_a_claim_notices_that_its_client_disconnected() -> None:
     answers = iter([False, True])
 
     async def is_given_up() -> bool:
@@ -113,7 +113,7 @@ async def test_a_claim_notices_soon_that_nobody_waits_for_it() -> None:
 # Reports
 
 
-async def test_a_report_may_be_sent_again(dsn: str) -> None:
+async def test_a_report_can_be_repeated(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -128,7 +128,7 @@ async def test_a_report_may_be_sent_again(dsn: str) -> None:
         assert "result_ignored work" not in await it.fleet.trace(job_id)
 
 
-async def test_two_who_send_the_same_report_at_once_are_heard_once(dsn: str) -> None:
+async def test_concurrent_identical_reports_count_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -139,7 +139,7 @@ async def test_two_who_send_the_same_report_at_once_are_heard_once(dsn: str) -> 
         await it.fleet.completed(job_id)
 
 
-async def test_a_failure_tells_its_kind_and_its_measures(dsn: str) -> None:
+async def test_a_failure_reports_its_kind_and_metrics(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -160,7 +160,7 @@ async def test_a_failure_tells_its_kind_and_its_measures(dsn: str) -> None:
         assert "hunter2" not in stored["error_message"]
 
 
-async def test_what_is_given_back_costs_no_attempt(dsn: str) -> None:
+async def test_a_returned_task_costs_no_attempt(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -190,14 +190,14 @@ async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0", "1_\0_0"])
-async def test_a_task_that_never_was_is_over(dsn: str, task_id: str) -> None:
+async def test_a_report_for_an_unknown_task_is_over(dsn: str, task_id: str) -> None:
     async with web(dsn) as it:
         worker = await registered_worker(it)
         assert await worker.report(done(task_id), failed(task_id)) == ["over", "over"]
         assert await rows(dsn, "SELECT * FROM dagapp.dag_mailbox") == []
 
 
-async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn: str) -> None:
+async def test_a_report_for_a_task_of_another_key_is_refused(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         operator = await it.key("me")
@@ -213,7 +213,7 @@ async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn:
         assert job["result_data"]["work"] == {"n": 7}
 
 
-async def test_a_task_that_still_waits_cannot_be_reported(dsn: str) -> None:
+async def test_a_waiting_task_cannot_be_reported(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -223,7 +223,7 @@ async def test_a_task_that_still_waits_cannot_be_reported(dsn: str) -> None:
         assert len(await worker.claim()) == 1
 
 
-async def test_a_process_that_died_is_spoken_for_by_the_next_with_its_key(dsn: str) -> None:
+async def test_a_restarted_worker_can_report_for_its_predecessor_with_the_same_key(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -237,7 +237,7 @@ ODD = [b'"\\ud800"', b'"\\u0000"', b"1" + b"0" * 400, b"1e400", b"[" * 200 + b"]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-async def test_odd_values_are_stored_or_refused(dsn: str, odd: bytes) -> None:
+async def test_unusual_values_are_stored_or_refused(dsn: str, odd: bytes) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator()
         await submitted(it)

@@ -15,7 +15,7 @@ from dagmaster.web.catalog_reload import Reloading
 GOOD = "workflow_id: {name}\nnodes: {{a: {{handler: echo}}}}\n"
 
 
-async def test_the_figures_of_all_orchestrators_are_at_the_top(dsn: str) -> None:
+async def test_the_totals_of_all_orchestrators_are_at_the_top_level(dsn: str) -> None:
     broken = single("fail", workflow_id="broken", params={"message": "e2e step 12 of n7: 3.5 s"})
     async with web(dsn, broken, single(), runs=True) as it:
         for name in ("broken", "broken", "single"):
@@ -34,7 +34,7 @@ async def test_the_figures_of_all_orchestrators_are_at_the_top(dsn: str) -> None
         assert "e2e step <n> of n7: <n> s" in cause["error_message"]
 
 
-async def test_tasks_are_listed_with_those_that_have_ended(dsn: str) -> None:
+async def test_tasks_are_listed_including_ended_ones(dsn: str) -> None:
     async with web(dsn, single(), single("nobody", workflow_id="waits"), runs=True) as it:
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         await it.fleet.completed(int(submitted["job_id"]))
@@ -52,7 +52,7 @@ async def test_tasks_are_listed_with_those_that_have_ended(dsn: str) -> None:
         assert (await it.get("/api/v1/tasks?state=failed"))["items"] == []
 
 
-async def test_a_drawing_tells_any_of_from_all_of(dsn: str) -> None:
+async def test_a_graph_distinguishes_any_of_from_all_of(dsn: str) -> None:
     one_of = task("echo", "END", depends_on=DependsOn(any_of=("a", "b")))
     either = graph({"a": task("echo", "b"), "b": task("echo"), "c": one_of}, "either", start="a")
     async with web(dsn, either, runs=True) as it:
@@ -76,7 +76,7 @@ async def test_a_broken_workflow_file_degrades_the_health(dsn: str, tmp_path: Pa
         )
 
 
-async def test_a_reload_reaches_the_other_servers(dsn: str, tmp_path: Path) -> None:
+async def test_a_reload_reaches_other_servers(dsn: str, tmp_path: Path) -> None:
     async with web(dsn) as first, web(dsn) as other:
         for it in (first, other):
             it.services.catalog = Catalog(tmp_path, queues=QueueRules(None, "q", is_open=True))

@@ -10,7 +10,7 @@ from dagmaster.data.engine import folder_url
 from dagmaster.python.data_context import DataContext
 
 
-async def test_the_api_tells_lineage_and_answers_queries(
+async def test_the_api_returns_lineage_and_query_results(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
@@ -38,7 +38,7 @@ async def test_the_api_tells_lineage_and_answers_queries(
         assert (await it.post("/api/v1/data/query", {"sql": "SELECT sleep(1)"}, 422))["code"] == "invalid"
 
 
-async def test_a_server_opens_no_engine_in_its_process(dsn: str, tmp_path: Path) -> None:
+async def test_a_server_opens_no_data_engine_in_its_process(dsn: str, tmp_path: Path) -> None:
     async with web(dsn, data_url=folder_url(tmp_path)) as it:
         refused = await it.post("/api/v1/data/query", {"sql": "SELECT 1"}, 409)
     assert "DAGMASTER_DATA_URL=service:///folder" in refused["detail"]

@@ -18,7 +18,7 @@ async def test_a_server_without_a_fleet_is_ready_and_degraded(dsn: str) -> None:
         assert bad == {"orchestrators", "workers", "queues"}
 
 
-async def test_with_a_fleet_all_is_well(dsn: str) -> None:
+async def test_with_a_fleet_the_server_is_healthy(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         assert (await it.get("/health"))["status"] == "healthy"
         assert (await it.get("/health/workers"))["details"] == {"active": 1}
@@ -33,14 +33,14 @@ async def test_a_server_with_another_schema_is_not_ready(dsn: str) -> None:
         await it.get("/livez")
 
 
-async def test_a_server_that_is_being_stopped_is_not_ready(dsn: str) -> None:
+async def test_a_stopping_server_is_not_ready(dsn: str) -> None:
     async with web(dsn) as it:
         it.app.state.is_stopping = True
         await it.get("/readyz", 503)
         await it.get("/livez")
 
 
-async def test_strangers_are_told_the_status_and_nothing_else(dsn: str) -> None:
+async def test_without_a_key_only_the_status_is_shown(dsn: str) -> None:
     async with web(dsn) as it:
         key = await it.key("me", Role.VIEWER)
         strange = (await it.get("/health"))["checks"]
@@ -50,13 +50,13 @@ async def test_strangers_are_told_the_status_and_nothing_else(dsn: str) -> None:
         assert all(check["message"] for check in known)
 
 
-async def test_there_is_a_list_of_checks_for_one_that_does_not_exist(dsn: str) -> None:
+async def test_an_unknown_check_lists_the_existing_ones(dsn: str) -> None:
     async with web(dsn) as it:
         assert "database" in (await it.get("/health/nothing", 404))["error"]["message"]
         assert (await it.get("/"))["name"] == "dagmaster"
 
 
-async def test_a_task_that_has_no_queue_makes_the_whole_unhealthy(dsn: str, tmp_path: Path) -> None:
+async def test_a_task_without_a_queue_makes_the_system_unhealthy(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "lost.yaml").write_text("workflow_id: lost\nnodes:\n  work: {handler: echo}\n")
     async with web(dsn, runs=True) as it:
         it.services.catalog = Catalog(tmp_path, queues=QueueRules(default_queue=None))
@@ -66,7 +66,7 @@ async def test_a_task_that_has_no_queue_makes_the_whole_unhealthy(dsn: str, tmp_
         assert "lost.yaml" in queues["details"]["problems"][0]
 
 
-async def test_health_names_an_orchestrator_that_makes_no_progress(dsn: str) -> None:
+async def test_health_names_an_orchestrator_without_progress(dsn: str) -> None:
     async with web(dsn) as it:
         await rows(
             dsn,

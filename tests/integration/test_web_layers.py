@@ -25,7 +25,7 @@ async def describe(it: Web, asset_id: str = "roads", **changes: Any) -> Any:
     return await it.post(PATH, {"asset_id": asset_id, "display_name": "Roads", **changes}, 201)
 
 
-async def test_metadata_is_created_read_replaced_and_removed(it: Web) -> None:
+async def test_metadata_can_be_created_read_replaced_and_removed(it: Web) -> None:
     layer = await describe(it, keywords=["a"], style={"color": "red"}, min_zoom=3)
     assert (layer["version"], layer["data_type"], layer["max_zoom"], layer["default_visible"]) == (
         1,
@@ -48,7 +48,7 @@ async def test_metadata_is_created_read_replaced_and_removed(it: Web) -> None:
     await it.ask("DELETE", PATH + "roads", 404)
 
 
-async def test_the_path_works_without_its_slash(it: Web) -> None:
+async def test_the_path_works_without_its_trailing_slash(it: Web) -> None:
     answer = await it.client.get(PATH.removesuffix("/"), follow_redirects=True)
     assert answer.status_code == 200
 
@@ -63,7 +63,7 @@ async def test_the_path_works_without_its_slash(it: Web) -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-async def test_wrong_metadata_is_refused_and_the_field_named(it: Web, changes: dict[str, Any], named: str) -> None:
+async def test_invalid_metadata_is_refused_and_the_field_named(it: Web, changes: dict[str, Any], named: str) -> None:
     refused = await it.post(PATH, {"asset_id": "roads", "display_name": "Roads", **changes}, 422)
     assert named in refused["error"]["message"]
 
@@ -81,7 +81,7 @@ async def test_metadata_needs_an_asset_of_that_data_type_and_the_current_version
     assert "at version 2, not 1" in stale["error"]["message"]
 
 
-async def test_a_layer_is_published_by_its_path_and_by_its_command(it: Web) -> None:
+async def test_a_layer_can_be_published_by_path_and_by_command(it: Web) -> None:
     await describe(it)
     done = await it.post(f"{COMMANDS}/metadata/publish/roads")
     assert done["command"] == "metadata.publish"
@@ -106,7 +106,7 @@ async def test_a_layer_is_published_by_its_path_and_by_its_command(it: Web) -> N
     assert (await it.get(PATH + "?is_published=true"))["items"] == []
 
 
-async def test_each_command_leaves_one_trace_whether_it_succeeds_or_not(it: Web, dsn: str) -> None:
+async def test_each_command_is_audited_once_whether_it_succeeds_or_not(it: Web, dsn: str) -> None:
     await describe(it)
     me = await it.key("me")
     await it.post(f"{COMMANDS}/metadata/publish/roads", headers=me)
@@ -124,7 +124,7 @@ async def test_each_command_leaves_one_trace_whether_it_succeeds_or_not(it: Web,
     assert event == {"event_type": "metadata_published", "actor": "me"}
 
 
-async def test_who_passes_on_the_wish_of_another_names_them(it: Web) -> None:
+async def test_a_gateway_can_name_the_actor(it: Web) -> None:
     gateway = await it.key("gateway")
     created = {"asset_id": "roads", "display_name": "Roads", "actor": "ada"}
     await it.post(PATH, created, 201, headers=gateway)
@@ -137,7 +137,7 @@ async def test_who_passes_on_the_wish_of_another_names_them(it: Web) -> None:
     assert [entry["actor"] for entry in audit] == ["ian", "dan", "eve", "bob", "ada"]
 
 
-async def test_commands_say_which_parameters_are_wrong(it: Web) -> None:
+async def test_commands_name_invalid_parameters(it: Web) -> None:
     both = await it.post(f"{COMMANDS}/metadata.publish", {"params": {"asset_id": "x", "all": True}}, 422)
     assert both["error"]["message"] == "params: give either asset_id or all: true"
     neither = await it.post(f"{COMMANDS}/metadata.publish", status=422)
@@ -157,7 +157,7 @@ async def test_publishing_externally_needs_public_clearance_and_the_setting(it: 
     assert "EXTERNAL_B2C_CONNECTION_STRING" in refused["error"]["message"]
 
 
-async def test_an_external_database_that_is_away_is_reported_without_its_address(dsn: str) -> None:
+async def test_an_unreachable_external_database_is_reported_without_its_address(dsn: str) -> None:
     await add_asset(dsn, "roads", clearance="public")
     away = "postgresql://writer:hunter2@127.0.0.1:1/outside"
     async with web(dsn, external_b2c_connection_string=away) as it:
@@ -168,7 +168,7 @@ async def test_an_external_database_that_is_away_is_reported_without_its_address
         assert "hunter2" not in everything and "127.0.0.1" not in everything
 
 
-async def test_every_decision_tells_what_it_could_not_refresh(it: Web, dsn: str) -> None:
+async def test_every_decision_reports_layers_that_could_not_be_refreshed(it: Web, dsn: str) -> None:
     """There is no external database; the layer was published there."""
     await describe(it)
     await rows(dsn, "UPDATE dagapp.layer_metadata SET is_external = true")
@@ -193,7 +193,7 @@ async def test_a_decision_without_a_layer_has_no_warnings(it: Web) -> None:
     assert (await it.ask("DELETE", path, 200))["warnings"] == []
 
 
-async def test_a_reviewer_of_one_platform_sees_the_layers_of_no_other(it: Web, dsn: str) -> None:
+async def test_a_platform_reviewer_sees_only_layers_of_that_platform(it: Web, dsn: str) -> None:
     await add_asset(dsn, "lakes", platform_id="arcgis")
     for asset_id in ("roads", "lakes"):
         await describe(it, asset_id)

@@ -68,7 +68,7 @@ async def stage(dsn: str, **settings: Any) -> AsyncIterator[Stage]:
         yield Stage(it, job_owner, open_task_logs(load_settings()))
 
 
-async def test_the_log_is_read_whole_behind_an_offset_and_from_its_end(dsn: str) -> None:
+async def test_a_log_is_read_whole_from_an_offset_and_from_its_end(dsn: str) -> None:
     async with stage(dsn) as on:
         await on.start()
         await on.write("eins\nzwei\ndrei: ä\n")
@@ -82,7 +82,7 @@ async def test_the_log_is_read_whole_behind_an_offset_and_from_its_end(dsn: str)
         assert "not both" in (await on.it.get(f"{on.path}/logs?tail=1&offset=1", status=422))["error"]["message"]
 
 
-async def test_a_text_is_found_in_the_whole_log_with_the_numbers_of_its_lines(dsn: str) -> None:
+async def test_a_search_covers_the_whole_log_and_returns_line_numbers(dsn: str) -> None:
     async with stage(dsn) as on:
         await on.start()
         await on.write("Needle one\n" + "hay ä\n" * 200_000 + "the last needle")
@@ -115,7 +115,7 @@ async def test_each_attempt_has_its_own_log_and_the_newest_is_shown(dsn: str) ->
         assert recorded == (on.logs.path_of(attempt["task_id"]), 0.5, 7, "ValueError")
 
 
-async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
+async def test_a_missing_log_is_explained(dsn: str) -> None:
     async with stage(dsn) as on:
 
         async def reason(query: str = "", node: str = "work") -> str:
@@ -137,7 +137,7 @@ async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
         assert "is /there/x.log; it cannot be read from here" in await reason()
 
 
-async def test_a_log_is_followed_while_it_is_written_and_through_retries(dsn: str) -> None:
+async def test_a_log_can_be_followed_across_retries(dsn: str) -> None:
     async with stage(dsn) as on, on.it.real_server() as url, httpx.AsyncClient(base_url=url) as client:
         pieces: asyncio.Queue[str] = asyncio.Queue()
 
@@ -166,7 +166,7 @@ async def test_a_log_is_followed_while_it_is_written_and_through_retries(dsn: st
         assert (pieces.get_nowait(), pieces.empty()) == ("one more ", True)
 
 
-async def test_who_follows_does_not_keep_the_server_from_stopping(dsn: str) -> None:
+async def test_a_follower_does_not_keep_the_server_from_stopping(dsn: str) -> None:
     async with stage(dsn) as on, httpx.AsyncClient() as client:
         await on.start()
         await on.write("one")
@@ -177,7 +177,7 @@ async def test_who_follows_does_not_keep_the_server_from_stopping(dsn: str) -> N
             assert [piece async for piece in pieces] == []
 
 
-async def test_the_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
+async def test_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
     async with stage(dsn) as on:
         path = on.path.removesuffix("/nodes/work")
         assert (await on.it.get(f"{path}/logs"))["items"] == []
@@ -187,7 +187,7 @@ async def test_the_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
         assert (node["node_id"], node["attempt"]) == ("work", 2)
 
 
-async def test_the_client_reads_and_follows(dsn: str) -> None:
+async def test_the_client_reads_and_follows_logs(dsn: str) -> None:
     async with stage(dsn) as on, on.it.real_server() as url, AsyncClient(url) as client:
         job_id = on.owner.job_id
         with pytest.raises(NotFound, match="has not started"):
@@ -204,7 +204,7 @@ async def test_the_client_reads_and_follows(dsn: str) -> None:
         assert [node.node_id for node in (await client.logged(job_id)).items] == ["work"]
 
 
-async def test_a_server_that_goes_away_is_told() -> None:
+async def test_following_logs_of_an_unreachable_server_is_an_error() -> None:
     async with AsyncClient("http://127.0.0.1:9") as client:
         with pytest.raises(Unavailable, match="cannot be reached"):
             await anext(client.logs(1, "work", follow=True))
@@ -220,7 +220,7 @@ async def test_a_partner_sees_the_logs_of_its_own_jobs_only(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("log_url", ["foo://bar"])
-async def test_a_wrong_address_of_the_storage_is_told(dsn: str, log_url: str) -> None:
+async def test_an_invalid_storage_url_is_reported(dsn: str, log_url: str) -> None:
     async with stage(dsn, log_url=log_url) as on:
         refusal = await on.it.get(f"{on.path}/logs", status=503)
         assert "DAGMASTER_LOG_URL" in refusal["error"]["message"]

@@ -16,7 +16,7 @@ async def it(dsn: str) -> AsyncIterator[Web]:
         yield site
 
 
-async def test_platforms_are_added_changed_and_listed(it: Web) -> None:
+async def test_platforms_can_be_added_changed_and_listed(it: Web) -> None:
     me = await it.key("me")
     created = await it.post("/api/v1/platforms", CKAN, 201, headers=me)
     assert (created["optional_refs"], created["is_active"], created["allowed_workflows"]) == ([], True, None)
@@ -32,7 +32,7 @@ async def test_platforms_are_added_changed_and_listed(it: Web) -> None:
     ]
 
 
-async def test_wrong_platforms_are_refused(it: Web) -> None:
+async def test_invalid_platforms_are_refused(it: Web) -> None:
     await it.post("/api/v1/platforms", {**CKAN, "platform_id": "ddh"}, 409)
     await it.post("/api/v1/platforms", {**CKAN, "platform_id": "C KAN"}, 422)
     await it.post("/api/v1/platforms", {**CKAN, "required_refs": []}, 422)
@@ -43,7 +43,7 @@ async def test_wrong_platforms_are_refused(it: Web) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.PARTNER, Role.REVIEWER])
-async def test_a_key_of_one_platform_sees_no_other(it: Web, role: Role) -> None:
+async def test_a_key_of_one_platform_sees_only_that_platform(it: Web, role: Role) -> None:
     await it.key("me")
     ddh = await it.key("ddh", role, platform_id="ddh")
     listed = (await it.get("/api/v1/platforms", headers=ddh))["platforms"]
@@ -53,6 +53,6 @@ async def test_a_key_of_one_platform_sees_no_other(it: Web, role: Role) -> None:
     assert "geonode" not in hidden["detail"]
 
 
-async def test_the_default_platforms_are_seeded_again(it: Web) -> None:
+async def test_the_default_platforms_can_be_seeded_again(it: Web) -> None:
     seeded = await it.post("/api/v1/bootstrap/seed-platforms")
     assert (seeded["added"], len(seeded["platforms"])) == (0, 3)

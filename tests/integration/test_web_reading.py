@@ -33,7 +33,7 @@ async def ran(it: Web, workflow_id: str, inputs: dict[str, Any] | None = None) -
     return str(submitted["job_id"])
 
 
-async def test_the_timeline_is_told_in_words_and_summed_over_all_events(dsn: str) -> None:
+async def test_the_timeline_has_descriptions_and_a_summary_of_all_events(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         job_id = await ran(it, "single")
         page = await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=2")
@@ -76,7 +76,7 @@ async def test_retries_are_named_in_the_summary_and_kept_as_attempts(dsn: str) -
         assert "hunter2" not in response.text + str(node)
 
 
-async def test_how_nodes_and_attempts_ended_is_a_value_whatever_their_handler_says(dsn: str) -> None:
+async def test_ended_by_is_a_value_independent_of_the_handlers_message(dsn: str) -> None:
     def sly(ctx: Any) -> None:
         raise RuntimeError("withdrawn: job_cancelled")
 
@@ -92,7 +92,7 @@ async def test_how_nodes_and_attempts_ended_is_a_value_whatever_their_handler_sa
         assert {node["node_id"]: node["ended_by"] for node in drawn} == ended
 
 
-async def test_a_graph_shows_what_lives_and_what_is_dead(dsn: str) -> None:
+async def test_a_graph_distinguishes_live_and_dead_branches(dsn: str) -> None:
     async with web(dsn, forked(), runs=True) as it:
         job_id = await ran(it, "forked", {"items": [1, 2, 3], "n": 2})
         drawn = await it.get(f"/api/v1/jobs/{job_id}/graph")
@@ -106,14 +106,14 @@ async def test_a_graph_shows_what_lives_and_what_is_dead(dsn: str) -> None:
         assert nodes["choose"]["taken_branch"] == "yes"
 
 
-async def test_nothing_is_decided_in_the_graph_of_a_job_that_waits(dsn: str) -> None:
+async def test_a_waiting_jobs_graph_has_no_decided_edges(dsn: str) -> None:
     async with web(dsn, forked()) as it:
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "forked", "input_params": {"items": [], "n": 0}}, 201)
         drawn = await it.get(f"/api/v1/jobs/{submitted['job_id']}/graph")
         assert {edge["kind"] for edge in drawn["edges"]} == {"undecided"}
 
 
-async def test_nodes_are_listed_in_pages_and_children_by_their_parent(dsn: str) -> None:
+async def test_nodes_are_paged_and_children_are_listed_by_parent(dsn: str) -> None:
     async with web(dsn, fan(), single(), runs=True) as it:
         job_id = await ran(it, "fan", {"items": list(range(5))})
         newer = await ran(it, "single")
@@ -135,7 +135,7 @@ async def test_nodes_are_listed_in_pages_and_children_by_their_parent(dsn: str) 
         assert aliased == own == await it.get(f"/api/v1/status/job/{job_id}/nodes")
 
 
-async def test_the_buckets_of_progress_sum_to_the_total(dsn: str) -> None:
+async def test_progress_buckets_sum_to_the_total(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
@@ -172,7 +172,7 @@ async def test_workflows_show_their_inputs_nodes_and_edges(dsn: str) -> None:
         assert (await it.get("/api/v1/audit"))["items"][0]["command"] == "workflows.reload"
 
 
-async def test_orchestrators_tell_of_themselves_and_without_one_it_is_503(dsn: str) -> None:
+async def test_orchestrators_are_described_and_without_one_it_is_503(dsn: str) -> None:
     async with web(dsn, single()) as it:
         for path in ("status", "stats", "activity"):
             await it.get(f"/api/v1/orchestrator/{path}", 503)
@@ -187,7 +187,7 @@ async def test_orchestrators_tell_of_themselves_and_without_one_it_is_503(dsn: s
         assert [worker["status"] for worker in (await it.get("/api/v1/workers?status=active"))["items"]] == ["active"]
 
 
-async def test_measures_are_shown_and_a_task_token_does_not_open_them(dsn: str) -> None:
+async def test_statistics_are_shown_and_refused_for_a_task_token(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         await ran(it, "single")
         [measured] = (await it.get("/api/v1/metrics/workflows?days=1"))["items"]
@@ -213,7 +213,7 @@ async def test_a_partner_sees_only_what_it_submitted(dsn: str) -> None:
             await it.get(f"/api/v1/{everything}", 403, headers=mine)
 
 
-async def test_an_asset_cannot_be_submitted_yet_and_is_not_taken_for_a_job(dsn: str) -> None:
+async def test_asset_fields_are_refused_for_a_plain_workflow(dsn: str) -> None:
     async with web(dsn, single()) as it:
         refused = await it.post("/api/v1/submit", {"workflow_id": "single", "platform_id": "x"}, 422)
         assert "platform_id" in refused["error"]["message"]
@@ -225,7 +225,7 @@ async def swell(ctx: HandlerContext) -> dict[str, Any]:
     return {"text": "x" * ctx.params["x"]}
 
 
-async def test_lists_leave_large_outputs_to_the_node_that_has_them(dsn: str) -> None:
+async def test_lists_omit_large_outputs(dsn: str) -> None:
     async with web(dsn, fan(handler="swell"), runs=True, functions={"swell": swell}) as it:
         path = f"/api/v1/jobs/{await ran(it, 'fan', {'items': [10, 100_000]})}"
         for nodes in (
@@ -239,7 +239,7 @@ async def test_lists_leave_large_outputs_to_the_node_that_has_them(dsn: str) -> 
         assert len(node["output"]["text"]) == 100_000
 
 
-async def test_the_nodes_of_a_job_come_in_pages(dsn: str) -> None:
+async def test_the_nodes_of_a_job_are_paged(dsn: str) -> None:
     async with web(dsn, fan(), runs=True) as it:
         path = f"/api/v1/jobs/{await ran(it, 'fan', {'items': [1, 2, 3]})}"
         first = await it.get(path, params={"children": True, "limit": 4})
@@ -249,7 +249,7 @@ async def test_the_nodes_of_a_job_come_in_pages(dsn: str) -> None:
         assert len({node["node_id"] for node in first["nodes"] + second["nodes"]}) == 7
 
 
-async def test_a_large_result_is_made_beside_the_event_loop_and_sent_in_pieces(
+async def test_a_large_result_is_encoded_outside_the_event_loop_and_streamed(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []

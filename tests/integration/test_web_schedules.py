@@ -39,7 +39,7 @@ async def test_schedules_are_shown_with_their_next_times(dsn: str) -> None:
     assert not schedule["is_late"]
 
 
-async def test_a_schedule_is_paused_and_resumed(dsn: str) -> None:
+async def test_a_schedule_can_be_paused_and_resumed(dsn: str) -> None:
     async with web(dsn, scheduled({"every": "1h"})) as site:
         await sync(site)
         key = await site.key("ada")
@@ -62,7 +62,7 @@ async def test_a_triggered_schedule_runs_now(dsn: str) -> None:
         assert (schedule["last_job_id"], schedule["last_job_status"]) == (started["job_id"], "completed")
 
 
-async def test_a_backfill_is_asked_for_and_done_once(dsn: str) -> None:
+async def test_a_backfill_is_requested_and_runs_once(dsn: str) -> None:
     async with web(dsn, scheduled({"cron": "0 6 * * *", "timezone": "Europe/Berlin"})) as site:
         await sync(site)
         body = {"start": "2026-01-01", "end": "2026-01-04", "max_jobs": 2}
@@ -87,13 +87,13 @@ async def test_a_backfill_is_asked_for_and_done_once(dsn: str) -> None:
         {"start": "2026-01-01", "end": "2026-01-02", "max_jobs": 0},
     ],
 )
-async def test_a_range_that_is_none_is_refused(dsn: str, wrong: dict[str, Any]) -> None:
+async def test_an_invalid_range_is_refused(dsn: str, wrong: dict[str, Any]) -> None:
     async with web(dsn, scheduled("@daily")) as site:
         await sync(site)
         await site.post("/api/v1/schedules/nightly/backfill", wrong, status=422)
 
 
-async def test_a_range_of_the_far_future_is_empty(dsn: str) -> None:
+async def test_a_range_in_the_future_is_empty(dsn: str) -> None:
     async with web(dsn, scheduled({"cron": "@daily", "timezone": "America/New_York"})) as site:
         await sync(site)
         far = {"start": "9999-01-01", "end": "9999-12-31T23:59:59.999999-12:00"}
@@ -103,7 +103,7 @@ async def test_a_range_of_the_far_future_is_empty(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/pause", "/resume", "/trigger", "/backfill"])
-async def test_a_schedule_that_is_not_there_is_404(dsn: str, path: str) -> None:
+async def test_an_unknown_schedule_is_404(dsn: str, path: str) -> None:
     async with web(dsn) as site:
         body = {"start": "2026-01-01", "end": "2026-01-02"} if path == "/backfill" else None
         method = "POST" if path else "GET"
@@ -111,7 +111,7 @@ async def test_a_schedule_that_is_not_there_is_404(dsn: str, path: str) -> None:
         assert answer["error"]["code"] == "unknown_schedule"
 
 
-async def test_reading_the_workflows_again_reads_their_schedules(dsn: str) -> None:
+async def test_reloading_workflows_reloads_their_schedules(dsn: str) -> None:
     async with web(dsn, scheduled("@daily"), scheduled("@daily", "second")) as site:
         await site.post("/api/v1/workflows/reload")
         site.services.catalog.register(scheduled("@hourly").workflow)
@@ -122,7 +122,7 @@ async def test_reading_the_workflows_again_reads_their_schedules(dsn: str) -> No
         assert await site.post("/api/v1/schedules/sync") == {"added": [], "changed": [], "removed": ["nightly"]}
 
 
-async def test_what_other_servers_have_is_left_alone_unless_it_is_pruned(dsn: str) -> None:
+async def test_schedules_of_other_servers_are_kept_unless_pruned(dsn: str) -> None:
     async with web(dsn, scheduled("@daily", "theirs")) as other:
         await sync(other)
     async with web(dsn, scheduled("@daily", "ours")) as site:
@@ -132,7 +132,7 @@ async def test_what_other_servers_have_is_left_alone_unless_it_is_pruned(dsn: st
         assert (await site.post("/api/v1/schedules/sync", {"prune": True}))["removed"] == ["theirs"]
 
 
-async def test_the_client_asks_for_all_of_it(dsn: str) -> None:
+async def test_the_client_covers_all_schedule_operations(dsn: str) -> None:
     async with web(dsn, scheduled({"every": "1d"})) as site, site.real_server() as url, AsyncClient(url) as client:
         assert (await client.sync_schedules()).added == ["nightly"]
         assert [row.schedule_id for row in await client.schedules()] == ["nightly"]
@@ -148,7 +148,7 @@ async def test_the_client_asks_for_all_of_it(dsn: str) -> None:
             await client.backfill("nightly", start, end, max_jobs=0)
 
 
-async def test_a_late_schedule_is_seen_by_whoever_watches(dsn: str) -> None:
+async def test_a_late_schedule_is_visible_in_health_and_metrics(dsn: str) -> None:
     async with web(dsn, scheduled("@daily"), scheduled("@daily", "second")) as site:
         await sync(site)
         await site.post("/api/v1/schedules/second/pause")

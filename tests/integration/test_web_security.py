@@ -22,7 +22,7 @@ ROUTES = {
 REPORTS = {f"POST /api/v1/callbacks/{kind}" for kind in ("task-result", "task-progress", "checkpoint")}
 
 
-def test_every_route_is_decided_upon() -> None:
+def test_every_route_declares_its_roles() -> None:
     roles = {
         name: ALL if allow is None or allow.roles is None else {role.value for role in allow.roles}
         for name, allow in ROUTES.items()
@@ -30,7 +30,7 @@ def test_every_route_is_decided_upon() -> None:
     assert roles == DECIDED
 
 
-async def test_the_openapi_document_says_whom_each_operation_allows(dsn: str) -> None:
+async def test_the_openapi_document_lists_the_roles_of_each_operation(dsn: str) -> None:
     async with web(dsn) as it:
         document = await it.get("/openapi.json")
     assert set(document["components"]["securitySchemes"]) == {"bearer", "key"}
@@ -68,7 +68,7 @@ async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tup
     return answer.status_code, reply.get("detail", "") if isinstance(reply, dict) else ""
 
 
-async def test_each_role_against_each_route(dsn: str) -> None:
+async def test_every_role_is_checked_against_every_route(dsn: str) -> None:
     async with web(dsn) as it:
         keys = {role.value: await it.key(role.value, role) for role in Role}
         wrong = []
@@ -83,7 +83,7 @@ async def test_each_role_against_each_route(dsn: str) -> None:
         assert not wrong
 
 
-async def test_a_reviewer_of_one_platform_is_refused_what_is_not_limited_to_it(dsn: str) -> None:
+async def test_a_platform_reviewer_is_refused_global_routes(dsn: str) -> None:
     async with web(dsn) as it:
         await it.key("me")
         ddh = await it.key("ddh", Role.REVIEWER, platform_id="ddh")
@@ -95,7 +95,7 @@ async def test_a_reviewer_of_one_platform_is_refused_what_is_not_limited_to_it(d
                 assert refused is not allow.by_platform, (name, status, detail)
 
 
-async def test_without_a_key_or_with_a_wrong_one_nothing_is_told(dsn: str) -> None:
+async def test_without_a_valid_key_nothing_is_revealed(dsn: str) -> None:
     async with web(dsn) as it:
         key = await it.key("somebody")
         changed = {"Authorization": key["Authorization"][:-1] + ("a" if key["Authorization"][-1] != "a" else "b")}
@@ -105,7 +105,7 @@ async def test_without_a_key_or_with_a_wrong_one_nothing_is_told(dsn: str) -> No
                     assert (await call(it, name, headers))[0] == 401, (name, headers)
 
 
-async def test_a_task_token_opens_nothing_but_reports(dsn: str) -> None:
+async def test_a_task_token_is_accepted_only_for_reports(dsn: str) -> None:
     async with web(dsn) as it:
         await it.key("somebody")
         token = {"Authorization": f"Bearer {TOKEN_PREFIX}forged"}
@@ -135,14 +135,14 @@ NOT_THIS_MACHINE = [
 ]
 
 
-async def test_without_keys_a_foreign_page_or_a_proxy_is_not_this_machine(dsn: str) -> None:
+async def test_without_keys_requests_by_foreign_pages_and_proxies_are_refused(dsn: str) -> None:
     async with web(dsn) as it:
         for headers in NOT_THIS_MACHINE:
             await it.get("/api/v1/jobs", headers=NEAR)
             await it.get("/api/v1/jobs", status=401, headers=headers)
 
 
-async def test_a_server_for_others_serves_nobody_without_keys(dsn: str) -> None:
+async def test_a_shared_server_without_keys_serves_nobody(dsn: str) -> None:
     async with web(dsn, is_local=False) as it:
         await it.get("/api/v1/jobs", status=401)
         await it.get("/api/v1/jobs", headers=await it.key("me"))
@@ -212,7 +212,7 @@ REFUSED_URLS = [
 ]
 
 
-async def test_a_callback_into_our_own_network_is_refused_at_submission(dsn: str) -> None:
+async def test_a_callback_to_a_private_network_is_refused_at_submission(dsn: str) -> None:
     async with web(dsn, single()) as it:
         for url in REFUSED_URLS:
             refusal = await it.post("/api/v1/jobs", {"workflow_id": "single", "callback_url": url}, 422)
@@ -221,7 +221,7 @@ async def test_a_callback_into_our_own_network_is_refused_at_submission(dsn: str
 
 
 @pytest.mark.parametrize(("depth", "status"), [(200, 201), (900, 422), (100_000, 400)])
-async def test_what_is_nested_too_deep_is_refused_in_order(dsn: str, depth: int, status: int) -> None:
+async def test_input_nested_too_deeply_is_refused(dsn: str, depth: int, status: int) -> None:
     workflow = single(workflow_id="open").workflow.model_copy(update={"additional_inputs": True})
     async with web(dsn) as it:
         it.services.catalog.register(workflow)
@@ -240,13 +240,13 @@ async def small(dsn: str) -> AsyncIterator[Web]:
         yield it
 
 
-async def test_a_body_that_says_it_is_too_long_is_refused(dsn: str) -> None:
+async def test_a_body_declared_too_long_is_refused(dsn: str) -> None:
     async with small(dsn) as it:
         refusal = await it.post("/api/v1/jobs", {"workflow_id": "x" * 2000}, 413)
         assert refusal["error"]["code"] == "too_large"
 
 
-async def test_a_body_that_turns_out_to_be_too_long_is_refused(dsn: str) -> None:
+async def test_a_streamed_body_that_is_too_long_is_refused(dsn: str) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(50):
             yield b" " * 100
@@ -267,7 +267,7 @@ async def test_a_workflow_with_too_many_nodes_is_refused(dsn: str) -> None:
 # What goes out
 
 
-async def test_secrets_are_not_shown(dsn: str) -> None:
+async def test_secrets_are_redacted(dsn: str) -> None:
     workflow = single(workflow_id="open").workflow.model_copy(update={"additional_inputs": True})
     async with web(dsn, runs=True) as it:
         it.services.catalog.register(workflow)
@@ -282,7 +282,7 @@ async def test_secrets_are_not_shown(dsn: str) -> None:
         assert not any("hush" in (row["data"] or "") for row in stored)
 
 
-async def test_an_unexpected_error_tells_no_story(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_reveals_nothing(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def break_down(*_: Any, **__: Any) -> None:
         raise RuntimeError("password=hush in /etc/dagmaster.toml")
 
@@ -294,7 +294,7 @@ async def test_an_unexpected_error_tells_no_story(dsn: str, monkeypatch: pytest.
         assert "hush" not in answer.text and "Traceback" not in answer.text
 
 
-async def test_changes_say_who_made_them(dsn: str) -> None:
+async def test_changes_record_their_actor(dsn: str) -> None:
     async with web(dsn, single(handler="sleep", params={"seconds": 60}), runs=True) as it:
         ada = await it.key("ada", Role.OPERATOR)
         body = {"workflow_id": "single", "submitted_by": "nightly"}

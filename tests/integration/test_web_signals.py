@@ -38,7 +38,7 @@ async def until_running(it: Web, job_id: str, node_id: str) -> None:
     await it.fleet.until(query, lambda: [int(job_id), node_id])
 
 
-async def test_a_signal_carries_its_data_to_the_node(it: Web) -> None:
+async def test_a_signal_delivers_its_data_to_the_node(it: Web) -> None:
     key = await it.key("ann")
     job_id = await submitted(it, "waiting", key)
     reply = await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"data": {"rows": 17}}, 202, headers=key)
@@ -49,7 +49,7 @@ async def test_a_signal_carries_its_data_to_the_node(it: Web) -> None:
     assert again["error"]["code"] == "job_ended"
 
 
-async def test_a_partner_signals_its_own_jobs_only(it: Web) -> None:
+async def test_a_partner_can_signal_only_its_own_jobs(it: Web) -> None:
     admin, partner = await it.key("ann"), await it.key("partner", Role.PARTNER)
     foreign, own = await submitted(it, "waiting", admin), await submitted(it, "waiting", partner)
     await it.post(f"/api/v1/jobs/{foreign}/signals/go", None, 404, headers=partner)
@@ -57,7 +57,7 @@ async def test_a_partner_signals_its_own_jobs_only(it: Web) -> None:
     await it.fleet.completed(int(own))
 
 
-async def test_bad_signals_are_refused(it: Web) -> None:
+async def test_invalid_signals_are_refused(it: Web) -> None:
     job_id = await submitted(it, "waiting")
     refusal = await it.post(f"/api/v1/jobs/{job_id}/signals/1st", None, 422)
     assert "is no name of a signal" in refusal["error"]["message"]
@@ -65,7 +65,7 @@ async def test_bad_signals_are_refused(it: Web) -> None:
     await it.post("/api/v1/jobs/1/signals/go", None, 404)
 
 
-async def test_only_the_key_of_an_approver_approves(it: Web) -> None:
+async def test_only_an_approvers_key_can_approve(it: Web) -> None:
     ann, eve = await it.key("ann", Role.OPERATOR), await it.key("eve", Role.OPERATOR)
     viewer = await it.key("viewer", Role.VIEWER)
     job_id = await submitted(it, "asking", ann)
@@ -86,14 +86,14 @@ async def test_only_the_key_of_an_approver_approves(it: Web) -> None:
     assert [event["event_type"] for event in timeline["events"]] == ["approval_requested", "approval_decided"]
 
 
-async def test_where_there_are_no_keys_nobody_is_an_approver(it: Web) -> None:
+async def test_without_keys_there_are_no_approvers(it: Web) -> None:
     job_id = await submitted(it, "asking")
     await until_running(it, job_id, "ask")
     refusal = await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", None, 403)
     assert "is decided by ann: say who you are, to a server by the API key of that name" in refusal["error"]["message"]
 
 
-async def test_what_was_rejected_can_be_asked_for_again(it: Web) -> None:
+async def test_a_rejected_node_can_be_retried(it: Web) -> None:
     ann = await it.key("ann", Role.OPERATOR)
     job_id = await submitted(it, "asking", ann)
     await until_running(it, job_id, "ask")
@@ -108,7 +108,7 @@ async def test_what_was_rejected_can_be_asked_for_again(it: Web) -> None:
     assert job["result_data"]["ask"]["by"] == "ann"
 
 
-async def test_a_rejection_says_why(it: Web) -> None:
+async def test_a_rejection_shows_its_reason(it: Web) -> None:
     ann = await it.key("ann", Role.OPERATOR)
     job_id = await submitted(it, "asking", ann)
     await until_running(it, job_id, "ask")
@@ -118,7 +118,7 @@ async def test_a_rejection_says_why(it: Web) -> None:
     assert job["error_message"] == "node ask failed: rejected by ann: no"
 
 
-async def test_what_a_workflow_calls_is_pinned_with_its_job(it: Web) -> None:
+async def test_called_workflows_are_pinned_with_the_job(it: Web) -> None:
     job_id = await submitted(it, "calling")
     query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_jobs WHERE parent_job_id = %s"
     await it.fleet.until(query, lambda: [int(job_id)])
@@ -130,7 +130,7 @@ async def test_what_a_workflow_calls_is_pinned_with_its_job(it: Web) -> None:
     assert (called["parent_job_id"], called["parent_node_id"]) == (job_id, "sub")
 
 
-async def test_circles_and_unknown_workflows_are_refused(it: Web) -> None:
+async def test_call_cycles_and_unknown_workflows_are_refused(it: Web) -> None:
     refusal = await it.post("/api/v1/jobs", {"workflow_id": "circle"}, 422)
     assert refusal["error"]["message"] == "workflows cannot call each other in a circle: circle -> circle"
     refusal = await it.post("/api/v1/jobs", {"workflow_id": "lost"}, 422)
@@ -139,7 +139,7 @@ async def test_circles_and_unknown_workflows_are_refused(it: Web) -> None:
     )
 
 
-async def test_the_client_signals_and_decides(it: Web) -> None:
+async def test_the_client_sends_signals_and_decisions(it: Web) -> None:
     ann = await it.key("ann", Role.OPERATOR)
     async with it.real_server() as url, AsyncClient(url, ann["Authorization"].removeprefix("Bearer ")) as client:
         waiting, asking = await client.submit("waiting"), await client.submit("asking")

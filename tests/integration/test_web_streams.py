@@ -61,7 +61,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_stream_of_a_whole_job_is_its_timeline(dsn: str) -> None:
+async def test_a_jobs_stream_equals_its_timeline(dsn: str) -> None:
     async with web(dsn, fan(), runs=True) as it, it.real_server() as url:
         submitted = await it.post(
             "/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": list(range(40))}}, 201
@@ -71,7 +71,7 @@ async def test_the_stream_of_a_whole_job_is_its_timeline(dsn: str) -> None:
         assert live[-1]["event_type"] == "job_completed"
 
 
-async def test_a_stream_goes_on_in_the_middle(dsn: str) -> None:
+async def test_a_stream_can_resume_in_the_middle(dsn: str) -> None:
     async with web(dsn, chain(4), runs=True) as it, it.real_server() as url:
         job_id = await ran(it, "chain")
         events = await timeline(it, job_id)
@@ -82,7 +82,7 @@ async def test_a_stream_goes_on_in_the_middle(dsn: str) -> None:
         await it.get(f"/api/v1/jobs/{job_id}/stream", 422, headers={"Last-Event-ID": "x"})
 
 
-async def test_long_histories_come_in_pages_and_whole(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_histories_are_streamed_completely_in_pages(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PAGE", 7)
     monkeypatch.setattr(streams, "MAX_SEEN", 20)
     async with web(dsn, chain(20), runs=True) as it, it.real_server() as url:
@@ -90,7 +90,7 @@ async def test_long_histories_come_in_pages_and_whole(dsn: str, monkeypatch: pyt
         assert await listen(url, job_id) == await timeline(it, job_id)
 
 
-async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn: str) -> None:
+async def test_a_late_commit_is_neither_missed_nor_duplicated(dsn: str) -> None:
     """Its writer got its id before another's, and commits after it."""
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
@@ -110,7 +110,7 @@ async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn
         assert "1000001" in ids
 
 
-async def test_streams_go_on_when_the_database_was_away(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_continue_after_a_database_outage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RETRY_SECONDS", 0.05)
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
@@ -144,7 +144,7 @@ async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
         assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
 
 
-async def test_a_websocket_tells_the_end_of_the_server_from_the_end_of_the_job(dsn: str) -> None:
+async def test_a_websocket_distinguishes_the_servers_stop_from_the_jobs_end(dsn: str) -> None:
     async with web(dsn, single()) as it, it.real_server() as url:
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         watching = asyncio.create_task(watch(url, f"/ws/jobs/{submitted['job_id']}"))
@@ -153,7 +153,7 @@ async def test_a_websocket_tells_the_end_of_the_server_from_the_end_of_the_job(d
         assert (await watching)[1] == 1012
 
 
-async def test_one_who_reads_too_slowly_is_dropped_with_a_last_word(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_is_dropped_with_a_message(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PAGE", 2)
     monkeypatch.setattr(streams, "QUEUE_SIZE", 2)
     monkeypatch.setattr(streams, "SLOW_SECONDS", 0.0)
@@ -168,7 +168,7 @@ async def test_one_who_reads_too_slowly_is_dropped_with_a_last_word(dsn: str, mo
                 await anext(events)
 
 
-async def test_a_websocket_gives_the_same_and_closes_at_the_end(dsn: str) -> None:
+async def test_a_websocket_sends_the_same_events_and_closes_at_the_end(dsn: str) -> None:
     async with web(dsn, chain(3), runs=True) as it, it.real_server() as url:
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
         live, code = await watch(url, f"/ws/jobs/{submitted['job_id']}")
@@ -178,7 +178,7 @@ async def test_a_websocket_gives_the_same_and_closes_at_the_end(dsn: str) -> Non
         assert later == events[3:]
 
 
-async def test_a_websocket_needs_a_key_that_may_see_the_job(dsn: str) -> None:
+async def test_a_websocket_requires_a_key_that_may_see_the_job(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it, it.real_server() as url:
         job_id = await ran(it, "single")
         path = f"/ws/jobs/{job_id}"
@@ -197,7 +197,7 @@ async def test_a_websocket_needs_a_key_that_may_see_the_job(dsn: str) -> None:
         assert await watch(url, "/ws/jobs/17", additional_headers=viewer) == ([], 4404)
 
 
-async def test_whose_key_is_revoked_watches_no_longer(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_end_when_their_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
     monkeypatch.setattr(api_streams, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(api_streams, "HEARTBEAT_SECONDS", 0.2)
@@ -217,7 +217,7 @@ async def timeline_with(it: Web, job_id: str, key: dict[str, str]) -> list[dict[
     return list((await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000", headers=key))["events"])
 
 
-async def test_who_watches_by_digests_gets_few_messages_however_much_happens(dsn: str) -> None:
+async def test_digests_limit_the_number_of_messages(dsn: str) -> None:
     async with web(dsn, fan("collect"), runs=True) as it, it.real_server() as url:
         items = {"items": list(range(60))}
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": items}, 201)

@@ -12,7 +12,7 @@ async def audited(it: Web, **options: Any) -> list[tuple[str | None, str | None]
     return [(entry["command"], entry["actor"]) for entry in (await it.get("/api/v1/audit", **options))["items"]]
 
 
-async def test_a_command_is_run_at_once_and_leaves_one_trace(dsn: str) -> None:
+async def test_a_command_runs_at_once_and_is_audited_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         me = await it.key("me")
         done = await it.post("/api/v1/commands/cache.invalidate", headers=me)
@@ -32,7 +32,7 @@ async def test_a_command_is_run_at_once_and_leaves_one_trace(dsn: str) -> None:
         ]
 
 
-async def test_commands_are_refused_to_those_who_may_not_and_unknown_ones_named(dsn: str) -> None:
+async def test_commands_require_permission_and_unknown_ones_are_named(dsn: str) -> None:
     async with web(dsn) as it:
         operator, viewer = await it.key("op", Role.OPERATOR), await it.key("viewer", Role.VIEWER)
         await it.post("/api/v1/commands/schema.migrate", status=403, headers=operator)
@@ -42,7 +42,7 @@ async def test_commands_are_refused_to_those_who_may_not_and_unknown_ones_named(
         await it.post("/api/v1/commands/cache.invalidate", {"params": {"x": 1}}, 422, headers=operator)
 
 
-async def test_the_first_key_is_an_admins_so_that_nobody_is_locked_out(dsn: str) -> None:
+async def test_the_first_key_must_be_an_admins(dsn: str) -> None:
     async with web(dsn) as it:
         refused = await it.post("/api/v1/keys", {"name": "first", "role": "viewer"}, 409)
         assert "admin" in refused["error"]["message"]
@@ -51,7 +51,7 @@ async def test_the_first_key_is_an_admins_so_that_nobody_is_locked_out(dsn: str)
         await it.post("/api/v1/keys", {"name": "second", "role": "viewer"}, 201, headers=me)
 
 
-async def test_keys_are_made_shown_once_and_revoked(dsn: str) -> None:
+async def test_keys_can_be_created_shown_once_and_revoked(dsn: str) -> None:
     async with web(dsn) as it:
         me = await it.key("me")
         key = await it.post("/api/v1/keys", {"name": "robot", "role": "viewer"}, 201, headers=me)
@@ -67,7 +67,7 @@ async def test_keys_are_made_shown_once_and_revoked(dsn: str) -> None:
         await it.ask("DELETE", "/api/v1/keys/nothing", 404, headers=me)
 
 
-async def test_keys_of_partners_and_reviewers_may_be_for_one_platform(dsn: str) -> None:
+async def test_keys_of_partners_and_reviewers_can_be_limited_to_one_platform(dsn: str) -> None:
     async with web(dsn) as it:
         me = await it.key("me")
         body = {"name": "ddh", "role": "partner", "platform_id": "ddh"}
@@ -80,7 +80,7 @@ async def test_keys_of_partners_and_reviewers_may_be_for_one_platform(dsn: str) 
         assert (unknown["code"], "arcgis, ddh, geonode" in unknown["detail"]) == ("unknown_platform", True)
 
 
-async def test_the_schema_is_shown_and_deployed_only_on_confirmation(dsn: str) -> None:
+async def test_the_schema_is_shown_and_deployed_only_with_confirmation(dsn: str) -> None:
     async with web(dsn) as it:
         status = await it.get("/api/v1/bootstrap/status")
         assert (status["revision"], status["is_current"]) == (HEAD, True)
@@ -95,7 +95,7 @@ async def test_the_schema_is_shown_and_deployed_only_on_confirmation(dsn: str) -
         assert [command for command, _ in await audited(it)] == ["bootstrap.migrate", "bootstrap.deploy"]
 
 
-async def test_nothing_is_destroyed_without_permission_a_key_and_the_name_of_the_database(dsn: str) -> None:
+async def test_destroying_data_requires_permission_a_key_and_the_database_name(dsn: str) -> None:
     name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
     path = "/api/v1/bootstrap/rebuild"
     async with web(dsn, single()) as it:
@@ -114,7 +114,7 @@ async def test_nothing_is_destroyed_without_permission_a_key_and_the_name_of_the
         await it.post(path, {"confirm": name}, 403)
 
 
-async def test_a_handler_is_tried_only_where_that_is_allowed_and_by_somebody(dsn: str) -> None:
+async def test_a_handler_can_be_tried_only_where_allowed_and_with_a_key(dsn: str) -> None:
     path = "/api/v1/test/handler/echo"
     async with web(dsn) as it:
         me = await it.key("me")
@@ -133,7 +133,7 @@ async def test_a_handler_is_tried_only_where_that_is_allowed_and_by_somebody(dsn
         await it.post(path, {}, 403)
 
 
-async def test_the_doctor_looks_and_repairs(dsn: str) -> None:
+async def test_the_doctor_reports_and_repairs(dsn: str) -> None:
     async with web(dsn) as it:
         await rows(
             dsn,
@@ -151,7 +151,7 @@ async def test_the_doctor_looks_and_repairs(dsn: str) -> None:
         assert trace["data"]["command"] == "doctor.repair"
 
 
-async def test_an_orchestrator_of_the_same_process_is_measured_as_it_is_now(dsn: str) -> None:
+async def test_an_orchestrator_in_the_same_process_shows_current_statistics(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         await it.fleet.completed(int(job["job_id"]))

@@ -6,7 +6,7 @@ from http_worker import done, failed, registered_worker, submitted
 from web import web
 
 
-async def test_progress_and_checkpoints_of_a_task(dsn: str) -> None:
+async def test_a_worker_reports_progress_and_checkpoints_of_a_task(dsn: str) -> None:
     async with web(dsn, single(retry=retry(2))) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -36,7 +36,7 @@ async def test_progress_and_checkpoints_of_a_task(dsn: str) -> None:
         assert none == {"checkpoint": None}
 
 
-async def test_of_a_task_that_is_not_the_workers_nothing_is_kept(dsn: str) -> None:
+async def test_progress_of_another_workers_task_is_not_stored(dsn: str) -> None:
     async with web(dsn, single(), max_output_bytes=1000) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -56,7 +56,7 @@ async def test_of_a_task_that_is_not_the_workers_nothing_is_kept(dsn: str) -> No
         assert await rows(dsn, "SELECT * FROM dagapp.dag_checkpoints") == []
 
 
-async def test_a_log_is_kept_once_however_often_it_is_sent(dsn: str) -> None:
+async def test_a_log_chunk_is_stored_once_however_often_it_is_sent(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -77,7 +77,7 @@ async def test_a_log_is_kept_once_however_often_it_is_sent(dsn: str) -> None:
         assert stored["log_path"] == it.services.task_logs.path_of(task_id)
 
 
-async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
+async def test_the_log_of_another_workers_task_cannot_be_written(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         await submitted(it)
@@ -89,7 +89,7 @@ async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
         assert await it.services.task_logs.size(task["task_id"]) is None
 
 
-async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
+async def test_the_server_limits_the_size_of_a_log(dsn: str) -> None:
     async with web(dsn, single(), log_max_bytes=1000) as it:
         await it.fleet.orchestrator()
         await submitted(it)
@@ -102,6 +102,6 @@ async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"text": "x", "data": "eA=="}, {"data": "no base64!"}])
-async def test_a_piece_of_log_is_text_or_data(dsn: str, wrong: dict[str, str]) -> None:
+async def test_a_log_chunk_is_text_or_binary(dsn: str, wrong: dict[str, str]) -> None:
     async with web(dsn) as it:
         await (await registered_worker(it)).post("logs", [{"task_id": "1_a_0", "offset": 0, **wrong}], 422)

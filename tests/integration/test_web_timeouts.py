@@ -33,7 +33,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("head", ["", "GET /livez HTTP/1.1\r\nHost: 127", "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-async def test_who_does_not_come_to_the_point_is_shown_out(
+async def test_a_client_that_sends_no_request_in_time_is_disconnected(
     dsn: str, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     monkeypatch.setattr(protocol, "HEADER_SECONDS", SHORT)
@@ -42,7 +42,7 @@ async def test_who_does_not_come_to_the_point_is_shown_out(
         assert await answer(reader) == b""
 
 
-async def test_a_second_request_has_its_own_time(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_request_has_its_own_timeout(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADER_SECONDS", SHORT)
     async with web(dsn) as it, it.real_server() as url, connected(url) as (reader, writer):
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -55,9 +55,7 @@ async def test_a_second_request_has_its_own_time(dsn: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("limit", ["CHUNK_SECONDS", "WHOLE_BODY_SECONDS"])
-async def test_a_body_that_does_not_come_is_not_waited_for(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+async def test_a_body_that_does_not_arrive_times_out(dsn: str, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(admission, limit, SHORT)
     async with web(dsn, single()) as it, it.real_server() as url, connected(url) as (reader, writer):
         writer.write(HEAD.format(length=100).encode() + b'\r\n{"workflow_id"')
@@ -77,7 +75,7 @@ async def test_a_key_is_checked_before_the_body_is_read(dsn: str, key: str | Non
     assert response.startswith(b"HTTP/1.1 403" if key == "viewer" else b"HTTP/1.1 401")
 
 
-async def test_nonsense_without_a_key_is_refused_for_the_key(dsn: str) -> None:
+async def test_an_invalid_body_without_a_key_is_refused_for_the_key(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.key("me", Role.ADMIN)
         response = await it.client.post(

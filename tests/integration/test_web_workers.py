@@ -10,7 +10,7 @@ from web import web
 from dagmaster.model.access import Role
 
 
-async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
+async def test_a_plain_http_client_can_run_a_whole_job(dsn: str) -> None:
     async with web(dsn, chain(3, params={"x": 1})) as it:
         await it.fleet.orchestrator()
         key = await it.key("far", Role.WORKER)
@@ -33,7 +33,7 @@ async def test_a_whole_job_is_done_by_a_worker_made_of_httpx(dsn: str) -> None:
         await it.fleet.is_clean()
 
 
-async def test_registering_tells_all_that_a_worker_has_to_keep_to(dsn: str) -> None:
+async def test_registering_returns_all_limits_and_intervals(dsn: str) -> None:
     async with web(dsn, max_output_bytes=10_000_000, max_body_bytes=1_000_000, worker_lost_after_seconds=77) as it:
         registration = await it.post(WORKERS, OFFER, 201)
         assert registration["protocol"] == 1
@@ -49,7 +49,7 @@ async def test_registering_tells_all_that_a_worker_has_to_keep_to(dsn: str) -> N
 @pytest.mark.parametrize(
     "wrong", [{"queues": []}, {"handlers": []}, {"concurrency": 0}, {"pid": -1}, {"hostname": ""}, {"more": 1}]
 )
-async def test_an_offer_that_makes_no_sense_is_refused(dsn: str, wrong: dict[str, Any]) -> None:
+async def test_an_invalid_registration_is_refused(dsn: str, wrong: dict[str, Any]) -> None:
     async with web(dsn) as it:
         refused = await it.post(WORKERS, {**OFFER, **wrong}, 422)
         assert next(iter(wrong)) in refused["error"]["message"]
@@ -58,7 +58,7 @@ async def test_an_offer_that_makes_no_sense_is_refused(dsn: str, wrong: dict[str
 # A worker's life
 
 
-async def test_a_worker_that_does_not_beat_is_given_up_and_told_so(dsn: str) -> None:
+async def test_a_worker_without_heartbeats_is_lost_and_told_so(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator(worker_lost_after_seconds=0.6)
         job_id = await submitted(it)
@@ -79,7 +79,7 @@ async def test_a_worker_that_does_not_beat_is_given_up_and_told_so(dsn: str) -> 
         assert "result_ignored work" in await it.fleet.trace(job_id)
 
 
-async def test_a_heartbeat_keeps_the_worker_and_shows_how_it_is(dsn: str) -> None:
+async def test_a_heartbeat_renews_the_lease_and_stores_the_statistics(dsn: str) -> None:
     async with web(dsn) as it:
         worker = await registered_worker(it)
         assert await worker.beat(completed=3, failed=1, stats={"memory": 5}) == {"withdrawn": [], "wanted": "run"}
@@ -89,7 +89,7 @@ async def test_a_heartbeat_keeps_the_worker_and_shows_how_it_is(dsn: str) -> Non
         assert (await rows(dsn, "SELECT stats FROM dagapp.dag_workers"))[0]["stats"] == {"memory": 5}
 
 
-async def test_a_heartbeat_tells_what_was_withdrawn(dsn: str) -> None:
+async def test_a_heartbeat_returns_revoked_tasks(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -101,7 +101,7 @@ async def test_a_heartbeat_tells_what_was_withdrawn(dsn: str) -> None:
         assert (await worker.beat(task["task_id"], "nonsense"))["withdrawn"] == [task["task_id"], "nonsense"]
 
 
-async def test_who_leaves_gives_back_what_it_holds(dsn: str) -> None:
+async def test_a_leaving_worker_returns_its_tasks(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         job_id = await submitted(it)
@@ -114,7 +114,7 @@ async def test_who_leaves_gives_back_what_it_holds(dsn: str) -> None:
         await it.fleet.completed(job_id)
 
 
-async def test_only_the_key_that_came_with_a_worker_speaks_for_it(dsn: str) -> None:
+async def test_only_the_registering_key_can_act_for_a_worker(dsn: str) -> None:
     async with web(dsn) as it:
         first, second = await it.key("first", Role.WORKER), await it.key("second", Role.WORKER)
         worker = await registered_worker(it, first)
@@ -133,7 +133,7 @@ async def test_only_the_key_that_came_with_a_worker_speaks_for_it(dsn: str) -> N
 # What operators ask of it
 
 
-async def test_a_drained_worker_gets_nothing_until_it_is_resumed(dsn: str) -> None:
+async def test_a_drained_worker_claims_nothing_until_resumed(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         worker = await registered_worker(it)
@@ -155,7 +155,7 @@ async def test_a_drained_worker_gets_nothing_until_it_is_resumed(dsn: str) -> No
         }
 
 
-async def test_a_worker_that_is_not_there_cannot_be_drained(dsn: str) -> None:
+async def test_an_unknown_worker_cannot_be_drained(dsn: str) -> None:
     async with web(dsn) as it:
         worker = await registered_worker(it)
         await worker.leave()
@@ -165,7 +165,7 @@ async def test_a_worker_that_is_not_there_cannot_be_drained(dsn: str) -> None:
         assert (await it.get("/api/v1/audit"))["items"] == []
 
 
-async def test_a_worker_on_the_database_is_nobodys_to_speak_for(dsn: str) -> None:
+async def test_no_key_can_act_for_a_worker_on_the_database(dsn: str) -> None:
     async with web(dsn, runs=True, functions={"slow": task}) as it:
         [listed] = (await it.get(f"{WORKERS}?status=active"))["items"]
         refused = await HttpWorker(it, listed["worker_id"], {}).beat(status=403)

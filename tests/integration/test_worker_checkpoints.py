@@ -42,7 +42,7 @@ async def result_of(running: Fleet, job_id: int) -> dict[str, Any]:
     return job["result_data"]["work"]
 
 
-async def test_an_attempt_that_failed_is_taken_up_after_its_last_phase(dsn: str) -> None:
+async def test_a_failed_attempt_resumes_after_its_last_checkpoint(dsn: str) -> None:
     phases = Phases(fail_after="two")
     async with fleet(dsn, phases=phases.__call__) as running:
         owner = await running.orchestrator()
@@ -63,7 +63,7 @@ async def test_an_attempt_that_failed_is_taken_up_after_its_last_phase(dsn: str)
     assert phases.ran == dict.fromkeys(PHASES, 1)
 
 
-async def test_a_chain_that_runs_last_is_taken_up_by_the_orchestrators_own_worker(dsn: str) -> None:
+async def test_a_finalizer_resumes_from_its_checkpoint_on_a_local_worker(dsn: str) -> None:
     """Its parameters are made anew for each attempt; what it saved is not in the orchestrator's memory."""
     phases = Phases(fail_after="two")
     nodes: dict[str, Any] = {
@@ -79,7 +79,7 @@ async def test_a_chain_that_runs_last_is_taken_up_by_the_orchestrators_own_worke
     assert phases.ran == dict.fromkeys(PHASES, 1)
 
 
-async def test_the_phases_of_a_killed_worker_are_not_done_again(dsn: str) -> None:
+async def test_the_phases_of_a_killed_worker_are_not_repeated(dsn: str) -> None:
     phases = Phases(hold_in="three")
     async with fleet(dsn, phases=phases.__call__) as running:
         await running.orchestrator(worker_lost_after_seconds=1.0)
@@ -95,7 +95,7 @@ async def test_the_phases_of_a_killed_worker_are_not_done_again(dsn: str) -> Non
     assert phases.ran == dict.fromkeys(PHASES, 1)
 
 
-async def test_a_worker_that_stops_gives_back_a_task_at_its_next_checkpoint(dsn: str) -> None:
+async def test_a_stopping_worker_returns_a_task_at_its_next_checkpoint(dsn: str) -> None:
     phases = Phases(hold_in="two")
     async with fleet(dsn, phases=phases.__call__) as running:
         await running.orchestrator()
@@ -112,7 +112,7 @@ async def test_a_worker_that_stops_gives_back_a_task_at_its_next_checkpoint(dsn:
     assert phases.ran == dict.fromkeys(PHASES, 1)
 
 
-async def test_a_thread_goes_on_when_its_checkpoint_is_stored_and_ends_at_one_when_its_worker_stops(dsn: str) -> None:
+async def test_a_thread_waits_for_its_checkpoint_and_ends_at_one_when_its_worker_stops(dsn: str) -> None:
     seen: list[str] = []
     at_two, go_on = threading.Event(), threading.Event()
 
@@ -141,7 +141,7 @@ async def test_a_thread_goes_on_when_its_checkpoint_is_stored_and_ends_at_one_wh
     assert seen == ["one", "three", "four"]
 
 
-async def test_a_checkpoint_whose_files_are_gone_is_discarded_for_the_one_before(dsn: str, tmp_path: Path) -> None:
+async def test_a_checkpoint_whose_files_are_missing_is_replaced_by_the_previous_one(dsn: str, tmp_path: Path) -> None:
     resumed: list[str | None] = []
 
     def work(ctx: HandlerContext) -> dict[str, Any]:
@@ -165,7 +165,7 @@ async def test_a_checkpoint_whose_files_are_gone_is_discarded_for_the_one_before
         assert warning["event_data"]["warning"].startswith("the checkpoint three was discarded: its artifact")
 
 
-async def test_checkpoints_made_while_the_database_is_away_are_stored_when_it_is_back(dsn: str) -> None:
+async def test_checkpoints_saved_during_a_database_outage_are_stored_later(dsn: str) -> None:
     saved, go_on = asyncio.Event(), asyncio.Event()
 
     async def work(ctx: HandlerContext) -> dict[str, Any]:

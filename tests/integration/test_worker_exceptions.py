@@ -46,7 +46,7 @@ def raising(kind: type[BaseException]) -> dict[str, Callable[..., Any]]:
     return {f"{kind.__name__}_{function.__name__}": function for function in functions}
 
 
-async def test_whatever_a_handler_raises_ends_its_own_attempt_and_nothing_else(dsn: str) -> None:
+async def test_any_exception_of_a_handler_ends_only_its_own_attempt(dsn: str) -> None:
     bad = {name: function for kind in (*KINDS, Panic) for name, function in raising(kind).items()}
     goes_on = asyncio.Event()
 
@@ -68,7 +68,7 @@ async def test_whatever_a_handler_raises_ends_its_own_attempt_and_nothing_else(d
         assert worker.it.failed == len(bad)
 
 
-async def test_the_tasks_of_a_worker_that_dies_are_lost_and_not_failed(dsn: str) -> None:
+async def test_the_tasks_of_a_dead_worker_are_lost_not_failed(dsn: str) -> None:
     began, goes_on = asyncio.Event(), asyncio.Event()
 
     async def innocent(ctx: Context) -> dict[str, int]:
@@ -100,7 +100,7 @@ async def test_the_tasks_of_a_worker_that_dies_are_lost_and_not_failed(dsn: str)
         await dying._end()
 
 
-async def test_deaths_are_counted_across_owners_and_a_limit_of_retries_does_not_grow(dsn: str) -> None:
+async def test_worker_deaths_are_counted_across_owners_within_the_retry_limit(dsn: str) -> None:
     async def forever(ctx: Context) -> None:
         await asyncio.Event().wait()
 

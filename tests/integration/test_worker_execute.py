@@ -76,7 +76,7 @@ async def save_all(progress_buffer: ProgressBuffer) -> None:
             progress_buffer.settle(unsaved)
 
 
-async def test_a_handler_is_given_its_task(pool: Executor) -> None:
+async def test_a_handler_receives_its_task(pool: Executor) -> None:
     seen: list[HandlerContext] = []
 
     async def look(ctx: HandlerContext) -> None:
@@ -94,20 +94,20 @@ async def test_a_handler_is_given_its_task(pool: Executor) -> None:
     assert report.duration_ms is not None and report.duration_ms < 5000
 
 
-async def test_an_unknown_handler_fails_for_good(pool: Executor) -> None:
+async def test_an_unknown_handler_is_a_permanent_failure(pool: Executor) -> None:
     report = await execute(message("ecko"), an_execution(handlers(), pool), WORKER)
     assert (report.kind, report.permanent) == ("failed", True)
     assert report.error is not None and "'ecko'" in report.error and "'echo'" in report.error
 
 
 @pytest.mark.parametrize("params", [b"[1, 2]", b"null", b'"text"', b"{", b"", b"\xff"])
-async def test_malformed_params_fail_for_good(pool: Executor, params: bytes) -> None:
+async def test_malformed_params_are_a_permanent_failure(pool: Executor, params: bytes) -> None:
     report = await execute(message("echo", params), an_execution(handlers(), pool), WORKER)
     assert (report.kind, report.permanent) == ("failed", True)
     assert "malformed" in (report.error or "")
 
 
-async def test_a_malformed_checkpoint_is_reported_and_does_not_hang_the_task(pool: Executor) -> None:
+async def test_a_malformed_checkpoint_is_a_failure_and_does_not_hang_the_task(pool: Executor) -> None:
     bad = message("echo", checkpoint_phase="x", checkpoint_data=b"{")
     report = await execute(bad, an_execution(handlers(), pool), WORKER)
     assert report.kind == "failed"
@@ -148,7 +148,7 @@ async def test_an_output_that_is_not_json_fails_with_a_reason(pool: Executor, na
     assert "\\u0000" not in text
 
 
-async def test_a_circle_fails_with_a_reason(pool: Executor) -> None:
+async def test_a_circular_output_fails_with_a_reason(pool: Executor) -> None:
     circle: dict[str, Any] = {}
     circle["me"] = circle
 
@@ -159,7 +159,7 @@ async def test_a_circle_fails_with_a_reason(pool: Executor) -> None:
     assert (report.kind, report.permanent) == ("failed", True)
 
 
-async def test_an_output_that_is_too_large_fails_for_good(pool: Executor) -> None:
+async def test_an_output_that_is_too_large_is_a_permanent_failure(pool: Executor) -> None:
     def large(ctx: HandlerContext) -> dict[str, str]:
         return {"x": "y" * 2000}
 
@@ -176,7 +176,7 @@ async def test_nul_characters_in_an_output_are_replaced(pool: Executor) -> None:
     assert orjson.loads(report.output or b"") == {"a\ufffd": "b\ufffdc", "text": "\\u0000"}
 
 
-async def test_what_takes_too_long_is_ended(pool: Executor) -> None:
+async def test_a_task_that_exceeds_its_timeout_is_ended(pool: Executor) -> None:
     async def endless(ctx: HandlerContext) -> None:
         await asyncio.sleep(60)
 
@@ -185,7 +185,7 @@ async def test_what_takes_too_long_is_ended(pool: Executor) -> None:
     assert report.duration_ms is not None and report.duration_ms >= 50
 
 
-async def test_a_timeout_of_the_handlers_own_is_its_own(pool: Executor) -> None:
+async def test_a_timeout_error_of_the_handler_is_its_own_failure(pool: Executor) -> None:
     async def impatient(ctx: HandlerContext) -> None:
         async with asyncio.timeout(0.01):
             await asyncio.sleep(60)
@@ -194,7 +194,7 @@ async def test_a_timeout_of_the_handlers_own_is_its_own(pool: Executor) -> None:
     assert report.kind == "failed" and "TimeoutError" in (report.error or "")
 
 
-async def test_a_thread_is_told_that_its_time_is_over(pool: Executor) -> None:
+async def test_a_thread_is_told_that_it_timed_out(pool: Executor) -> None:
     waits: list[bool] = []
 
     def patient(ctx: HandlerContext) -> None:
@@ -206,7 +206,7 @@ async def test_a_thread_is_told_that_its_time_is_over(pool: Executor) -> None:
     assert waits == [True]
 
 
-async def test_plain_functions_do_not_block_the_loop(pool: Executor) -> None:
+async def test_plain_functions_do_not_block_the_event_loop(pool: Executor) -> None:
     entered, may_go = threading.Semaphore(0), threading.Event()
 
     def wait(ctx: HandlerContext) -> None:
@@ -220,7 +220,7 @@ async def test_plain_functions_do_not_block_the_loop(pool: Executor) -> None:
     assert [report.kind for report in await asyncio.gather(*running)] == ["completed"] * 4
 
 
-async def test_each_way_to_fail_is_reported_as_it_was_meant(pool: Executor) -> None:
+async def test_each_kind_of_failure_is_reported_as_such(pool: Executor) -> None:
     async def permanent(ctx: HandlerContext) -> None:
         raise Permanent("never")
 
@@ -249,7 +249,7 @@ async def test_each_way_to_fail_is_reported_as_it_was_meant(pool: Executor) -> N
     ]
 
 
-async def test_a_generator_yields_its_result(pool: Executor) -> None:
+async def test_a_generator_yields_progress_checkpoints_and_its_result(pool: Executor) -> None:
     async def phases(ctx: HandlerContext) -> AsyncIterator[dict[str, Any]]:
         yield {"type": "progress", "current": 1, "total": 2}
         yield {"type": "checkpoint", "phase": "one", "data": {"a": 1}}
@@ -258,7 +258,7 @@ async def test_a_generator_yields_its_result(pool: Executor) -> None:
     assert (await run(pool, phases)).output == b'{"done":true}'
 
 
-async def test_a_task_that_is_cancelled_reports_nothing(pool: Executor) -> None:
+async def test_a_cancelled_task_reports_nothing(pool: Executor) -> None:
     entered = asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> None:
@@ -272,7 +272,7 @@ async def test_a_task_that_is_cancelled_reports_nothing(pool: Executor) -> None:
         await running
 
 
-async def test_secrets_in_an_error_are_not_kept(pool: Executor) -> None:
+async def test_secrets_in_an_error_are_redacted(pool: Executor) -> None:
     def careless(ctx: HandlerContext) -> None:
         raise RuntimeError("cannot reach postgresql://me:hush@db/x?password=hush")
 

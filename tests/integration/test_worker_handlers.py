@@ -13,7 +13,7 @@ async def answer(ctx: Any) -> dict[str, int]:
     return {"answer": 42}
 
 
-async def test_handlers_borrow_connections_to_the_workers_database(dsn: str) -> None:
+async def test_handlers_can_borrow_connections_to_the_workers_database(dsn: str) -> None:
     async def asks(ctx: Any) -> dict[str, Any]:
         async with ctx.pool.connection() as conn:
             row = await (await conn.execute("SELECT current_database(), %s::int", [7])).fetchone()
@@ -47,7 +47,7 @@ async def test_a_task_waits_for_a_worker_that_has_its_handler(dsn: str) -> None:
         assert job["result_data"]["work"] == {"answer": 42}
 
 
-async def test_a_local_worker_leaves_to_others_what_it_cannot_do(dsn: str) -> None:
+async def test_a_local_worker_leaves_tasks_without_handler_to_others(dsn: str) -> None:
     async with fleet(dsn) as running:
         owner = await running.orchestrator()
         await running.worker(owner=owner)

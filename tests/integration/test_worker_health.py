@@ -15,7 +15,7 @@ from dagmaster.worker.health import health_app
 from dagmaster.worker.lag import LoopWatch
 
 
-async def test_a_worker_says_how_it_is_and_what_it_takes(dsn: str) -> None:
+async def test_a_worker_reports_its_health_and_queues(dsn: str) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> None:
@@ -44,7 +44,7 @@ async def test_a_worker_says_how_it_is_and_what_it_takes(dsn: str) -> None:
             assert [(await http.get(path)).status_code for path in ("/livez", "/readyz")] == [200, 503]
 
 
-async def test_a_worker_without_a_slot_that_will_be_free_again_should_be_started_anew(dsn: str) -> None:
+async def test_a_worker_whose_slots_are_all_stuck_is_unhealthy(dsn: str) -> None:
     go_on = threading.Event()
 
     def stubborn(ctx: HandlerContext) -> None:
@@ -66,7 +66,7 @@ async def test_a_worker_without_a_slot_that_will_be_free_again_should_be_started
             assert (await http.get("/livez")).status_code == 200
 
 
-async def test_a_handler_that_blocks_the_loop_is_named(
+async def test_a_handler_that_blocks_the_event_loop_is_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compute_for_long() -> None:

@@ -39,7 +39,7 @@ async def a_worker(running: Fleet, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("handler", ["process.sleep_in_c", "process.busy"])
-async def test_what_blocks_in_c_is_gone_soon_after_its_time_is_over(dsn: str, handler: str) -> None:
+async def test_a_handler_blocked_in_c_is_killed_soon_after_its_timeout(dsn: str, handler: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await a_worker(running)
@@ -71,7 +71,7 @@ async def test_a_cancelled_job_s_process_is_ended(dsn: str) -> None:
         assert [row["status"] for row in await running.ended(job_id)] == ["cancelled"]
 
 
-async def test_what_an_attempt_took_is_kept_with_it(dsn: str) -> None:
+async def test_an_attempts_resource_usage_is_stored(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await a_worker(running)
@@ -106,7 +106,7 @@ async def test_a_task_that_ran_out_of_memory_goes_to_a_larger_worker(dsn: str) -
         assert first["error_type"] == "MemoryError"
 
 
-async def test_200_mb_of_output_slow_nobody_and_are_cut_with_a_note(dsn: str) -> None:
+async def test_large_output_blocks_no_other_task_and_is_truncated_with_a_note(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await a_worker(running, max_log_bytes=1_000_000)
@@ -127,7 +127,7 @@ async def test_200_mb_of_output_slow_nobody_and_are_cut_with_a_note(dsn: str) ->
         assert result["log_path"] and Path(result["log_path"]).name == f"{loud}_work_0.log"
 
 
-async def test_the_logs_of_tasks_that_run_side_by_side_are_never_mixed(dsn: str) -> None:
+async def test_logs_of_concurrent_tasks_are_not_mixed(dsn: str) -> None:
     together = asyncio.Barrier(4)
 
     async def talk(ctx: HandlerContext) -> None:
@@ -154,7 +154,7 @@ async def test_the_logs_of_tasks_that_run_side_by_side_are_never_mixed(dsn: str)
             assert not any(other in line for line in lines for other in others)
 
 
-async def test_a_handler_in_a_process_of_its_own_adds_through_its_worker(dsn: str) -> None:
+async def test_a_handler_process_adds_nodes_through_its_worker(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await a_worker(running)

@@ -38,7 +38,7 @@ def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unconfirmed_claims, "FRESH_SECONDS", FRESH)
 
 
-async def test_a_worker_far_from_the_database_works(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_works_with_a_slow_database_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("exchange", "forgotten", "orders", "beat"):
         monkeypatch.setattr(PostgresLink, name, delayed(getattr(PostgresLink, name)))
     async with fleet(dsn) as running:
@@ -47,7 +47,9 @@ async def test_a_worker_far_from_the_database_works(dsn: str, monkeypatch: pytes
         await running.completed(*[await running.submit(single()) for _ in range(3)])
 
 
-async def test_a_worker_far_from_the_server_works(dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+async def test_a_worker_works_with_a_slow_server_connection(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setattr(HttpTransport, "ask", delayed(HttpTransport.ask))
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
@@ -62,7 +64,7 @@ async def test_a_worker_far_from_the_server_works(dsn: str, monkeypatch: pytest.
         await transport.close()
 
 
-async def test_a_worker_that_begins_none_of_its_claims_says_so(
+async def test_a_worker_that_starts_none_of_its_claims_logs_it(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unconfirmed_claims, "SAY_AFTER_SECONDS", 0.1)
@@ -85,7 +87,7 @@ async def test_a_worker_that_begins_none_of_its_claims_says_so(
         assert not worker.it.unconfirmed.last_long
 
 
-def test_an_answer_may_take_longer_where_every_answer_does_but_never_half_a_lease(
+def test_the_claim_timeout_adapts_to_latency_up_to_half_a_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0

@@ -51,7 +51,7 @@ async def status_of(running: Fleet, worker_id: str) -> str:
     return await running.value("SELECT status FROM dagapp.dag_workers WHERE worker_id = %s", worker_id)
 
 
-async def test_a_worker_runs_no_more_at_once_than_its_slots(dsn: str) -> None:
+async def test_a_worker_runs_at_most_as_many_tasks_as_slots(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator()
@@ -66,7 +66,7 @@ async def test_a_worker_runs_no_more_at_once_than_its_slots(dsn: str) -> None:
         assert gate.most == 3
 
 
-async def test_threads_are_limited_by_the_slots_too(dsn: str) -> None:
+async def test_threads_are_limited_by_slots_too(dsn: str) -> None:
     at_once, most, lock = 0, 0, threading.Lock()
 
     def busy(ctx: HandlerContext) -> None:
@@ -103,7 +103,7 @@ async def test_a_thousand_tasks_run_once_each(dsn: str) -> None:
         await running.is_clean()
 
 
-async def test_a_worker_gets_only_what_it_has_a_handler_for(dsn: str) -> None:
+async def test_a_worker_claims_only_tasks_it_has_handlers_for(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -120,7 +120,7 @@ async def test_a_worker_gets_only_what_it_has_a_handler_for(dsn: str) -> None:
         assert job["result_data"]["work"] == {"special": True}
 
 
-async def test_a_worker_says_what_it_has_done(dsn: str) -> None:
+async def test_a_worker_reports_its_statistics(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await running.worker(concurrency=5)
@@ -135,7 +135,7 @@ async def test_a_worker_says_what_it_has_done(dsn: str) -> None:
         assert row == {"status": "stopped", "tasks_completed": 3}
 
 
-async def test_on_stop_running_tasks_are_finished_and_nothing_new_is_taken(dsn: str) -> None:
+async def test_on_stop_running_tasks_finish_and_no_new_ones_start(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator()
@@ -156,7 +156,7 @@ async def test_on_stop_running_tasks_are_finished_and_nothing_new_is_taken(dsn: 
         assert set(gate.runs.values()) == {1}
 
 
-async def test_while_it_ends_a_worker_beats_and_reports(dsn: str) -> None:
+async def test_a_stopping_worker_sends_heartbeats_and_reports(dsn: str) -> None:
     """One long task must not keep the results of the others, nor look like a dead worker."""
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
@@ -176,7 +176,7 @@ async def test_while_it_ends_a_worker_beats_and_reports(dsn: str) -> None:
         assert set(gate.runs.values()) == {1}
 
 
-async def test_what_is_not_finished_in_time_is_given_back_and_costs_no_retry(dsn: str) -> None:
+async def test_unfinished_tasks_are_returned_at_shutdown_and_cost_no_retry(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator()
@@ -195,7 +195,7 @@ async def test_what_is_not_finished_in_time_is_given_back_and_costs_no_retry(dsn
         assert failed["event_status"] == "warning" and "gave it back" in failed["error_message"]
 
 
-async def test_a_worker_that_polls_seldom_still_ends_in_time(dsn: str) -> None:
+async def test_a_worker_with_a_long_poll_interval_stops_in_time(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator()
@@ -225,7 +225,7 @@ async def test_a_killed_worker_loses_its_task_to_another(dsn: str) -> None:
         assert (await running.nodes(job_id))["work"]["max_retries"] == 1
 
 
-async def test_a_worker_that_was_given_up_starts_anew_under_another_name(dsn: str) -> None:
+async def test_a_lost_worker_restarts_under_a_new_name(dsn: str) -> None:
     gate, stubborn_runs = Gate(), []
     let_go = asyncio.Event()
 
@@ -259,7 +259,7 @@ async def test_a_worker_that_was_given_up_starts_anew_under_another_name(dsn: st
         await running.completed(await running.submit(chain(3)))  # it works on
 
 
-async def test_a_withdrawn_task_frees_its_slot(dsn: str) -> None:
+async def test_a_revoked_task_frees_its_slot(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator()
@@ -271,7 +271,7 @@ async def test_a_withdrawn_task_frees_its_slot(dsn: str) -> None:
         assert gate.cancelled == [f"{job_id}_work_0"]
 
 
-async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: str) -> None:
+async def test_a_task_revoked_before_it_started_frees_its_slot(dsn: str) -> None:
     async with fleet(dsn) as running:
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
         message = TaskMessage(TaskId("1_work_0"), JobId(1), "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
@@ -281,7 +281,7 @@ async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: 
         await asyncio.wait_for(worker.stop(), 60)
 
 
-async def test_bad_outputs_fail_their_job_and_not_the_worker(dsn: str) -> None:
+async def test_invalid_outputs_fail_their_job_and_not_the_worker(dsn: str) -> None:
     async def odd(ctx: HandlerContext) -> Any:
         return {"a\0b": object()}
 
@@ -362,7 +362,7 @@ async def test_local_reports_survive_a_database_outage(dsn: str) -> None:
         assert await running.rows(doubled) == []
 
 
-async def test_a_worker_can_stop_while_the_database_is_away(dsn: str) -> None:
+async def test_a_worker_can_stop_during_a_database_outage(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         role = await running.orchestrator(worker_lost_after_seconds=1.0)
@@ -378,7 +378,7 @@ async def test_a_worker_can_stop_while_the_database_is_away(dsn: str) -> None:
         assert not role.has_ended
 
 
-async def test_an_orchestrator_can_stop_while_the_database_is_away(dsn: str) -> None:
+async def test_an_orchestrator_can_stop_during_a_database_outage(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         async with closed(dsn):

@@ -13,7 +13,7 @@ PROGRESS = "SELECT status, progress_current, progress_total, progress_percent, p
 OF = f"{PROGRESS} FROM dagapp.dag_task_results WHERE job_id = %s"
 
 
-async def test_progress_is_shown_while_the_task_runs_and_does_not_disturb_its_result(dsn: str) -> None:
+async def test_progress_is_visible_while_the_task_runs_and_does_not_affect_its_result(dsn: str) -> None:
     may_end = asyncio.Event()
 
     async def work(ctx: HandlerContext) -> dict[str, Any]:
@@ -38,7 +38,7 @@ async def test_progress_is_shown_while_the_task_runs_and_does_not_disturb_its_re
         await it.fleet.is_clean()
 
 
-async def test_a_plain_function_may_tell_from_its_thread_as_often_as_it_likes(dsn: str) -> None:
+async def test_a_thread_may_report_progress_at_any_rate(dsn: str) -> None:
     may_end = threading.Event()
 
     def work(ctx: HandlerContext) -> dict[str, Any]:
@@ -59,7 +59,7 @@ async def test_a_plain_function_may_tell_from_its_thread_as_often_as_it_likes(ds
         await running.completed(job_id)
 
 
-async def test_the_progress_of_a_task_that_was_withdrawn_is_not_kept(dsn: str) -> None:
+async def test_progress_of_a_revoked_task_is_not_stored(dsn: str) -> None:
     begun, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def work(ctx: HandlerContext) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dagmaster.store.connect import opened
 from dagmaster.store.instances import set_desired_state
 
 
-async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_three_seconds(dsn: str) -> None:
+async def test_a_cancelled_jobs_coroutine_is_cancelled_and_its_slot_is_freed(dsn: str) -> None:
     revoked, entered = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> None:
@@ -42,7 +42,7 @@ async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_t
         await running.is_clean()
 
 
-async def test_a_coroutine_that_cancels_its_own_task_has_failed(dsn: str) -> None:
+async def test_a_coroutine_that_cancels_itself_has_failed(dsn: str) -> None:
     async def cancel(ctx: HandlerContext) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -59,7 +59,7 @@ async def test_a_coroutine_that_cancels_its_own_task_has_failed(dsn: str) -> Non
         )
 
 
-async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_shown(
+async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_reported(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
@@ -84,7 +84,7 @@ async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_shown(
         await running.until("SELECT stats -> 'stuck' = '[]' AS ok FROM dagapp.dag_workers")
 
 
-async def test_a_coroutine_that_will_not_be_cancelled_fails_its_task_and_keeps_its_slot(dsn: str) -> None:
+async def test_a_coroutine_that_ignores_cancellation_fails_its_task_and_keeps_its_slot(dsn: str) -> None:
     go_on = asyncio.Event()
 
     async def stubborn(ctx: HandlerContext) -> dict[str, str]:
@@ -107,7 +107,7 @@ async def test_a_coroutine_that_will_not_be_cancelled_fails_its_task_and_keeps_i
         assert row["status"] == "failed"
 
 
-async def test_a_task_whose_job_was_cancelled_while_its_worker_stood_still_is_never_started(
+async def test_a_task_cancelled_while_its_worker_was_suspended_never_starts(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim was answered, and then the process was stopped for longer than its job lived."""
@@ -138,7 +138,7 @@ async def test_a_task_whose_job_was_cancelled_while_its_worker_stood_still_is_ne
         await wait_until(lambda: worker.it.free_slots == worker.it.options.concurrency)
 
 
-async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unconfirmed_claim_is_checked_and_then_started(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await running.worker()
@@ -158,7 +158,7 @@ async def want(dsn: str, worker_id: WorkerId, state: str) -> bool:
         return await set_desired_state(conn, worker_id, state)
 
 
-async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn: str) -> None:
+async def test_a_drained_worker_finishes_its_tasks_and_claims_no_more(dsn: str) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> dict[str, str]:
@@ -187,7 +187,7 @@ async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn:
         assert job["result_data"]["work"] == {"by": first.id}
 
 
-async def test_a_worker_stops_when_it_is_asked_to(dsn: str) -> None:
+async def test_a_worker_stops_on_request(dsn: str) -> None:
     async with fleet(dsn) as running:
         worker = await running.worker()
         assert await want(dsn, worker.id, "stop")
@@ -198,7 +198,7 @@ async def test_a_worker_stops_when_it_is_asked_to(dsn: str) -> None:
         assert not await want(dsn, worker.id, "run")
 
 
-async def test_when_the_time_to_stop_is_over_handlers_may_clean_up(dsn: str) -> None:
+async def test_handlers_can_clean_up_after_the_shutdown_grace_period(dsn: str) -> None:
     cleaned, entered = asyncio.Event(), asyncio.Event()
 
     async def work(ctx: HandlerContext) -> dict[str, int]:

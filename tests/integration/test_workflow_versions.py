@@ -3,7 +3,7 @@
 from fleet import fleet, single
 
 
-async def test_other_content_under_the_same_version_is_noted(dsn: str) -> None:
+async def test_changed_content_under_the_same_version_is_logged(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.submit(single("echo", params={"a": 1}))
         second = await running.submit(single("echo", params={"a": 2}))
