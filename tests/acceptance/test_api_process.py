@@ -47,7 +47,7 @@ def serve(stage: Stage, workflows: Path, *options: str) -> tuple[Process, str]:
     return process, first_line(process, "serving").split()[-1]
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts(stage: Stage, workflows: Path) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(stage: Stage, workflows: Path) -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -58,13 +58,13 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(stage: Stage, workf
     assert "--port" in process.log.read_text()
 
 
-def test_without_keys_it_does_not_serve_others(stage: Stage, workflows: Path) -> None:
+def test_without_keys_the_server_refuses_a_public_address(stage: Stage, workflows: Path) -> None:
     process = stage.start("api", "--host", "0.0.0.0", "--port", "0", workflows_dir=workflows)
     assert process.wait() == 2
     assert "dagmaster keys create" in process.log.read_text()
 
 
-def test_a_job_goes_through_api_orchestrator_and_worker(stage: Stage, workflows: Path) -> None:
+def test_a_job_runs_through_api_orchestrator_and_worker_processes(stage: Stage, workflows: Path) -> None:
     stage.launch(ORCHESTRATOR, WORKER)
     process, url = serve(stage, workflows)
     with Client(url) as client:
@@ -76,7 +76,7 @@ def test_a_job_goes_through_api_orchestrator_and_worker(stage: Stage, workflows:
     assert process.wait() == 0
 
 
-def test_it_stops_at_once_although_somebody_watches(stage: Stage, workflows: Path) -> None:
+def test_open_streams_do_not_delay_the_stop(stage: Stage, workflows: Path) -> None:
     stage.is_real = True
     process, url = serve(stage, workflows)
     job = httpx.post(f"{url}/api/v1/jobs", json={"workflow_id": "slow"}).json()
@@ -90,7 +90,7 @@ def test_it_stops_at_once_although_somebody_watches(stage: Stage, workflows: Pat
         assert time.monotonic() - began < 25
 
 
-def test_a_stream_goes_on_without_a_gap_when_the_server_is_restarted(stage: Stage, workflows: Path) -> None:
+def test_a_stream_resumes_without_a_gap_after_a_restart(stage: Stage, workflows: Path) -> None:
     stage.launch(ORCHESTRATOR, WORKER)
     process, url = serve(stage, workflows)
     port = url.rpartition(":")[2]

@@ -53,7 +53,7 @@ def attempts_of_phases(stage: Stage, job_id: int) -> list[tuple[str, str]]:
     return [(row["phase_name"], row["task_id"].rpartition("_")[2]) for row in rows]
 
 
-def test_a_worker_is_killed_after_the_second_of_four_phases(stage: Stage) -> None:
+def test_a_worker_killed_after_the_second_of_four_phases_repeats_none(stage: Stage) -> None:
     _, worker = stage.launch(ORCHESTRATOR, WORKER)
     job_id = stage.submit(phases(0.5, retries=2))
     stage.until(SAVED, 2, job_id)
@@ -71,7 +71,7 @@ def test_a_worker_is_killed_after_the_second_of_four_phases(stage: Stage) -> Non
     ]
 
 
-def test_a_worker_that_is_told_to_stop_ends_at_the_next_checkpoint_and_another_goes_on(stage: Stage) -> None:
+def test_a_stopping_worker_ends_at_the_next_checkpoint_and_another_continues(stage: Stage) -> None:
     _, worker = stage.launch(ORCHESTRATOR, WORKER)
     job_id = stage.submit(phases(1.0, retries=0))  # To be given back costs no retry.
     stage.until(SAVED, 1, job_id)
@@ -84,7 +84,7 @@ def test_a_worker_that_is_told_to_stop_ends_at_the_next_checkpoint_and_another_g
     assert [attempt for _, attempt in attempts_of_phases(stage, job_id)] == ["0", "0", "1", "1"]
 
 
-def test_a_second_signal_ends_a_worker_at_once_and_its_task_goes_on_elsewhere(stage: Stage) -> None:
+def test_a_second_signal_ends_a_worker_at_once_and_its_task_continues_elsewhere(stage: Stage) -> None:
     stage.is_real = True
     _, worker = stage.launch(ORCHESTRATOR, LEDGER_WORKER)
     job_id = stage.submit(single("ledger.phase", "{seconds: 60}", retries=2))

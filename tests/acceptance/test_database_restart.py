@@ -51,7 +51,7 @@ def stage(dsn: str, tmp_path: Path) -> Iterator[Stage]:
     sys.stderr.write(stage.close())
 
 
-def test_postgresql_crashes_while_everybody_is_busy(stage: Stage, server: EmbeddedServer) -> None:
+def test_jobs_survive_a_postgresql_crash_under_load(stage: Stage, server: EmbeddedServer) -> None:
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
     stage.submit_all(
         [
@@ -67,7 +67,7 @@ def test_postgresql_crashes_while_everybody_is_busy(stage: Stage, server: Embedd
     assert_promise_kept(stage.dsn, may_repeat=True)
 
 
-def test_postgresql_crashes_twice_in_a_row(stage: Stage, server: EmbeddedServer) -> None:
+def test_jobs_survive_two_postgresql_crashes_in_a_row(stage: Stage, server: EmbeddedServer) -> None:
     stage.launch(BOTH, WORKER)
     stage.submit_all([(NARROW_FAN, {"items": list(range(40)), "seconds": 0.1}) for _ in range(3)])
     stage.until(DONE, 20)
@@ -77,7 +77,7 @@ def test_postgresql_crashes_twice_in_a_row(stage: Stage, server: EmbeddedServer)
     assert_promise_kept(stage.dsn, may_repeat=True)
 
 
-def test_workers_are_not_given_up_for_what_they_could_not_say(stage: Stage, server: EmbeddedServer) -> None:
+def test_workers_are_not_declared_lost_for_heartbeats_missed_in_an_outage(stage: Stage, server: EmbeddedServer) -> None:
     """PostgreSQL is away for longer than the lease of a worker; a task that runs through all of it counts."""
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, worker_lost_after_seconds=LEASE_SECONDS)
     stage.submit_all([(LONG, {"first_seconds": OUTAGE_SECONDS + 2}), (CHAIN, {"n": 1, "seconds": 1})])

@@ -84,13 +84,13 @@ def test_sample_output_takes_the_times_of_a_run() -> None:
     assert with_samples(page, {"docs/index.md:4": actual}) == text.replace(written, recorded)
 
 
-def test_hardly_anything_is_not_run() -> None:
+def test_hardly_any_code_block_is_not_run() -> None:
     blocks = [block for path in PAGES for block in read_page(path).blocks]
     not_run = [f"{block.place}: {block.marks['not run']}" for block in blocks if "not run" in block.marks]
     assert len(not_run) <= MAX_NOT_RUN, f"{len(not_run)} of {len(blocks)} blocks are not run:\n" + "\n".join(not_run)
 
 
-def test_links_lead_somewhere() -> None:
+def test_no_link_is_broken() -> None:
     broken = [f"{path.relative_to(ROOT)}: {link}" for path in PAGES for link in _links(path) if not _leads(path, link)]
     assert not broken
 
@@ -101,7 +101,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {path for path in PAGES if path.parent.parent == index.parent} <= linked
 
 
-def test_nothing_is_decorated_and_no_machine_is_named() -> None:
+def test_pages_are_undecorated_and_name_no_machine() -> None:
     odd = re.compile("[\u2600-\u26ff\u2728\U0001f300-\U0001faff]|/(?:work|root|home)/|localhost")
     assert not [f"{path.name}: {match[0]}" for path in PAGES if (match := odd.search(path.read_text(encoding="utf-8")))]
 
@@ -114,23 +114,23 @@ def test_the_tools_of_the_documentation_can_be_loaded() -> None:
 # What the reference lists
 
 
-def test_the_command_line_is_described_as_it_is() -> None:
+def test_the_command_line_reference_is_complete() -> None:
     tool = _load(ROOT / "docs" / "tools" / "cli_reference.py")
     page = tool.PAGE.read_text(encoding="utf-8")
     assert page == tool.renew(page), "run: python docs/tools/cli_reference.py"
 
 
-def test_the_api_and_the_gateway_are_described_as_they_are() -> None:
+def test_the_api_and_gateway_references_are_complete() -> None:
     tool = _load(ROOT / "docs" / "tools" / "http_reference.py")
     for path in tool.PAGES:
         assert path.read_text(encoding="utf-8") == tool.renew(path), "run: python docs/tools/http_reference.py"
 
 
-def test_all_commands_of_the_api_are_described() -> None:
+def test_all_api_commands_are_documented() -> None:
     assert set(COMMANDS) <= _words("http-api.md")
 
 
-def test_all_codes_of_errors_are_described() -> None:
+def test_all_error_codes_are_documented() -> None:
     raised = {code_of(kind()) for kind in STATUS if issubclass(kind, DagmasterError)}
     specific = {code_of(kind()) for kind in _kinds(DagmasterError) if kind.__module__ == "dagmaster.errors"}
     unheard_of = {"dagmaster_error", "embedded_server_failed", "illegal_move", "expression_failed", "values_too_large"}
@@ -138,7 +138,7 @@ def test_all_codes_of_errors_are_described() -> None:
     assert {*raised, *specific, *CODES.values()} - unheard_of <= _words("http-api.md")
 
 
-def test_all_metrics_are_described() -> None:
+def test_all_metrics_are_documented() -> None:
     nothing: dict[str, Any] = {"orchestrators": [], "workers": [], "queues": []}
     nothing |= {"callbacks": {"waiting": 0, "failed": 0}, "connections": {"most": 1, "by_application": {}}}
     nothing["schedules"] = {"active": 0, "paused": 0, "late": 0}
@@ -146,7 +146,7 @@ def test_all_metrics_are_described() -> None:
     assert {metric.name for metric in Fleet(nothing).collect()} == described
 
 
-def test_all_of_the_client_is_described() -> None:
+def test_the_whole_client_is_documented() -> None:
     words = _words("client.md")
     methods = {name: method for name, method in vars(client.Client).items() if not name.startswith("_")}
     assert {*methods, *client.__all__} <= words
@@ -155,20 +155,20 @@ def test_all_of_the_client_is_described() -> None:
         assert inspect.signature(method).parameters == inspect.signature(getattr(client.AsyncClient, name)).parameters
 
 
-def test_all_of_the_python_api_is_described() -> None:
+def test_the_whole_python_api_is_documented() -> None:
     words = _words("python.md") | _words("client.md")
     assert set(dagmaster.HOMES) <= words
     for name in dagmaster.sync.__all__:
         assert set(inspect.signature(getattr(dagmaster, name)).parameters) <= words, name
 
 
-def test_all_roles_checks_and_reasons_are_described() -> None:
+def test_all_roles_checks_and_reasons_are_documented() -> None:
     assert set(Role) <= _words("secure-the-api.md", "how-to")
     assert {check.name for check in CHECKS} <= _words("monitor.md", "how-to")
     assert set(Kind) <= _words("find-out-why-a-job-waits.md", "how-to")
 
 
-def test_all_settings_are_described_as_they_are() -> None:
+def test_all_settings_are_documented() -> None:
     rows = {row[0].strip("`"): row[1:] for row in _rows("settings.md")}
     assert set(Settings.model_fields) <= set(rows)
     for name, info in Settings.model_fields.items():
@@ -178,11 +178,11 @@ def test_all_settings_are_described_as_they_are() -> None:
             assert default.strip("`") == _shown(info.default), name
 
 
-def test_all_events_are_described() -> None:
+def test_all_events_are_documented() -> None:
     assert set(EVENT_TYPES) <= _words("events.md")
 
 
-def test_all_moves_are_described() -> None:
+def test_all_moves_are_documented() -> None:
     rows = {row[0].strip("`"): row[1:3] for row in _rows("states.md") if len(row) == 4}
     for move in (*JOB_MOVES, *NODE_MOVES):
         sources, target = rows[move.event]
@@ -190,27 +190,27 @@ def test_all_moves_are_described() -> None:
         assert target.strip("`") == move.target
 
 
-def test_all_tables_and_columns_are_described() -> None:
+def test_all_tables_and_columns_are_documented() -> None:
     words = _words("tables.md")
     for table in Base.metadata.tables.values():
         assert table.name in (ROOT / "docs/reference/tables.md").read_text(encoding="utf-8")
         assert {column.name for column in table.columns} <= words, table.name
 
 
-def test_all_handlers_are_described() -> None:
+def test_all_handlers_are_documented() -> None:
     load_handlers([])
     built_in = {handler.name for handler in registry if handler.function.__module__ == "dagmaster.handlers.basic"}
     assert built_in <= _words("handlers.md")
 
 
-def test_all_of_the_expression_language_is_described() -> None:
+def test_the_whole_expression_language_is_documented() -> None:
     words = _words("expressions.md")
     assert {*FILTERS, *TESTS, *METHODS} <= words
     text = (ROOT / "docs/reference/expressions.md").read_text(encoding="utf-8")
     assert all(operator in text for operator in COMPARISONS)
 
 
-def test_all_keys_of_workflow_files_are_described() -> None:
+def test_all_keys_of_workflow_files_are_documented() -> None:
     keys = {key for keys in dialects._KEYS.values() for key in keys}
     of_workflows = {field.alias or name for name, field in Workflow.model_fields.items()}
     known = {*of_workflows, *InputSpec.model_fields, *RetryPolicy.model_fields, *Aggregation, *InputType}

@@ -65,7 +65,7 @@ def run_forked(folder: Path, *command: str, **changes: str) -> tuple[int, str]:
     return code, (folder / "output").read_text()
 
 
-def test_it_finds_everything_as_it_would_be(tmp_path: Path) -> None:
+def test_a_forked_process_sees_the_same_environment_as_a_real_one(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SELF)
     for command in (("-c", SELF, "one", "-c"), ("script.py", "one")):
         outputs: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ def test_it_finds_everything_as_it_would_be(tmp_path: Path) -> None:
         assert outputs[0] == outputs[1]
 
 
-def test_it_ends_as_it_would_end(tmp_path: Path) -> None:
+def test_a_forked_process_exits_as_a_real_one(tmp_path: Path) -> None:
     for program, code in ENDS.items():
         ended = run_forked(tmp_path, "python", "-c", program)
         assert ended == run_real(tmp_path, "python", "-c", program)
@@ -86,11 +86,11 @@ def test_it_ends_as_it_would_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("--help",), ("version",), ("show", "1", "--data-dir", "/dev/null"), ("nonsense",)]
 )
-def test_dagmaster_says_the_same(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_dagmaster_prints_the_same_in_a_forked_process(tmp_path: Path, command: tuple[str, ...]) -> None:
     assert run_forked(tmp_path, "dagmaster", *command) == run_real(tmp_path, "dagmaster", *command)
 
 
-def test_a_process_is_ended_by_signals_to_it_alone(tmp_path: Path) -> None:
+def test_signals_reach_only_the_process_they_are_sent_to(tmp_path: Path) -> None:
     waits = "import time; print('up', flush=True); time.sleep(60)"
     killed, other = (start_forked(tmp_path, "python", "-c", waits) for _ in range(2))
     os.kill(killed.pid, signal.SIGSTOP)
@@ -103,13 +103,13 @@ def test_a_process_is_ended_by_signals_to_it_alone(tmp_path: Path) -> None:
     other.kill()  # It has ended, and its pid may be another's.
 
 
-def test_other_modules_are_run_by_a_real_interpreter(tmp_path: Path) -> None:
+def test_other_modules_run_in_a_real_interpreter(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("import sys\nprint(__name__, sys.argv[1:], 'dagmaster' in sys.modules)")
     assert run_forked(tmp_path, "python", "-m", "module", "one") == (0, "__main__ ['one'] False\n")
     assert run_forked(tmp_path, "python", "-m", "dagmaster", "version")[0] == 0
 
 
-def test_a_shell_pipes_and_signals_it(tmp_path: Path) -> None:
+def test_a_shell_can_pipe_to_and_signal_a_forked_process(tmp_path: Path) -> None:
     script = """
         echo 'import sys; print(sys.stdin.read().upper())' > upper.py
         echo word | python upper.py | tr A-Z a-z
@@ -127,7 +127,7 @@ def test_a_shell_pipes_and_signals_it(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == ["word", "", "ended with 5", "ended with 137"], ended.stderr
 
 
-def test_a_process_whose_program_in_the_shell_is_killed_is_killed_too(tmp_path: Path) -> None:
+def test_killing_the_client_kills_its_forked_process(tmp_path: Path) -> None:
     waits = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     with subprocess.Popen([fork_server().programs / "python", "-c", waits], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None

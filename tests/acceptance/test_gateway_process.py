@@ -93,7 +93,7 @@ def start(stage: Stage, keys: dict[str, str], *, url: str = NOWHERE, **settings:
     return Gateway(process, keys["partner"])
 
 
-def test_it_starts_without_a_database_and_serves_only_the_probes(stage: Stage, keys: dict[str, str]) -> None:
+def test_the_gateway_starts_without_a_database_and_serves_only_probes(stage: Stage, keys: dict[str, str]) -> None:
     it = start(stage, keys, gateway_database_url="postgresql://reader:hidden-word@127.0.0.1:1/nothing")
     assert it.get("/api/livez").json() == {"status": "alive"}
     ready = it.get("/api/readyz")
@@ -105,7 +105,7 @@ def test_it_starts_without_a_database_and_serves_only_the_probes(stage: Stage, k
     assert "hidden-word" not in it.process.log.read_text()
 
 
-def test_it_waits_for_an_orchestrator_that_is_away(stage: Stage, keys: dict[str, str], tmp_path: Path) -> None:
+def test_the_gateway_waits_for_an_unreachable_orchestrator(stage: Stage, keys: dict[str, str], tmp_path: Path) -> None:
     [port] = free_ports(1)
     it = start(stage, keys, url=f"http://127.0.0.1:{port}")
     it.until("/api/readyz", 200)
@@ -124,7 +124,7 @@ def test_it_waits_for_an_orchestrator_that_is_away(stage: Stage, keys: dict[str,
     assert status == "completed"
 
 
-def test_it_recovers_with_the_database(stage: Stage, keys: dict[str, str], server: EmbeddedServer) -> None:
+def test_the_gateway_recovers_with_the_database(stage: Stage, keys: dict[str, str], server: EmbeddedServer) -> None:
     it = start(stage, keys)
     it.until("/api/readyz", 200)
     assert it.get("/api/assets").status_code == 200
@@ -139,7 +139,7 @@ def test_it_recovers_with_the_database(stage: Stage, keys: dict[str, str], serve
     it.until("/api/assets", 200)
 
 
-def test_it_starts_quickly(stage: Stage, keys: dict[str, str]) -> None:
+def test_the_gateway_starts_quickly(stage: Stage, keys: dict[str, str]) -> None:
     stage.is_real = True
     it = start(stage, keys)
     assert it.get("/api/livez").status_code == 200

@@ -17,7 +17,7 @@ ALL_OWNED_BY = """
 RETRIES = "SELECT retry_count, max_retries FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'toil'"
 
 
-def test_an_orchestrator_that_is_terminated_hands_over_within_two_seconds(stage: Stage) -> None:
+def test_a_terminated_orchestrator_hands_over_its_jobs(stage: Stage) -> None:
     # So rarely do they look for orphans that only a hand-over can be in time.
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, orphan_scan_interval_seconds=60)
     jobs = stage.submit_all([(CHAIN, {"n": n, "seconds": 0.8}) for n in range(12)])
@@ -58,7 +58,7 @@ def test_an_orchestrator_with_a_worker_hands_over_jobs_and_tasks(stage: Stage) -
     assert_promise_kept(stage.dsn)
 
 
-def test_a_worker_that_is_terminated_gives_back_what_takes_too_long(stage: Stage) -> None:
+def test_a_terminated_worker_returns_long_tasks(stage: Stage) -> None:
     _, leaving = stage.launch(ORCHESTRATOR, WORKER, shutdown_grace_seconds=0.5)
     job_id = stage.submit(LONG, first_seconds=120)
     stage.until(STARTED, 1)
@@ -70,7 +70,7 @@ def test_a_worker_that_is_terminated_gives_back_what_takes_too_long(stage: Stage
     assert_promise_kept(stage.dsn)
 
 
-def test_a_worker_that_is_terminated_finishes_what_it_can(stage: Stage) -> None:
+def test_a_terminated_worker_finishes_short_tasks(stage: Stage) -> None:
     _, leaving = stage.launch(ORCHESTRATOR, WORKER, shutdown_grace_seconds=60)
     job_id = stage.submit(LONG, first_seconds=1.5)
     stage.until(STARTED, 1)

@@ -48,7 +48,7 @@ def set_clock(process: Process) -> datetime:
 
 
 @pytest.mark.parametrize("hours", [2, -2])
-def test_the_clock_of_an_orchestrator_is_set_while_it_runs(stage: Stage, hours: int) -> None:
+def test_jobs_survive_a_clock_change_on_an_orchestrators_host(stage: Stage, hours: int) -> None:
     """Ahead of time no timeout passes, and behind it no retry waits."""
     through = ("env", f"PYTHONPATH={WALL_CLOCK}", f"WALL_CLOCK_HOURS={hours}")
     orchestrator = stage.start(*ORCHESTRATOR, through=through)
@@ -98,7 +98,7 @@ def look_at(pid: int) -> str:
         pytest.skip(f"hiding /proc takes root, a mount namespace of its own, unshare and setpriv: {reason}")
 
 
-def test_an_orchestrator_that_cannot_see_the_workers_takes_none_of_them_for_dead(stage: Stage) -> None:
+def test_an_orchestrator_cut_off_from_the_database_declares_no_worker_lost(stage: Stage) -> None:
     """One that is dead it knows for certain all the same, long before the lease has passed."""
     assert look_at(os.getpid()) == "False PermissionError"
     [worker] = stage.launch(WORKER)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 KEY = "nightly-2026-01-31"
 
 
-def test_twenty_concurrent_submissions_with_one_key_make_one_job(stage: Stage) -> None:
+def test_twenty_concurrent_submissions_with_one_key_create_one_job(stage: Stage) -> None:
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
 
     async def submit_together() -> list[submission.Submitted]:
@@ -37,7 +37,7 @@ def test_twenty_concurrent_submissions_with_one_key_make_one_job(stage: Stage) -
     assert_promise_kept(stage.dsn)
 
 
-def test_three_processes_that_submit_one_key_make_one_job(stage: Stage) -> None:
+def test_three_processes_submitting_one_key_create_one_job(stage: Stage) -> None:
     file = stage.write_file(CHAIN)
     arguments = ["submit", file, "--idempotency-key", KEY, "--json", "-i"]
     processes = [stage.start(*arguments, "n=1") for _ in range(3)]

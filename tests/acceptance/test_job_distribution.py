@@ -58,7 +58,7 @@ def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[Proce
     return former, present
 
 
-def test_an_owner_that_comes_back_in_mid_job_changes_nothing(stage: Stage) -> None:
+def test_a_suspended_owner_that_resumes_during_the_job_changes_nothing(stage: Stage) -> None:
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, **IMPATIENT)
     former, _ = stop_the_owner(stage, first, second)
     former.go_on()
@@ -67,7 +67,7 @@ def test_an_owner_that_comes_back_in_mid_job_changes_nothing(stage: Stage) -> No
     assert_promise_kept(stage.dsn)
 
 
-def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(stage: Stage) -> None:
+def test_a_suspended_owner_that_resumes_after_the_end_owns_new_jobs(stage: Stage) -> None:
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, **IMPATIENT)
     former, present = stop_the_owner(stage, first, second)
     stage.until_ended()
@@ -81,7 +81,7 @@ def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(stage
     assert_promise_kept(stage.dsn)
 
 
-def test_an_owner_with_a_worker_comes_back_as_both(stage: Stage) -> None:
+def test_a_suspended_owner_with_a_worker_resumes_both_roles(stage: Stage) -> None:
     first, second = stage.launch(BOTH, BOTH, **IMPATIENT)
     former, present = stop_the_owner(stage, first, second)
     stage.killed.add(former.pid)

@@ -13,7 +13,7 @@ TAKEN_OVER = "SELECT count(*) FROM dagapp.dag_job_events WHERE job_id = %s AND e
 
 
 @pytest.mark.parametrize(("moment", "children"), [(CHILDREN, 1), (CHILDREN_DONE, 170)], ids=["at the start", "later"])
-def test_the_owner_of_a_fan_out_of_500_is_killed_and_another_goes_on(stage: Stage, moment: str, children: int) -> None:
+def test_killing_the_owner_of_a_fan_out_of_500_loses_nothing(stage: Stage, moment: str, children: int) -> None:
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
     job_id = stage.submit(FAN, items=list(range(500)))
     stage.until(moment, children, job_id)
@@ -23,7 +23,7 @@ def test_the_owner_of_a_fan_out_of_500_is_killed_and_another_goes_on(stage: Stag
     assert_promise_kept(stage.dsn)
 
 
-def test_the_only_orchestrator_is_killed_in_mid_fan_out_and_started_again(stage: Stage) -> None:
+def test_killing_and_restarting_the_only_orchestrator_during_a_fan_out_loses_nothing(stage: Stage) -> None:
     only, _ = stage.launch(ORCHESTRATOR, WORKER)
     job_id = stage.submit(FAN, items=list(range(500)))
     stage.until(CHILDREN_DONE, 170, job_id)
@@ -34,7 +34,7 @@ def test_the_only_orchestrator_is_killed_in_mid_fan_out_and_started_again(stage:
     assert_promise_kept(stage.dsn)
 
 
-def test_an_orchestrator_is_killed_together_with_its_own_worker(stage: Stage) -> None:
+def test_killing_an_orchestrator_with_its_local_worker_loses_nothing(stage: Stage) -> None:
     both, _ = stage.launch(BOTH, ORCHESTRATOR)
     job_id = stage.submit(FAN, items=list(range(100)))
     stage.until(CHILDREN_DONE, 30, job_id)
@@ -57,7 +57,7 @@ MOMENTS = {
 }
 
 
-def test_the_owner_is_killed_around_a_conditional(stage: Stage) -> None:
+def test_killing_the_owner_around_a_conditional_loses_nothing(stage: Stage) -> None:
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
     for moment, question in MOMENTS.items():
         job_id = stage.submit(FORK, weight=12, seconds=0.3)
@@ -94,7 +94,7 @@ def test_a_killed_workers_task_is_finished_by_another(stage: Stage) -> None:
     assert_promise_kept(stage.dsn, killed=stage.killed)
 
 
-def test_a_worker_that_was_stopped_for_too_long_comes_back_too_late_and_works_on(stage: Stage) -> None:
+def test_a_worker_suspended_past_its_lease_loses_its_task_and_continues(stage: Stage) -> None:
     _, first, second = stage.launch(ORCHESTRATOR, WORKER, WORKER, worker_lost_after_seconds=2)
     job_id = stage.submit(LONG, first_seconds=3)
     late = holder_of(stage, job_id)
@@ -109,7 +109,7 @@ def test_a_worker_that_was_stopped_for_too_long_comes_back_too_late_and_works_on
     assert_promise_kept(stage.dsn, killed=stage.killed)
 
 
-def test_all_processes_are_killed_at_once_and_started_again(stage: Stage) -> None:
+def test_killing_and_restarting_all_processes_loses_nothing(stage: Stage) -> None:
     everybody = stage.launch(ORCHESTRATOR, BOTH, WORKER)
     jobs = [stage.submit(FAN, items=list(range(40))) for _ in range(4)]
     stage.until("SELECT count(*) >= 20 FROM dagapp.dag_job_events WHERE event_type = 'node_completed'")

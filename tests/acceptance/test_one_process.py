@@ -45,9 +45,7 @@ def stage(data_dir: Path, tmp_path: Path, *, with_server: bool) -> Iterator[Stag
 
 
 @pytest.mark.parametrize("with_server", [False, True], ids=["alone", "with its PostgreSQL"])
-def test_a_run_that_is_killed_in_mid_fan_out_is_finished_by_dev(
-    stage: Stage, data_dir: Path, *, with_server: bool
-) -> None:
+def test_a_run_killed_during_a_fan_out_is_finished_by_dev(stage: Stage, data_dir: Path, *, with_server: bool) -> None:
     items = ",".join(map(str, range(200)))
     run = stage.start("run", stage.write_file(FAN), "-i", f"items=[{items}]", "--handlers", ledger.__file__)
     stage.await_role(run)

@@ -66,7 +66,7 @@ def operations(document: Any) -> list[schemathesis.APIOperation[Any, Any, Any, A
 
 
 @pytest.mark.timeout(400)
-def test_no_request_breaks_the_server_or_its_promise(server: Server) -> None:
+def test_every_response_matches_the_openapi_document(server: Server) -> None:
     document = schemathesis.openapi.from_url(f"{server.url}/openapi.json", timeout=90)
     with requests.Session() as session:  # One connection for all requests.
         session.trust_env = False  # No look for a proxy before each of them.
@@ -105,7 +105,7 @@ def test_the_document_describes_every_operation(server: Server) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_status_that_is_not_described_is_noticed(server: Server) -> None:
+def test_an_undocumented_status_is_detected(server: Server) -> None:
     described = httpx.get(f"{server.url}/openapi.json").json()
     path = "/api/v1/jobs/{job_id}"
     del described["paths"][path]["get"]["responses"]["404"]

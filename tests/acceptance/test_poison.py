@@ -46,7 +46,7 @@ def submit_poisonous(stage: Stage, poisons: Mapping[str, str]) -> dict[int, str]
     return submitted
 
 
-def test_jobs_that_are_poisoned_before_they_begin_fail_beside_ten_good_ones(stage: Stage) -> None:
+def test_jobs_poisoned_before_they_start_fail_alone(stage: Stage) -> None:
     bad = submit_poisonous(stage, POISONS)
     stage.submit_all(GOOD)
     for job_id, poison in bad.items():
@@ -56,7 +56,7 @@ def test_jobs_that_are_poisoned_before_they_begin_fail_beside_ten_good_ones(stag
     assert_promise_kept(stage.dsn, poisoned=bad)
 
 
-def test_jobs_that_are_poisoned_in_mid_work_fail_beside_ten_good_ones(stage: Stage) -> None:
+def test_jobs_poisoned_while_they_run_fail_alone(stage: Stage) -> None:
     first, _ = stage.launch(ORCHESTRATOR, WORKER)
     bad = submit_poisonous(stage, POISONS_IN_MID_WORK)
     stage.submit_all(GOOD)

@@ -68,7 +68,7 @@ LEFTOVERS = [
 ]
 
 
-def test_each_damage_is_seen(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_damage_is_detected(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promise.SWEEP_SECONDS", 0)
     [both] = stage.launch(BOTH)
     kinds: list[tuple[Shape, dict[str, Any]]] = [

@@ -63,7 +63,7 @@ def make_undisturbed(source: ImageSource, scheme: TilingScheme, folder: Path) ->
     return files
 
 
-def test_a_worker_is_killed_in_the_middle_of_60_tiles(stage: Stage, tmp_path: Path) -> None:
+def test_a_worker_killed_during_60_tiles_loses_none(stage: Stage, tmp_path: Path) -> None:
     path = make_source(tmp_path / "storage" / "bronze")
     source = settle_image(path, "nearest")
     scheme = divide_into_tiles(source, 512)

@@ -60,7 +60,7 @@ def key_of(stage: Stage, role: Role) -> str:
     return asyncio.run(make())
 
 
-def test_results_wait_on_disk_while_the_server_is_away(stage: Stage, tmp_path: Path) -> None:
+def test_results_are_spooled_while_the_server_is_away(stage: Stage, tmp_path: Path) -> None:
     stage.launch(ORCHESTRATOR)
     server, url = serve(stage)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
@@ -81,7 +81,7 @@ def test_results_wait_on_disk_while_the_server_is_away(stage: Stage, tmp_path: P
     stage.until(AT_WORK, 0)
 
 
-def test_a_result_outlives_the_worker_that_could_not_report_it(stage: Stage, tmp_path: Path) -> None:
+def test_a_spooled_result_outlives_its_worker(stage: Stage, tmp_path: Path) -> None:
     stage.launch(ORCHESTRATOR)
     server, url = serve(stage)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
@@ -97,7 +97,7 @@ def test_a_result_outlives_the_worker_that_could_not_report_it(stage: Stage, tmp
     assert executions(stage) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_worker_stops_when_an_operator_says_so(stage: Stage, tmp_path: Path) -> None:
+def test_a_worker_stops_on_an_operators_command(stage: Stage, tmp_path: Path) -> None:
     stage.is_real = True
     stage.launch(ORCHESTRATOR)
     _, url = serve(stage)

@@ -25,7 +25,7 @@ IS_GONE = IS_CONNECTED.replace("count(*) > 0", "count(*) = 0")
 BLOCKED = "SELECT count(*) = %s FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
 
 
-def test_a_submitter_is_killed_at_any_moment(stage: Stage) -> None:
+def test_a_submitter_killed_at_any_moment_leaves_no_partial_job(stage: Stage) -> None:
     file = stage.write_file(FORK)
     arguments = ["submit", file, "-i", "weight=12", "--submitted-by"]
 
@@ -56,7 +56,7 @@ def test_a_submitter_is_killed_at_any_moment(stage: Stage) -> None:
     assert_promise_kept(stage.dsn)
 
 
-def test_the_owner_is_killed_while_jobs_are_created_for_it(stage: Stage) -> None:
+def test_killing_the_owner_during_submissions_loses_no_job(stage: Stage) -> None:
     first, _, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
     with ThreadPoolExecutor(8) as threads:
         with psycopg.connect(stage.dsn) as conn:

@@ -25,7 +25,7 @@ async def prepare(dsn: str) -> str:
     return key.text
 
 
-def test_tiles_are_served_by_a_process_that_serves_nothing_else(stage: Stage, tmp_path: Path) -> None:
+def test_tiles_are_served_by_a_dedicated_process(stage: Stage, tmp_path: Path) -> None:
     silver = tmp_path / "silver"
     silver.mkdir()
     (silver / DEM.name).write_bytes(DEM.read_bytes())

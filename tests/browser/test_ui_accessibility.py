@@ -71,9 +71,7 @@ def _asset(site: Site) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_can_be_used_by_everybody_and_fits_on_a_telephone(
-    site: Site, jobs: dict[str, str], page: Page, path: str
-) -> None:
+def test_every_page_is_accessible_and_fits_a_phone(site: Site, jobs: dict[str, str], page: Page, path: str) -> None:
     _open(page, path.format(**jobs))
     assert accessibility_findings(page) == []
     files = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")

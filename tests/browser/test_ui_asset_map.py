@@ -53,7 +53,7 @@ def wait_until_drawn(page: Page, state: str = "ready") -> None:
     expect(page.locator("[data-asset-map]")).to_have_attribute("data-state", state)
 
 
-def test_a_version_is_drawn_with_its_legend_and_tells_the_value_of_a_point(page: Page) -> None:
+def test_a_version_is_drawn_with_its_legend_and_shows_the_value_at_a_point(page: Page) -> None:
     tiles: list[str] = []
     page.on("response", lambda answer: tiles.append(answer.url) if "/tiles/WebMercatorQuad/" in answer.url else None)
     page.goto("/ui/assets/park/map?version=0")
@@ -72,7 +72,7 @@ def test_a_version_is_drawn_with_its_legend_and_tells_the_value_of_a_point(page:
     page.get_by_label("Opacity").fill("40")
 
 
-def test_two_versions_are_compared_with_a_swipe(page: Page) -> None:
+def test_two_versions_can_be_compared_with_a_swipe(page: Page) -> None:
     page.goto("/ui/assets/park/map?version=0")
     wait_until_drawn(page)
     expect(page.get_by_label("Swipe")).to_be_hidden()
@@ -90,7 +90,7 @@ def test_two_versions_are_compared_with_a_swipe(page: Page) -> None:
     assert accessibility_findings(page) == []
 
 
-def test_features_are_drawn_and_tell_their_attributes(page: Page) -> None:
+def test_features_are_drawn_and_show_their_attributes(page: Page) -> None:
     page.goto("/ui/assets/counties/map")
     wait_until_drawn(page)
     expect(page.locator("[data-legend]")).to_be_hidden()
@@ -114,7 +114,7 @@ def test_the_map_fits_a_small_screen(visit: Callable[..., Visit]) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_data_that_cannot_be_read_is_told(visit: Callable[..., Visit]) -> None:
+def test_unreadable_data_shows_an_error(visit: Callable[..., Visit]) -> None:
     opened = visit(is_alone=True)
     opened.page.goto("/ui/assets/gone/map")
     wait_until_drawn(opened.page, "failed")

@@ -37,9 +37,7 @@ def agree(page: Page) -> None:
     dialog(page).locator("[data-decide-yes]").click()
 
 
-def test_a_version_is_approved_from_the_queue_and_cleared_in_the_same_step(
-    site: AssetSite, page: Page, asset_id: str
-) -> None:
+def test_a_version_can_be_approved_and_cleared_in_one_step(site: AssetSite, page: Page, asset_id: str) -> None:
     page.goto("/ui/review")
     waiting = page.locator(f"#review-{asset_id}")
     expect(waiting).to_contain_text("not cleared")
@@ -58,7 +56,7 @@ def test_a_version_is_approved_from_the_queue_and_cleared_in_the_same_step(
     assert asset["versions"][0]["approval_reason"] == "fine at all scales"
 
 
-def test_a_rejection_needs_a_reason_and_the_version_can_be_resubmitted(
+def test_a_rejection_requires_a_reason_and_the_version_can_be_resubmitted(
     site: AssetSite, page: Page, asset_id: str
 ) -> None:
     page.goto("/ui/review")
@@ -80,9 +78,7 @@ def test_a_rejection_needs_a_reason_and_the_version_can_be_resubmitted(
     expect(version.get_by_role("button", name="Approve")).to_be_visible()
 
 
-def test_a_decision_that_is_refused_says_why_where_it_was_made(
-    site: AssetSite, visit: Callable[..., Visit], asset_id: str
-) -> None:
+def test_a_refused_decision_shows_why(site: AssetSite, visit: Callable[..., Visit], asset_id: str) -> None:
     visited = visit()
     page = visited.page
     page.goto(f"/ui/assets/{asset_id}")
@@ -96,9 +92,7 @@ def test_a_decision_that_is_refused_says_why_where_it_was_made(
     expect(page.locator("#version-0")).to_contain_text("“blurred”")
 
 
-def test_an_asset_is_made_public_after_a_warning_and_what_was_not_done_is_said(
-    site: AssetSite, page: Page, asset_id: str
-) -> None:
+def test_publishing_an_asset_shows_a_warning_and_what_was_not_done(site: AssetSite, page: Page, asset_id: str) -> None:
     site.client.post(f"/api/v1/assets/{asset_id}/approve", json={"clearance_level": "ouo"}).raise_for_status()
     page.goto(f"/ui/assets/{asset_id}")
     head = page.locator("#asset-head")
@@ -129,7 +123,7 @@ def test_a_version_shows_its_outputs_its_extent_and_its_job(site: AssetSite, pag
     expect(page.locator("#history li").first).to_contain_text("Processing of version 0 completed")
 
 
-def test_a_failed_version_is_reprocessed_or_deleted(site: AssetSite, page: Page, dataset: str) -> None:
+def test_a_failed_version_can_be_reprocessed_or_deleted(site: AssetSite, page: Page, dataset: str) -> None:
     asset_id = site.submit_version(dataset, source=UNREADABLE)["asset_id"]
     page.goto(f"/ui/assets/{asset_id}")
     version = page.locator("#version-0")
@@ -157,7 +151,7 @@ def test_a_failed_version_is_reprocessed_or_deleted(site: AssetSite, page: Page,
     assert ("version_deleted", "the wrong file") in [(event["event_type"], event["reason"]) for event in history]
 
 
-def test_assets_and_requests_are_found_as_one_types(site: AssetSite, page: Page, dataset: str) -> None:
+def test_search_finds_assets_and_requests_while_typing(site: AssetSite, page: Page, dataset: str) -> None:
     submitted = site.submit_version(dataset, request_id=f"partner-{dataset}")
     page.goto("/ui/assets")
     row = page.locator(f"#asset-{submitted['asset_id']}")

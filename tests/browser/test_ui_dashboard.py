@@ -53,9 +53,7 @@ def forget_failures(site: Site) -> None:
     site.execute("UPDATE dagapp.dag_jobs SET completed_at = now() - interval '2 days' WHERE completed_at IS NOT NULL")
 
 
-def test_before_the_first_job_the_page_says_how_to_begin_and_then_turns_into_the_dashboard(
-    site: Site, page: Page
-) -> None:
+def test_the_first_page_explains_how_to_start_and_then_becomes_the_dashboard(site: Site, page: Page) -> None:
     page.goto("/ui/")
     expect(page.get_by_role("heading", name="No jobs have run yet")).to_be_visible()
     page.locator(".command", has_text="dagmaster submit").get_by_role("button").click()
@@ -65,7 +63,7 @@ def test_before_the_first_job_the_page_says_how_to_begin_and_then_turns_into_the
     expect(page.locator("#attention")).to_contain_text("All good")
 
 
-def test_a_failure_says_why_and_can_be_tried_again_from_here(site: Site, page: Page) -> None:
+def test_a_failure_shows_why_and_can_be_retried(site: Site, page: Page) -> None:
     job_id = site.run("fails", message=SCRIPT)
     page.goto("/ui/")
     need = page.locator(".need", has_text="fails failed")
@@ -77,7 +75,7 @@ def test_a_failure_says_why_and_can_be_tried_again_from_here(site: Site, page: P
     site.until(job_id, "failed")
 
 
-def test_the_same_failures_are_one_line(site: Site, page: Page) -> None:
+def test_identical_failures_are_grouped(site: Site, page: Page) -> None:
     for number in range(3):
         site.run("fails", message=f"no file {number}")
     page.goto("/ui/")
@@ -88,7 +86,7 @@ def test_the_same_failures_are_one_line(site: Site, page: Page) -> None:
     expect(page.locator("tbody tr")).to_have_count(3)
 
 
-def test_what_happens_is_seen_without_a_reload(site: Site, page: Page) -> None:
+def test_the_dashboard_updates_without_a_reload(site: Site, page: Page) -> None:
     page.goto("/ui/")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     expect(page.locator("#tile-failed b")).to_have_text("0")
@@ -98,7 +96,7 @@ def test_what_happens_is_seen_without_a_reload(site: Site, page: Page) -> None:
     expect(page.locator("#attention")).to_contain_text("node work failed: now")
 
 
-def test_an_approval_leads_to_where_it_is_decided(site: Site, page: Page) -> None:
+def test_an_approval_links_to_its_decision(site: Site, page: Page) -> None:
     job_id = site.submit("asks")
     page.goto("/ui/")
     need = page.locator("#need-approvals")
@@ -108,7 +106,7 @@ def test_an_approval_leads_to_where_it_is_decided(site: Site, page: Page) -> Non
     expect(need).to_have_count(0)
 
 
-def test_tiles_lead_to_the_jobs_that_they_count(site: Site, page: Page) -> None:
+def test_tiles_link_to_the_jobs_that_they_count(site: Site, page: Page) -> None:
     long_ago, lately = site.run("fails", message="x"), site.run("fails", message="y")
     moved = "UPDATE dagapp.dag_jobs SET created_at = created_at - interval '3 days' WHERE job_id = %s"
     site.execute(moved, int(lately))  # It has run for days.
@@ -122,7 +120,7 @@ def test_tiles_lead_to_the_jobs_that_they_count(site: Site, page: Page) -> None:
     expect(page.locator("select[name=period]")).to_have_value("ended-24h")
 
 
-def test_the_chart_tells_its_numbers_to_who_points_at_it_and_in_a_table(site: Site, page: Page) -> None:
+def test_the_chart_shows_its_numbers_on_hover_and_in_a_table(site: Site, page: Page) -> None:
     site.run("greet")
     page.goto("/ui/")
     column = page.locator("#throughput .column", has=page.locator(".is-completed")).last

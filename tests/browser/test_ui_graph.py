@@ -85,7 +85,7 @@ def test_nodes_change_while_the_job_runs(site: Site, page: Page) -> None:
     expect(edge(page, "hold", "choose")).to_have_attribute("data-kind", "live")
 
 
-def test_a_graph_that_nobody_sees_is_not_asked_for_and_catches_up(site: Site, page: Page) -> None:
+def test_a_hidden_graph_sends_no_requests_and_catches_up(site: Site, page: Page) -> None:
     job_id = site.submit("forks")
     wait_for(site, job_id, "hold", "running")
     open_graph(page, job_id)
@@ -103,7 +103,7 @@ def test_a_graph_that_nobody_sees_is_not_asked_for_and_catches_up(site: Site, pa
     expect(card(page, "ask")).to_contain_text("needs approval")
 
 
-def test_the_branch_that_was_taken_is_told(page: Page, asking: str) -> None:
+def test_the_taken_branch_is_labelled(page: Page, asking: str) -> None:
     open_graph(page, asking)
     expect(edge(page, "choose", "left")).to_have_attribute("data-kind", "live")
     expect(edge(page, "choose", "left").locator("text")).to_have_text("✓ true")
@@ -112,7 +112,7 @@ def test_the_branch_that_was_taken_is_told(page: Page, asking: str) -> None:
     expect(card(page, "right").get_by_role("button")).to_have_attribute("aria-label", "right skipped, task")
 
 
-def test_a_fan_out_is_one_node_whose_items_unfold(page: Page, asking: str) -> None:
+def test_a_fan_out_is_one_node_whose_items_expand(page: Page, asking: str) -> None:
     open_graph(page, asking)
     expect(page.locator(".gnode")).to_have_count(11)
     expect(card(page, "spread").locator(".ring")).to_be_visible()
@@ -128,7 +128,7 @@ def test_a_fan_out_is_one_node_whose_items_unfold(page: Page, asking: str) -> No
     expect(panel.get_by_role("heading", name="spread")).to_be_visible()
 
 
-def test_the_panel_tells_about_a_node_and_closes(page: Page, asking: str) -> None:
+def test_the_panel_describes_a_node_and_closes(page: Page, asking: str) -> None:
     open_graph(page, asking)
     card(page, "left").get_by_role("button").click()
     panel = page.locator(".graph-panel")
@@ -147,7 +147,7 @@ def test_the_panel_tells_about_a_node_and_closes(page: Page, asking: str) -> Non
     assert focused(page) == "left"
 
 
-def test_an_approval_is_given_in_the_panel(site: Site, page: Page) -> None:
+def test_an_approval_can_be_given_in_the_panel(site: Site, page: Page) -> None:
     job_id = site.submit("forks")
     signal(site, job_id)
     wait_for(site, job_id, "ask", "running")
@@ -161,7 +161,7 @@ def test_an_approval_is_given_in_the_panel(site: Site, page: Page) -> None:
     expect(panel.get_by_role("button", name="Approve")).to_have_count(0)
 
 
-def test_a_failed_node_says_why_and_is_tried_again(site: Site, page: Page) -> None:
+def test_a_failed_node_shows_why_and_can_be_retried(site: Site, page: Page) -> None:
     job_id = site.run("fails")
     [failed] = [node["node_id"] for node in site.job(job_id)["nodes"] if node["status"] == "failed"]
     open_graph(page, job_id)
@@ -176,7 +176,7 @@ def test_a_failed_node_says_why_and_is_tried_again(site: Site, page: Page) -> No
     assert int(site.client.get(f"/api/v1/jobs/{job_id}/graph").json()["last_event_id"]) > int(before)
 
 
-def test_the_keyboard_is_enough(page: Page, asking: str) -> None:
+def test_the_graph_can_be_used_by_keyboard_alone(page: Page, asking: str) -> None:
     open_graph(page, asking)
     page.get_by_role("button", name="Zoom out").focus()
     while not focused(page):
@@ -199,7 +199,7 @@ def test_the_keyboard_is_enough(page: Page, asking: str) -> None:
     assert focused(page) == "START"
 
 
-def test_the_path_through_a_node_stands_out(page: Page, asking: str) -> None:
+def test_the_path_through_a_node_is_highlighted(page: Page, asking: str) -> None:
     open_graph(page, asking)
     card(page, "left").hover()
     expect(card(page, "right")).to_have_class("gnode is-off")
@@ -220,7 +220,7 @@ def test_the_path_through_a_node_stands_out(page: Page, asking: str) -> None:
     expect(card(page, "left")).to_have_class("gnode is-off")
 
 
-def test_the_chain_that_decided_the_end_is_shown_on_request(page: Page, asking: str) -> None:
+def test_the_critical_path_is_shown_on_request(page: Page, asking: str) -> None:
     open_graph(page, asking)
     page.get_by_role("button", name="Critical path").click()
     for node_id in ("START", "hold", "choose", "left", "join", "spread", "gather", "ask"):
@@ -228,7 +228,7 @@ def test_the_chain_that_decided_the_end_is_shown_on_request(page: Page, asking: 
     expect(card(page, "right")).to_have_class("gnode")
 
 
-def test_other_scripts_can_draw_and_change_it(page: Page, asking: str) -> None:
+def test_other_scripts_can_draw_and_update_the_graph(page: Page, asking: str) -> None:
     open_graph(page, asking)
     page.evaluate(f"{COMPONENT}.then((graph) => graph.updateNodeStatus('END', 'failed'))")
     expect(card(page, "END")).to_have_attribute("data-status", "failed")
@@ -252,7 +252,7 @@ def test_a_phone_shows_the_panel_as_a_sheet(visit: Callable[..., Visit], asking:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_it_can_be_used_by_all(visit: Callable[..., Visit], asking: str) -> None:
+def test_the_graph_is_accessible(visit: Callable[..., Visit], asking: str) -> None:
     # As wide as the graph: what is zoomed out is smaller than a finger.
     page = visit(reduced_motion="reduce", viewport={"width": 3400, "height": 900}).page
     open_graph(page, asking)
@@ -302,7 +302,7 @@ def slowdown() -> float:
     return max(1.0, (time.monotonic() - began) / PROBE_SECONDS)
 
 
-def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -> None:
+def test_a_job_of_five_thousand_nodes_opens_quickly(site: Site, page: Page) -> None:
     job_id = str(submit_wide(site.dsn))
     until_queued(site, WIDE)
     took: list[Any] = []
@@ -338,7 +338,7 @@ def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -
     assert page.evaluate("document.documentElement.scrollHeight") < MAX_HEIGHT
 
 
-def test_the_chosen_node_is_in_the_address(page: Page, asking: str) -> None:
+def test_the_selected_node_is_in_the_url(page: Page, asking: str) -> None:
     open_graph(page, asking)
     card(page, "choose").locator(".gnode-main").click()
     expect(page.locator(".graph-panel h2")).to_have_text("choose")
@@ -350,7 +350,7 @@ def test_the_chosen_node_is_in_the_address(page: Page, asking: str) -> None:
     assert "#" not in page.url
 
 
-def test_names_of_branches_are_not_covered(page: Page, asking: str) -> None:
+def test_branch_labels_are_not_covered(page: Page, asking: str) -> None:
     open_graph(page, asking)
     expect(edge(page, "choose", "left").locator("text")).to_have_text("✓ true")
     render(
@@ -383,7 +383,7 @@ def meet(first: Any, second: Any) -> bool:
     )
 
 
-def test_a_short_graph_makes_room_for_its_panel(site: Site, page: Page) -> None:
+def test_a_short_graph_grows_to_fit_its_panel(site: Site, page: Page) -> None:
     page.goto(f"/ui/jobs/{site.run('greet')}")
     card(page, "say").get_by_role("button").click()
     panel = page.locator(".graph-panel")

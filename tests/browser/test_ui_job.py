@@ -24,7 +24,7 @@ def hold() -> Iterator[None]:
     HOLD.let_go()
 
 
-def test_a_job_is_watched_to_its_end_without_a_reload(site: Site, page: Page) -> None:
+def test_a_job_updates_to_its_end_without_a_reload(site: Site, page: Page) -> None:
     job_id = site.submit("held")
     page.goto(f"/ui/jobs/{job_id}")
     page.evaluate("window.isSame = true")
@@ -37,7 +37,7 @@ def test_a_job_is_watched_to_its_end_without_a_reload(site: Site, page: Page) ->
     assert page.evaluate("window.isSame")
 
 
-def test_a_failed_job_says_why_and_can_be_tried_again(site: Site, page: Page) -> None:
+def test_a_failed_job_shows_why_and_can_be_retried(site: Site, page: Page) -> None:
     job_id = site.run("stumble")
     page.goto(f"/ui/jobs/{job_id}")
     why = page.get_by_label("Why it failed")
@@ -49,7 +49,7 @@ def test_a_failed_job_says_why_and_can_be_tried_again(site: Site, page: Page) ->
     expect(page.locator("#node-step [data-label=Attempts]")).to_contain_text("2")
 
 
-def test_the_page_of_an_ended_job_rests_while_others_work_and_notices_a_retry_by_others(site: Site, page: Page) -> None:
+def test_an_ended_jobs_page_is_idle_and_notices_a_retry_by_others(site: Site, page: Page) -> None:
     job_id = site.run("stumble")
     answers: list[int] = []
     path = f"/ui/jobs/{job_id}"
@@ -64,7 +64,7 @@ def test_the_page_of_an_ended_job_rests_while_others_work_and_notices_a_retry_by
     expect(page.locator('.gnode[data-node="step"]')).to_have_attribute("data-status", "completed")
 
 
-def test_a_job_is_cancelled_with_a_reason_after_a_question(site: Site, page: Page) -> None:
+def test_a_job_can_be_cancelled_with_a_reason_after_confirmation(site: Site, page: Page) -> None:
     job_id = site.submit("held")
     page.goto(f"/ui/jobs/{job_id}")
     page.get_by_role("button", name="Cancel").click()
@@ -78,7 +78,7 @@ def test_a_job_is_cancelled_with_a_reason_after_a_question(site: Site, page: Pag
     expect(page.locator(".events")).to_contain_text("wrong numbers")
 
 
-def test_a_job_is_paused_and_resumed(site: Site, page: Page) -> None:
+def test_a_job_can_be_paused_and_resumed(site: Site, page: Page) -> None:
     job_id = site.submit("held")
     page.goto(f"/ui/jobs/{job_id}")
     page.get_by_role("button", name="Pause").click()
@@ -90,7 +90,7 @@ def test_a_job_is_paused_and_resumed(site: Site, page: Page) -> None:
     expect(page.locator("#job-head .badge").first).to_have_text("completed")
 
 
-def test_an_approval_and_a_signal_are_given_on_the_page(site: Site, page: Page) -> None:
+def test_an_approval_and_a_signal_can_be_sent_from_the_page(site: Site, page: Page) -> None:
     job_id = site.submit("release", name="version 2")
     page.goto(f"/ui/jobs/{job_id}")
     approval = page.get_by_label("Approval ask")
@@ -108,7 +108,7 @@ def test_an_approval_and_a_signal_are_given_on_the_page(site: Site, page: Page) 
     assert job["result_data"]["ship"]["echoed_params"] == {"passed": 212}
 
 
-def test_what_is_typed_for_a_signal_outlives_a_refresh(site: Site, page: Page) -> None:
+def test_text_typed_for_a_signal_survives_a_refresh(site: Site, page: Page) -> None:
     job_id = site.submit("release")
     site.until(job_id, "running")
     page.goto(f"/ui/jobs/{job_id}")
@@ -138,7 +138,7 @@ def test_the_chart_has_a_bar_for_every_attempt_and_a_strip_for_a_fan_out(site: S
     expect(page.locator("#bar-step-3")).to_contain_text("completed")
 
 
-def test_the_chart_is_zoomed_and_walked_by_keys(site: Site, page: Page) -> None:
+def test_the_chart_can_be_zoomed_and_scrolled_by_keys(site: Site, page: Page) -> None:
     job_id = site.run("persist")
     page.goto(f"/ui/jobs/{job_id}?tab=gantt")
     bar = page.locator("a.gantt-row", has_text="step").locator("rect.ran").first
@@ -160,7 +160,7 @@ def width_of(bar: Locator) -> float:
     return box["width"]
 
 
-def test_the_chart_of_a_running_job_goes_on(site: Site, page: Page) -> None:
+def test_the_chart_of_a_running_job_advances(site: Site, page: Page) -> None:
     job_id = site.submit("held")
     page.goto(f"/ui/jobs/{job_id}?tab=gantt")
     expect(page.locator(".gantt-now")).to_have_count(1)
@@ -170,7 +170,7 @@ def test_the_chart_of_a_running_job_goes_on(site: Site, page: Page) -> None:
     expect(page.locator(".gantt-now")).to_have_count(0)
 
 
-def test_children_of_a_fan_out_are_folded_and_unfolded(site: Site, page: Page) -> None:
+def test_children_of_a_fan_out_can_be_collapsed_and_expanded(site: Site, page: Page) -> None:
     job_id = site.run("persist")
     page.goto(f"/ui/jobs/{job_id}")
     expect(page.locator("tbody tr")).to_have_count(5)
@@ -193,7 +193,7 @@ def test_nodes_are_filtered_by_status_and_text(site: Site, page: Page) -> None:
     expect(page.get_by_text("No matching nodes")).to_be_visible()
 
 
-def test_the_timeline_tells_in_words_and_keeps_its_filters_in_the_address(site: Site, page: Page) -> None:
+def test_the_timeline_describes_events_and_keeps_its_filters_in_the_url(site: Site, page: Page) -> None:
     job_id = site.run("stumble")
     page.goto(f"/ui/jobs/{job_id}/timeline")
     expect(page.locator(".events > li").first).to_contain_text("the job has failed")
@@ -208,7 +208,7 @@ def test_the_timeline_tells_in_words_and_keeps_its_filters_in_the_address(site: 
     expect(page.locator(".events").get_by_role("link", name="END")).to_have_count(0)
 
 
-def test_inputs_and_result_are_copied_as_json(site: Site, page: Page) -> None:
+def test_inputs_and_result_can_be_copied_as_json(site: Site, page: Page) -> None:
     job_id = site.run("stumble", failures=0)
     page.goto(f"/ui/jobs/{job_id}?tab=data")
     page.locator("#inputs").get_by_role("button", name="Copy as JSON").click()
@@ -216,7 +216,7 @@ def test_inputs_and_result_are_copied_as_json(site: Site, page: Page) -> None:
     expect(page.locator("#result")).to_contain_text("step")
 
 
-def test_a_fan_out_over_tiles_is_watched_on_the_map(site: Site, visit: Callable[..., Visit]) -> None:
+def test_a_fan_out_over_tiles_is_shown_on_the_map(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.submit("tiles")
     page = visit(viewport={"width": 390, "height": 844}, reduced_motion="reduce").page
     page.goto(f"/ui/jobs/{job_id}?tab=data")
@@ -240,7 +240,7 @@ def test_a_fan_out_over_tiles_is_watched_on_the_map(site: Site, visit: Callable[
     expect(page).to_have_url(f"{site.url}/ui/jobs/{job_id}/nodes/tiles__2")
 
 
-def test_related_runs_lead_to_each_other(site: Site, page: Page) -> None:
+def test_related_runs_link_to_each_other(site: Site, page: Page) -> None:
     first, second = site.run("stumble", failures=0), site.run("stumble", failures=0)
     page.goto(f"/ui/jobs/{first}?tab=related")
     expect(page.locator(f"#run-{first}")).to_contain_text("this job")
@@ -248,7 +248,7 @@ def test_related_runs_lead_to_each_other(site: Site, page: Page) -> None:
     expect(page).to_have_url(f"{site.url}/ui/jobs/{second}")
 
 
-def test_a_job_that_does_not_exist_is_a_page_with_a_way_back(visit: Callable[..., Visit]) -> None:
+def test_an_unknown_job_is_a_page_with_a_link_back(visit: Callable[..., Visit]) -> None:
     visited = visit()
     visited.page.goto("/ui/jobs/12345")
     expect(visited.page.get_by_text("there is no job 12345")).to_be_visible()
@@ -256,7 +256,7 @@ def test_a_job_that_does_not_exist_is_a_page_with_a_way_back(visit: Callable[...
     visited.forgive("404")
 
 
-def test_what_users_write_is_text_and_never_a_part_of_the_page(site: Site, page: Page) -> None:
+def test_user_text_is_escaped(site: Site, page: Page) -> None:
     job_id = site.run("hostile", text=SCRIPT)
     for address in ("", "?tab=gantt", "?tab=timeline", "?tab=data", "?tab=related", "/timeline", "/nodes/break"):
         page.goto(f"/ui/jobs/{job_id}{address}")
@@ -276,7 +276,7 @@ def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_names_as_long_as_they_may_be_fit_on_every_page(site: Site, visit: Callable[..., Visit]) -> None:
+def test_names_of_maximum_length_fit_on_every_page(site: Site, visit: Callable[..., Visit]) -> None:
     workflow, node = (
         "a_workflow_with_a_name_as_long_as_it_may_be_reproject_all_tiles",
         "a_node_with_a_name_as_long_as_it",
@@ -300,7 +300,7 @@ def test_names_as_long_as_they_may_be_fit_on_every_page(site: Site, visit: Calla
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
 
 
-def test_a_fan_out_runs_as_long_as_its_children_do_on_the_graph_and_in_the_table(site: Site, page: Page) -> None:
+def test_a_fan_outs_duration_covers_its_children_in_graph_and_table(site: Site, page: Page) -> None:
     HOLD.keep()
     job_id = site.submit("spreads")
     page.goto(f"/ui/jobs/{job_id}")
@@ -313,7 +313,7 @@ def test_a_fan_out_runs_as_long_as_its_children_do_on_the_graph_and_in_the_table
     expect(page.locator("#node-head .badge").first).to_have_text("completed")
 
 
-def test_the_pages_of_a_job_can_be_used_by_everybody(site: Site, page: Page) -> None:
+def test_job_pages_are_accessible(site: Site, page: Page) -> None:
     failed, waiting = site.run("stumble"), site.submit("release")
     site.until(waiting, "running")
     tabs = ("gantt", "timeline", "data", "related")  # The graph has tests of its own.

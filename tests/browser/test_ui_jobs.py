@@ -7,7 +7,7 @@ from browsing import Site, Visit
 from playwright.sync_api import Page, expect
 
 
-def test_the_list_shows_a_job_and_leads_to_it(site: Site, page: Page) -> None:
+def test_the_list_shows_a_job_and_links_to_it(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     page.goto("/ui/jobs")
     row = page.locator(f"#job-{job_id}")
@@ -15,14 +15,14 @@ def test_the_list_shows_a_job_and_leads_to_it(site: Site, page: Page) -> None:
     expect(row.get_by_role("link", name=job_id)).to_have_attribute("href", f"/ui/jobs/{job_id}")
 
 
-def test_a_job_that_is_submitted_appears_by_itself(site: Site, page: Page) -> None:
+def test_a_submitted_job_appears_without_a_reload(site: Site, page: Page) -> None:
     page.goto("/ui/jobs")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     job_id = site.submit("greet")
     expect(page.locator(f"#job-{job_id}")).to_contain_text("completed")
 
 
-def test_filters_stay_in_the_address(site: Site, page: Page) -> None:
+def test_filters_are_in_the_url(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     page.goto("/ui/jobs")
     page.get_by_label("failed").check(force=True)
@@ -32,7 +32,7 @@ def test_filters_stay_in_the_address(site: Site, page: Page) -> None:
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
-def test_many_jobs_are_cancelled_at_once_and_the_count_is_said_before(site: Site, page: Page) -> None:
+def test_many_jobs_can_be_cancelled_after_confirming_their_number(site: Site, page: Page) -> None:
     jobs = [site.submit("naps") for _ in range(3)]
     for job_id in jobs:
         site.until(job_id, "running")
@@ -55,7 +55,7 @@ def test_many_jobs_are_cancelled_at_once_and_the_count_is_said_before(site: Site
     site.client.post(f"/api/v1/jobs/{jobs[2]}/cancel")
 
 
-def test_who_was_signed_out_meanwhile_is_told_once(site: Site, visit: Callable[..., Visit]) -> None:
+def test_a_signed_out_user_is_told_once(site: Site, visit: Callable[..., Visit]) -> None:
     seen = visit()
     page = seen.page
     jobs = [site.run("greet") for _ in range(3)]
@@ -69,7 +69,7 @@ def test_who_was_signed_out_meanwhile_is_told_once(site: Site, visit: Callable[.
     seen.forgive("401")
 
 
-def test_who_leaves_the_question_changes_nothing(site: Site, page: Page) -> None:
+def test_dismissing_the_confirmation_changes_nothing(site: Site, page: Page) -> None:
     job_id = site.submit("naps")
     site.until(job_id, "running")
     page.goto("/ui/jobs?workflow=naps&status=running")
@@ -83,7 +83,7 @@ def test_who_leaves_the_question_changes_nothing(site: Site, page: Page) -> None
     site.client.post(f"/api/v1/jobs/{job_id}/cancel")
 
 
-def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
+def test_failed_jobs_can_be_retried_and_others_are_refused_with_the_reason(
     site: Site, visit: Callable[..., Visit]
 ) -> None:
     visited = visit()
@@ -101,7 +101,7 @@ def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
     visited.forgive("409")
 
 
-def test_a_list_follows_what_is_typed_and_the_field_keeps_the_focus(site: Site, page: Page) -> None:
+def test_a_list_filters_while_typing_and_the_field_keeps_the_focus(site: Site, page: Page) -> None:
     mine, other = site.run("greet", name="typed"), site.run("greet", name="not typed")
     page.goto("/ui/jobs")
     expect(page.locator(f"#job-{other}")).to_be_visible()
@@ -120,7 +120,7 @@ def test_a_list_follows_what_is_typed_and_the_field_keeps_the_focus(site: Site, 
     assert page.evaluate("window.isSamePage"), "the page was loaded again"
 
 
-def test_a_text_is_found_in_errors_and_the_error_is_shown(site: Site, page: Page) -> None:
+def test_a_search_finds_errors_and_shows_them(site: Site, page: Page) -> None:
     failed = site.run("fails")
     page.goto("/ui/jobs")
     page.get_by_role("searchbox").fill("bridge is out")
@@ -133,7 +133,7 @@ def test_a_text_is_found_in_errors_and_the_error_is_shown(site: Site, page: Page
     expect(page.locator(f"#job-{failed}")).to_be_visible()
 
 
-def test_a_period_leaves_out_what_is_older(site: Site, page: Page) -> None:
+def test_a_time_range_excludes_older_jobs(site: Site, page: Page) -> None:
     old, new = site.run("greet"), site.run("greet")
     site.execute("UPDATE dagapp.dag_jobs SET created_at = now() - interval '2 days' WHERE job_id = %s", int(old))
     page.goto("/ui/jobs")

@@ -30,7 +30,7 @@ def sign_in(visit: Callable[..., Visit], keys: dict[Role, str]) -> Callable[[Rol
     return enter
 
 
-def test_a_key_is_made_shown_once_and_revoked(sign_in: Callable[[Role], Visit]) -> None:
+def test_a_key_can_be_created_shown_once_and_revoked(sign_in: Callable[[Role], Visit]) -> None:
     page = sign_in(Role.ADMIN).page
     page.goto("/ui/keys")
     page.get_by_label("Name").fill("nightly importer")
@@ -58,7 +58,7 @@ def test_a_key_is_made_shown_once_and_revoked(sign_in: Callable[[Role], Visit]) 
     expect(row.get_by_role("button", name="Revoke")).to_have_count(0)
 
 
-def test_a_key_of_a_reviewer_can_be_for_one_platform(sign_in: Callable[[Role], Visit]) -> None:
+def test_a_reviewers_key_can_be_limited_to_one_platform(sign_in: Callable[[Role], Visit]) -> None:
     page = sign_in(Role.ADMIN).page
     page.goto("/ui/keys")
     page.get_by_label("Name").fill("hub review")
@@ -71,7 +71,7 @@ def test_a_key_of_a_reviewer_can_be_for_one_platform(sign_in: Callable[[Role], V
     expect(page.get_by_label("Platform")).to_be_hidden()
 
 
-def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visit]) -> None:
+def test_a_name_in_use_is_reported_at_the_form(sign_in: Callable[[Role], Visit]) -> None:
     visited = sign_in(Role.ADMIN)
     page = visited.page
     page.goto("/ui/keys")
@@ -90,7 +90,7 @@ def test_a_viewer_sees_lists_without_buttons(sign_in: Callable[[Role], Visit]) -
     _expect_places(page, without=("Submit", "Keys"))
 
 
-def test_an_operator_steers_but_has_no_keys(sign_in: Callable[[Role], Visit]) -> None:
+def test_an_operator_controls_jobs_but_not_keys(sign_in: Callable[[Role], Visit]) -> None:
     visited = sign_in(Role.OPERATOR)
     page = visited.page
     page.goto("/ui/workers")
@@ -101,7 +101,7 @@ def test_an_operator_steers_but_has_no_keys(sign_in: Callable[[Role], Visit]) ->
     visited.forgive("403")
 
 
-def test_a_reviewer_of_one_platform_has_the_pages_of_assets_alone(
+def test_a_platform_reviewer_has_only_asset_pages(
     site: Site, visit: Callable[..., Visit], keys: dict[Role, str]
 ) -> None:
     body = {"name": "gis review", "role": "reviewer", "platform_id": "arcgis"}

@@ -21,7 +21,7 @@ def asking(site: Site) -> str:
     return job_id
 
 
-def test_a_failed_node_says_why_and_can_be_tried_again(site: Site, page: Page) -> None:
+def test_a_failed_node_shows_why_and_can_be_retried(site: Site, page: Page) -> None:
     job_id = site.run("fails")
     page.goto("/ui/nodes?status=failed")
     row = page.locator(f"#node-{job_id}-say")
@@ -34,7 +34,7 @@ def test_a_failed_node_says_why_and_can_be_tried_again(site: Site, page: Page) -
     assert "job_reopened" in events
 
 
-def test_nodes_are_filtered_and_the_address_keeps_it(site: Site, page: Page, failed: str) -> None:
+def test_nodes_can_be_filtered_and_the_url_keeps_the_filter(site: Site, page: Page, failed: str) -> None:
     done = site.run("greet")
     page.goto("/ui/nodes")
     page.locator("select[name=workflow]").select_option("greet")
@@ -45,7 +45,7 @@ def test_nodes_are_filtered_and_the_address_keeps_it(site: Site, page: Page, fai
     expect(page.get_by_text("No matching nodes")).to_be_visible()
 
 
-def test_what_runs_is_shown_while_it_runs(site: Site, page: Page) -> None:
+def test_running_tasks_are_shown_while_they_run(site: Site, page: Page) -> None:
     page.goto("/ui/tasks?state=running")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     job_id = site.submit("naps")
@@ -59,7 +59,7 @@ def test_what_runs_is_shown_while_it_runs(site: Site, page: Page) -> None:
     expect(row).to_have_count(0)
 
 
-def test_durations_are_drawn_and_can_be_read_as_a_table(site: Site, page: Page, failed: str) -> None:
+def test_durations_are_drawn_and_available_as_a_table(site: Site, page: Page, failed: str) -> None:
     page.goto("/ui/tasks?handler=fail")
     expect(page.locator(f"#result-{failed}_say_0")).to_contain_text("failed")
     figure = page.get_by_role("figure")
@@ -70,7 +70,7 @@ def test_durations_are_drawn_and_can_be_read_as_a_table(site: Site, page: Page, 
     expect(figure.locator("tbody tr").first).to_contain_text(" to ")
 
 
-def test_a_queue_that_nobody_takes_from_says_what_to_do(site: Site, page: Page, failed: str) -> None:
+def test_a_queue_without_workers_shows_what_to_do(site: Site, page: Page, failed: str) -> None:
     page.goto("/ui/queues")
     expect(page.locator("#queue-q")).not_to_contain_text("none")
     site.execute(
@@ -85,7 +85,7 @@ def test_a_queue_that_nobody_takes_from_says_what_to_do(site: Site, page: Page, 
     site.execute("DELETE FROM dagapp.dag_tasks_waiting WHERE task_id = 'stray'")
 
 
-def test_a_worker_is_drained_and_resumed(site: Site, page: Page) -> None:
+def test_a_worker_can_be_drained_and_resumed(site: Site, page: Page) -> None:
     page.goto("/ui/workers")
     row = page.locator("[id^=worker-]")
     expect(row).to_contain_text("active")
@@ -101,7 +101,7 @@ def test_a_worker_is_drained_and_resumed(site: Site, page: Page) -> None:
     expect(page.locator("#orchestrators tbody tr")).to_have_count(1)
 
 
-def test_an_approval_is_given_with_a_comment(site: Site, page: Page, asking: str) -> None:
+def test_an_approval_can_be_given_with_a_comment(site: Site, page: Page, asking: str) -> None:
     page.goto("/ui/approvals")
     approval = page.locator(f"#approval-{asking}-ask")
     expect(approval).to_contain_text("Release 2.0?")
@@ -124,7 +124,7 @@ def test_a_rejection_fails_the_job(site: Site, page: Page, asking: str) -> None:
     assert "rejected" in site.until(asking, "failed")["error_message"]
 
 
-def test_an_approval_appears_by_itself(site: Site, page: Page) -> None:
+def test_an_approval_appears_without_a_reload(site: Site, page: Page) -> None:
     page.goto("/ui/approvals")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     job_id = site.submit("asks")
@@ -133,7 +133,7 @@ def test_an_approval_appears_by_itself(site: Site, page: Page) -> None:
     expect(page.locator(f"#approval-{job_id}-ask")).to_have_count(0)
 
 
-def test_health_shows_every_check_and_what_the_doctor_finds(site: Site, page: Page) -> None:
+def test_health_shows_every_check_and_the_doctors_findings(site: Site, page: Page) -> None:
     page.goto("/ui/health")
     for name in ("database", "schema", "workers", "orchestrators"):
         expect(page.locator(f"#check-{name}")).to_contain_text("healthy")
@@ -143,7 +143,7 @@ def test_health_shows_every_check_and_what_the_doctor_finds(site: Site, page: Pa
     expect(page.locator("#tables")).to_contain_text("dag_jobs")
 
 
-def test_rows_are_cards_on_a_telephone(site: Site, visit: Callable[..., Visit], failed: str) -> None:
+def test_rows_are_cards_on_a_phone(site: Site, visit: Callable[..., Visit], failed: str) -> None:
     page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True).page
     page.goto("/ui/nodes?status=failed")
     row = page.locator(f"#node-{failed}-say")

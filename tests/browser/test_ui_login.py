@@ -28,7 +28,7 @@ def sign_in(page: Page, key: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
-def test_a_person_signs_in_lands_where_they_wanted_to_and_signs_out(
+def test_a_user_signs_in_is_redirected_to_the_requested_page_and_signs_out(
     keys: dict[str, str], visit: Callable[..., Visit]
 ) -> None:
     seen = visit()
@@ -46,7 +46,7 @@ def test_a_person_signs_in_lands_where_they_wanted_to_and_signs_out(
     seen.forgive("401")  # The page may have looked for news when its session had just ended.
 
 
-def test_a_wrong_key_and_a_workers_key_are_told_so(keys: dict[str, str], visit: Callable[..., Visit]) -> None:
+def test_wrong_keys_and_worker_keys_are_refused(keys: dict[str, str], visit: Callable[..., Visit]) -> None:
     seen = visit()
     seen.page.goto("/ui/jobs")
     sign_in(seen.page, "dm_nonsense")
@@ -59,7 +59,7 @@ def test_a_wrong_key_and_a_workers_key_are_told_so(keys: dict[str, str], visit: 
     seen.forgive("403")
 
 
-def test_who_may_only_look_has_no_buttons(keys: dict[str, str], site: Site, page: Page) -> None:
+def test_a_viewer_has_no_action_buttons(keys: dict[str, str], site: Site, page: Page) -> None:
     site.run("greet")
     page.goto("/ui/jobs")
     sign_in(page, keys["viewer"])
@@ -82,7 +82,7 @@ def test_a_partner_sees_only_its_own_jobs(keys: dict[str, str], site: Site, page
     expect(page.locator(f"#job-{own}")).to_be_visible()
 
 
-def test_a_revoked_key_leads_an_open_page_back_to_the_login(
+def test_a_revoked_key_redirects_an_open_page_to_the_login(
     keys: dict[str, str], site: Site, visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
@@ -97,7 +97,7 @@ def test_a_revoked_key_leads_an_open_page_back_to_the_login(
     seen.forgive("401")
 
 
-def test_everybody_can_sign_in(keys: dict[str, str], visit: Callable[..., Visit]) -> None:
+def test_the_login_is_accessible(keys: dict[str, str], visit: Callable[..., Visit]) -> None:
     page = visit(viewport={"width": 360, "height": 740}).page
     page.goto("/ui/login")
     assert accessibility_findings(page) == []

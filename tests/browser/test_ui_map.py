@@ -35,7 +35,7 @@ def show(page: Page, value: Any) -> None:
     page.goto("/ui/a-map")
 
 
-def test_shapes_are_drawn_on_the_coastlines_and_told_in_words(page: Page) -> None:
+def test_shapes_are_drawn_on_coastlines_and_described_in_words(page: Page) -> None:
     show(page, SEVERAL)
     expect(page.locator(".map-shape")).to_have_count(2)
     expect(page.locator(".map-dot")).to_have_count(1)
@@ -47,7 +47,7 @@ def test_shapes_are_drawn_on_the_coastlines_and_told_in_words(page: Page) -> Non
     assert accessibility_findings(page) == []
 
 
-def test_the_map_is_zoomed_and_moved_by_buttons_and_keys(visit: Callable[..., Visit]) -> None:
+def test_the_map_can_be_zoomed_and_moved_by_buttons_and_keys(visit: Callable[..., Visit]) -> None:
     page = visit(reduced_motion="reduce").page
     show(page, SEVERAL)
     moved = page.locator(".map-canvas svg > g").first

@@ -42,7 +42,7 @@ def hold() -> Iterator[None]:
     HOLD.let_go()
 
 
-def test_a_log_grows_while_it_is_looked_at(site: Site, page: Page) -> None:
+def test_a_log_grows_while_it_is_shown(site: Site, page: Page) -> None:
     job_id = site.submit("chatty")
     page.goto(f"/ui/jobs/{job_id}/nodes/talk")
     expect(page.locator(LINES)).to_have_count(3)
@@ -55,7 +55,7 @@ def test_a_log_grows_while_it_is_looked_at(site: Site, page: Page) -> None:
     expect(page.locator(".log-state")).to_have_text("")
 
 
-def test_a_line_that_is_written_over_is_seen_as_on_a_terminal(site: Site, page: Page) -> None:
+def test_an_overwritten_line_is_shown_as_on_a_terminal(site: Site, page: Page) -> None:
     job_id = site.submit("chatty", lines=1, bar=["10 %", "20 %", "30 %"])
     page.goto(f"/ui/jobs/{job_id}/nodes/talk")
     expect(page.locator(LINES).last).to_have_text("30 %")
@@ -63,7 +63,7 @@ def test_a_line_that_is_written_over_is_seen_as_on_a_terminal(site: Site, page: 
     expect(page.locator(LINES).last).to_contain_text("the last word")
 
 
-def test_a_log_whose_reading_was_interrupted_is_shown_whole(site: Site, visit: Callable[..., Visit]) -> None:
+def test_a_log_is_complete_after_an_interrupted_read(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.submit("chatty")
     page = visit(is_alone=True).page
     page.add_init_script(INTERRUPTED)
@@ -75,7 +75,7 @@ def test_a_log_whose_reading_was_interrupted_is_shown_whole(site: Site, visit: C
     expect(page.locator(".log-state")).to_have_text("")
 
 
-def test_a_log_stays_where_somebody_has_scrolled_to(site: Site, page: Page) -> None:
+def test_a_scrolled_log_keeps_its_position(site: Site, page: Page) -> None:
     job_id = site.submit("chatty", lines=400)
     page.goto(f"/ui/jobs/{job_id}/nodes/talk")
     expect(page.locator(LINES)).to_have_count(400)
@@ -89,7 +89,7 @@ def test_a_log_stays_where_somebody_has_scrolled_to(site: Site, page: Page) -> N
     expect(page.get_by_role("button", name="Jump to end")).to_be_hidden()
 
 
-def test_a_text_is_found_in_a_log(site: Site, page: Page) -> None:
+def test_a_log_can_be_searched(site: Site, page: Page) -> None:
     HOLD.let_go()
     job_id = site.run("chatty", lines=120)
     page.goto(f"/ui/jobs/{job_id}/nodes/talk")
@@ -106,7 +106,7 @@ def test_a_text_is_found_in_a_log(site: Site, page: Page) -> None:
     expect(page.locator(".log-count")).to_have_text("not found")
 
 
-def test_of_a_huge_log_the_end_is_shown_and_the_rest_is_offered(site: Site, page: Page) -> None:
+def test_the_end_of_a_huge_log_is_shown_and_the_rest_is_offered(site: Site, page: Page) -> None:
     HOLD.let_go()
     job_id = site.run("chatty", lines=12_000)
     page.goto(f"/ui/jobs/{job_id}/nodes/talk")
@@ -121,7 +121,7 @@ def test_of_a_huge_log_the_end_is_shown_and_the_rest_is_offered(site: Site, page
     assert download.value.path().read_text().count("\n") == 12_001
 
 
-def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, visit: Callable[..., Visit]) -> None:
+def test_every_attempt_shows_its_error_and_can_be_retried(site: Site, visit: Callable[..., Visit]) -> None:
     seen = visit()
     page = seen.page
     job_id = site.run("stumble", failures=2)
@@ -137,7 +137,7 @@ def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, visit: C
     seen.forgive("404")  # The log of an attempt that ended without a word, if it was asked for just then.
 
 
-def test_an_approval_is_rejected_on_the_page_of_its_node(site: Site, page: Page) -> None:
+def test_an_approval_can_be_rejected_on_the_node_page(site: Site, page: Page) -> None:
     job_id = site.submit("release")
     page.goto(f"/ui/jobs/{job_id}/nodes/ask")
     approval = page.get_by_label("Approval ask")
@@ -148,7 +148,7 @@ def test_an_approval_is_rejected_on_the_page_of_its_node(site: Site, page: Page)
     expect(page.get_by_label("Why it failed")).to_contain_text("not today")
 
 
-def test_a_node_that_waits_says_for_what(site: Site, page: Page) -> None:
+def test_a_waiting_node_shows_what_it_waits_for(site: Site, page: Page) -> None:
     job_id = site.submit("held")
     site.until(job_id, "running")
     page.goto(f"/ui/jobs/{job_id}/nodes/second")
@@ -157,7 +157,7 @@ def test_a_node_that_waits_says_for_what(site: Site, page: Page) -> None:
     expect(page.locator("#node-head .badge").first).to_have_text("completed")
 
 
-def test_logs_and_outputs_are_text_and_never_a_part_of_the_page(site: Site, page: Page) -> None:
+def test_logs_and_outputs_are_escaped(site: Site, page: Page) -> None:
     job_id = site.run("hostile", text=SCRIPT)
     page.goto(f"/ui/jobs/{job_id}/nodes/say")
     expect(page.locator(LINES).first).to_contain_text(SCRIPT)
@@ -166,7 +166,7 @@ def test_logs_and_outputs_are_text_and_never_a_part_of_the_page(site: Site, page
     expect(page).not_to_have_title("taken over")
 
 
-def test_a_node_that_does_not_exist_is_a_page_with_a_way_back(site: Site, visit: Callable[..., Visit]) -> None:
+def test_an_unknown_node_is_a_page_with_a_link_back(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.run("stumble", failures=0)
     visited = visit()
     visited.page.goto(f"/ui/jobs/{job_id}/nodes/nowhere")
@@ -183,7 +183,7 @@ def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_the_page_of_a_node_can_be_used_by_everybody(site: Site, page: Page) -> None:
+def test_the_node_page_is_accessible(site: Site, page: Page) -> None:
     HOLD.let_go()
     failed, talked = site.run("stumble"), site.run("chatty")
     for address in (f"{failed}/nodes/step", f"{talked}/nodes/talk"):

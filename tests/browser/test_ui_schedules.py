@@ -12,7 +12,7 @@ def _row(site: Site, page: Page) -> Locator:
     return page.locator("#schedule-yearly")
 
 
-def test_a_schedule_says_when_it_is_due_next(site: Site, page: Page) -> None:
+def test_a_schedule_shows_its_next_run(site: Site, page: Page) -> None:
     row = _row(site, page)
     expect(row).to_contain_text("30 4 1 1 * (Europe/Berlin)")
     expect(row.locator(".times li")).to_have_count(3)
@@ -20,7 +20,7 @@ def test_a_schedule_says_when_it_is_due_next(site: Site, page: Page) -> None:
     expect(row).to_contain_text("missed runs are skipped")
 
 
-def test_a_schedule_is_paused_and_goes_on(site: Site, page: Page) -> None:
+def test_a_schedule_can_be_paused_and_resumed(site: Site, page: Page) -> None:
     row = _row(site, page)
     row.get_by_role("button", name="Pause").click()
     expect(row).to_contain_text("none while paused")
@@ -32,7 +32,7 @@ def test_a_schedule_is_paused_and_goes_on(site: Site, page: Page) -> None:
     assert site.client.get("/api/v1/schedules/yearly").json()["paused_at"] is None
 
 
-def test_a_job_is_started_now_and_found_again(site: Site, page: Page) -> None:
+def test_a_schedule_can_be_triggered_and_its_job_is_linked(site: Site, page: Page) -> None:
     row = _row(site, page)
     row.get_by_role("button", name="Run now").click()
     page.locator("#confirm-yes").click()
@@ -45,7 +45,7 @@ def test_a_job_is_started_now_and_found_again(site: Site, page: Page) -> None:
     page.wait_for_url("**/ui/jobs")
 
 
-def test_a_backfill_says_how_many_jobs_before_it_starts_them(site: Site, page: Page) -> None:
+def test_a_backfill_shows_the_number_of_jobs_before_it_starts_them(site: Site, page: Page) -> None:
     row = _row(site, page)
     row.get_by_role("button", name="Backfill").click()
     dialog = page.get_by_role("dialog", name="Backfill yearly")
@@ -64,7 +64,7 @@ def test_a_backfill_says_how_many_jobs_before_it_starts_them(site: Site, page: P
     dialog.get_by_role("button", name="Close").click()
 
 
-def test_a_range_that_is_none_is_refused_kindly(site: Site, visit: Callable[..., Visit]) -> None:
+def test_an_invalid_range_is_refused(site: Site, visit: Callable[..., Visit]) -> None:
     visited = visit()
     _row(site, visited.page).get_by_role("button", name="Backfill").click()
     dialog = visited.page.get_by_role("dialog", name="Backfill yearly")

@@ -27,7 +27,7 @@ def go(page: Page, path: str = "/ui/jobs") -> None:
 
 
 @pytest.mark.parametrize(("keys", "path"), [("gh", "/ui/"), ("gj", "/ui/jobs"), ("gw", "/ui/workflows")])
-def test_two_keys_lead_to_a_page(page: Page, keys: str, path: str) -> None:
+def test_two_keys_open_a_page(page: Page, keys: str, path: str) -> None:
     go(page, "/ui/submit")
     page.locator("body").press("Escape")
     page.evaluate("document.activeElement.blur()")
@@ -36,7 +36,7 @@ def test_two_keys_lead_to_a_page(page: Page, keys: str, path: str) -> None:
     page.wait_for_url(f"**{path}")
 
 
-def test_r_asks_for_the_page_again(page: Page) -> None:
+def test_r_reloads_the_page(page: Page) -> None:
     go(page)
     with page.expect_request(lambda request: request.headers.get("x-live") == "1"):
         page.keyboard.press("r")
@@ -51,7 +51,7 @@ def test_the_list_of_shortcuts_opens_and_closes(page: Page) -> None:
     expect(listed).to_be_hidden()
 
 
-def test_keys_are_letters_while_somebody_types(page: Page) -> None:
+def test_shortcuts_are_off_while_typing(page: Page) -> None:
     go(page)
     box = page.get_by_role("searchbox").first
     box.focus()
@@ -63,14 +63,14 @@ def test_keys_are_letters_while_somebody_types(page: Page) -> None:
 # The palette.
 
 
-def test_ctrl_k_opens_it_also_while_somebody_types(page: Page) -> None:
+def test_ctrl_k_opens_the_palette_also_while_typing(page: Page) -> None:
     go(page)
     page.get_by_role("searchbox").first.focus()
     page.keyboard.press("Control+k")
     expect(page.get_by_role("dialog", name="Go to")).to_be_visible()
 
 
-def test_a_job_is_gone_to_by_keys_alone(site: Site, page: Page) -> None:
+def test_a_job_can_be_opened_by_keys_alone(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
     page.keyboard.press("/")
@@ -85,7 +85,7 @@ def test_a_job_is_gone_to_by_keys_alone(site: Site, page: Page) -> None:
     page.wait_for_url(f"**/ui/jobs/{job_id}")
 
 
-def test_the_arrows_move_through_the_palette_and_escape_leaves_it(page: Page) -> None:
+def test_the_arrows_move_through_the_palette_and_escape_closes_it(page: Page) -> None:
     go(page)
     page.keyboard.press("/")
     options = page.get_by_role("listbox", name="Matches").get_by_role("option")
@@ -107,7 +107,7 @@ def test_the_arrows_move_through_the_palette_and_escape_leaves_it(page: Page) ->
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_theme_follows_the_system_until_another_is_chosen(visit: Callable[..., Visit], theme: Any) -> None:
+def test_the_theme_follows_the_system_until_one_is_chosen(visit: Callable[..., Visit], theme: Any) -> None:
     page = visit(color_scheme=theme).page
     go(page)
     root = page.locator("html")
@@ -128,7 +128,7 @@ def test_the_theme_follows_the_system_until_another_is_chosen(visit: Callable[..
 # Small things.
 
 
-def test_an_id_is_copied_also_where_there_is_no_clipboard(site: Site, visit: Callable[..., Visit]) -> None:
+def test_an_id_can_be_copied_also_without_a_clipboard_api(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.run("greet")
     seen = visit(is_alone=True)
     seen.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})")
@@ -141,7 +141,7 @@ def test_an_id_is_copied_also_where_there_is_no_clipboard(site: Site, visit: Cal
     expect(box).to_have_value(job_id)
 
 
-def test_a_toast_is_said_aloud_and_can_be_dismissed(site: Site, page: Page) -> None:
+def test_a_toast_is_announced_and_can_be_dismissed(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
     page.locator(f"#job-{job_id}").get_by_role("button", name="Copy ID").click()
@@ -151,7 +151,7 @@ def test_a_toast_is_said_aloud_and_can_be_dismissed(site: Site, page: Page) -> N
     expect(toasts).to_be_empty()
 
 
-def test_times_stay_true_and_tell_the_exact_one(site: Site, page: Page) -> None:
+def test_relative_times_stay_current_and_show_the_exact_time(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
     time = page.locator(f"#job-{job_id} time").first
@@ -161,7 +161,7 @@ def test_times_stay_true_and_tell_the_exact_one(site: Site, page: Page) -> None:
     expect(time).to_have_text(re.compile(r"^\d+ s ago$"))
 
 
-def test_a_question_begins_at_the_safe_answer_and_escape_leaves_it(site: Site, page: Page) -> None:
+def test_a_confirmation_focuses_the_safe_button_and_escape_closes_it(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
     page.locator(f"[data-check='{job_id}']").check()
@@ -175,7 +175,7 @@ def test_a_question_begins_at_the_safe_answer_and_escape_leaves_it(site: Site, p
     assert urls == []
 
 
-def test_the_pages_open_on_a_small_screen_and_escape_closes_them(visit: Callable[..., Visit]) -> None:
+def test_the_menu_opens_on_a_small_screen_and_escape_closes_it(visit: Callable[..., Visit]) -> None:
     page = visit(viewport={"width": 360, "height": 740}).page
     go(page)
     button = page.locator("[data-toggle-sidebar]")
@@ -190,7 +190,7 @@ def test_the_pages_open_on_a_small_screen_and_escape_closes_them(visit: Callable
 
 
 @pytest.mark.parametrize("path", ["/ui/nonsense", "/ui/jobs/1", "/ui/jobs?offset=x"])
-def test_a_page_that_is_not_there_leads_back(visit: Callable[..., Visit], path: str) -> None:
+def test_an_unknown_page_links_back(visit: Callable[..., Visit], path: str) -> None:
     seen = visit()
     seen.page.goto("/ui/jobs")
     seen.page.goto(path)
@@ -225,7 +225,7 @@ def settle(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui/", "/ui/jobs", "/ui/jobs/{job}", "/ui/workflows/greet"])
-def test_a_page_is_asked_for_once_when_it_is_opened(site: Site, page: Page, path: str) -> None:
+def test_opening_a_page_requests_it_once(site: Site, page: Page, path: str) -> None:
     job_id = site.run("greet")
     until_quiet(site)
     urls: list[str] = []
@@ -257,13 +257,13 @@ def until_quiet(site: Site) -> None:
             time.sleep(0.2)
 
 
-def test_an_idle_page_asks_for_nothing(page: Page) -> None:
+def test_an_idle_page_sends_no_requests(page: Page) -> None:
     go(page)
     settle(page)
     assert requests_of(page)[0] == []
 
 
-def test_a_busy_page_asks_at_most_every_one_and_a_half_seconds(site: Site, page: Page) -> None:
+def test_a_busy_page_refreshes_at_most_every_one_and_a_half_seconds(site: Site, page: Page) -> None:
     go(page)
 
     def submit_many() -> None:
@@ -274,7 +274,7 @@ def test_a_busy_page_asks_at_most_every_one_and_a_half_seconds(site: Site, page:
     assert 1 <= len(urls) <= seconds * 1000 / GAP + 2
 
 
-def test_a_page_that_nobody_sees_asks_for_nothing_and_catches_up(site: Site, page: Page) -> None:
+def test_a_hidden_page_sends_no_requests_and_catches_up(site: Site, page: Page) -> None:
     go(page)
     page.evaluate(
         "() => { Object.defineProperty(document, 'hidden', {get: () => window.isAway, configurable: true});"
@@ -287,7 +287,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing_and_catches_up(site: Site, pag
     expect(page.locator(f"#job-{ids[0]}")).to_contain_text("completed")
 
 
-def test_a_page_without_sockets_keeps_up_by_asking(site: Site, visit: Callable[..., Visit]) -> None:
+def test_a_page_without_websockets_polls(site: Site, visit: Callable[..., Visit]) -> None:
     page = visit(is_alone=True).page
     page.route_web_socket("**/ws/live", lambda socket: socket.close(code=4403))
     page.clock.install()
@@ -300,7 +300,7 @@ def test_a_page_without_sockets_keeps_up_by_asking(site: Site, visit: Callable[.
     expect(page.locator(f"#job-{job_id}")).to_contain_text("completed")
 
 
-def test_a_page_says_that_the_server_is_away_and_comes_back_by_itself(site: Site, visit: Callable[..., Visit]) -> None:
+def test_a_page_shows_a_server_outage_and_recovers(site: Site, visit: Callable[..., Visit]) -> None:
     seen = visit()
     go(seen.page)
     site.server.stop()
@@ -319,7 +319,7 @@ def test_a_page_says_that_the_server_is_away_and_comes_back_by_itself(site: Site
 # Times.
 
 
-def test_times_are_the_readers_own_until_they_choose_utc(site: Site, visit: Callable[..., Visit]) -> None:
+def test_times_are_local_until_utc_is_chosen(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.run("greet", name="zones")
     page = visit(timezone_id="Asia/Kolkata").page
     go(page, f"/ui/jobs/{job_id}")
@@ -343,7 +343,7 @@ def test_times_are_the_readers_own_until_they_choose_utc(site: Site, visit: Call
 # Actions.
 
 
-def test_the_second_click_of_a_double_click_presses_nothing(site: Site, page: Page) -> None:
+def test_the_second_click_of_a_double_click_is_ignored(site: Site, page: Page) -> None:
     job_id = site.run("fails")
     go(page, f"/ui/jobs/{job_id}")
     page.evaluate("""() => {

@@ -65,7 +65,7 @@ def command(page: Page) -> str:
     return page.locator("#as-cli").inner_text()
 
 
-def test_a_workflow_is_found_by_typing_and_chosen_with_enter(site: Site, page: Page) -> None:
+def test_a_workflow_is_found_by_typing_and_selected_with_enter(site: Site, page: Page) -> None:
     page.goto("/ui/submit")
     broken = page.locator(".troubles")
     expect(broken).to_contain_text("broken.yaml")
@@ -79,7 +79,7 @@ def test_a_workflow_is_found_by_typing_and_chosen_with_enter(site: Site, page: P
     expect(page.get_by_role("heading", name="everything")).to_be_visible()
 
 
-def test_another_workflow_is_switched_to_by_its_id(page: Page) -> None:
+def test_another_workflow_can_be_selected_by_its_id(page: Page) -> None:
     page.goto("/ui/submit?workflow=plain")
     box = page.get_by_label("Another workflow")
     box.fill("free")
@@ -87,7 +87,7 @@ def test_another_workflow_is_switched_to_by_its_id(page: Page) -> None:
     expect(page.get_by_role("heading", name="free", exact=True).first).to_be_visible()
 
 
-def test_a_form_is_filled_in_and_leads_to_the_job(site: Site, page: Page) -> None:
+def test_a_submitted_form_leads_to_the_job(site: Site, page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("name string").fill("Ada")
     page.get_by_label("count").fill("9007199254740993")
@@ -119,7 +119,7 @@ def test_a_form_is_filled_in_and_leads_to_the_job(site: Site, page: Page) -> Non
     }
 
 
-def test_each_problem_is_said_at_its_field_and_nothing_typed_is_lost(page: Page) -> None:
+def test_each_problem_is_shown_at_its_field_and_no_input_is_lost(page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("count").fill("2.5")
     page.get_by_label("tiles").fill("[1,\n 2,,]")
@@ -136,7 +136,7 @@ def test_each_problem_is_said_at_its_field_and_nothing_typed_is_lost(page: Page)
     expect(page.locator("#input-5-problem")).to_be_hidden()
 
 
-def test_what_the_server_refuses_is_said_at_its_field_too(visit: Callable[..., Visit]) -> None:
+def test_problems_found_by_the_server_are_shown_at_their_fields(visit: Callable[..., Visit]) -> None:
     seen = visit()
     page = seen.page
     page.goto("/ui/submit?workflow=plain")
@@ -149,7 +149,7 @@ def test_what_the_server_refuses_is_said_at_its_field_too(visit: Callable[..., V
     seen.forgive("422")
 
 
-def test_form_and_json_tell_the_same(site: Site, page: Page) -> None:
+def test_form_and_json_stay_in_sync(site: Site, page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("name string").fill("Ada")
     page.get_by_role("tab", name="JSON").click()
@@ -166,7 +166,7 @@ def test_form_and_json_tell_the_same(site: Site, page: Page) -> None:
     assert submitted(site, page)["input_params"]["name"] == "Eve"
 
 
-def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
+def test_a_json_error_is_shown_with_line_and_column(page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_role("tab", name="JSON").click()
     editor = page.get_by_label("All inputs as a JSON object")
@@ -187,7 +187,7 @@ def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
     expect(editor).to_be_focused()
 
 
-def test_inputs_of_no_declared_name_are_taken_where_the_workflow_takes_them(site: Site, page: Page) -> None:
+def test_undeclared_inputs_are_accepted_if_the_workflow_allows_them(site: Site, page: Page) -> None:
     page.goto("/ui/submit?workflow=free")
     page.get_by_role("tab", name="JSON").click()
     page.get_by_label("All inputs as a JSON object").fill('{"any": {"thing": 1}}')
@@ -196,7 +196,7 @@ def test_inputs_of_no_declared_name_are_taken_where_the_workflow_takes_them(site
     assert submitted(site, page)["input_params"] == {"any": {"thing": 1}}
 
 
-def test_the_command_and_the_call_follow_what_is_typed_and_hide_secrets(page: Page) -> None:
+def test_the_command_and_the_api_call_follow_the_form_and_hide_secrets(page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("name string").fill("Ada's")
     page.get_by_label("api_key").fill("hunter2")
@@ -227,7 +227,7 @@ def test_all_options_reach_the_job(site: Site, page: Page) -> None:
     expect(page.locator("#toasts")).to_contain_text("Already submitted with this idempotency key")
 
 
-def test_the_form_is_filled_in_with_what_an_earlier_job_was_given(site: Site, page: Page) -> None:
+def test_the_form_can_be_filled_with_an_earlier_jobs_inputs(site: Site, page: Page) -> None:
     job_id = site.submit("everything", name="Ada", count=8, tiles=["a"], api_key="hunter2")
     page.goto(f"/ui/submit?from={job_id}")
     expect(page.get_by_label("name string")).to_have_value("Ada")
@@ -237,7 +237,7 @@ def test_the_form_is_filled_in_with_what_an_earlier_job_was_given(site: Site, pa
     assert "hunter2" not in page.content()
 
 
-def test_what_was_typed_is_there_after_a_reload_but_no_secret(page: Page) -> None:
+def test_the_form_survives_a_reload_without_its_secrets(page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("name string").fill("Ada")
     page.get_by_label("api_key").fill("hunter2")
@@ -248,7 +248,7 @@ def test_what_was_typed_is_there_after_a_reload_but_no_secret(page: Page) -> Non
     expect(page.get_by_label("name string")).to_have_value("")
 
 
-def test_who_would_run_it_is_said_before_and_after(site: Site, page: Page) -> None:
+def test_whether_workers_can_run_the_job_is_shown_before_and_after(site: Site, page: Page) -> None:
     page.goto("/ui/submit?workflow=lonely")
     expect(page.locator(".notice.is-warning")).to_contain_text("No worker takes tasks")
     send(page)
@@ -268,7 +268,7 @@ def test_a_workflow_that_cannot_be_started_is_explained(visit: Callable[..., Vis
     seen.forgive("404")
 
 
-def test_a_server_that_is_away_loses_nothing(site: Site, visit: Callable[..., Visit]) -> None:
+def test_a_server_outage_loses_no_input(site: Site, visit: Callable[..., Visit]) -> None:
     seen = visit()
     seen.page.goto("/ui/submit?workflow=everything")
     seen.page.get_by_label("name string").fill("Ada")
@@ -282,7 +282,7 @@ def test_a_server_that_is_away_loses_nothing(site: Site, visit: Callable[..., Vi
 
 
 @pytest.mark.parametrize("width", [360, 1440])
-def test_everybody_can_use_the_form(visit: Callable[..., Visit], width: int) -> None:
+def test_the_form_is_accessible(visit: Callable[..., Visit], width: int) -> None:
     page = visit(viewport={"width": width, "height": 900}).page
     for path in ("/ui/submit", "/ui/submit?workflow=everything"):
         page.goto(path)

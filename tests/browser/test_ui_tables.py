@@ -60,7 +60,7 @@ async def make_tables() -> Tables:
         return Tables(str(sales.table_id), str(totals.table_id))
 
 
-def test_a_table_is_found_and_shows_its_rows(site: Site, tables: Tables, page: Page) -> None:
+def test_a_table_can_be_found_and_shows_its_rows(site: Site, tables: Tables, page: Page) -> None:
     page.goto("/ui/tables")
     expect(page.locator(f"#table-{tables.sales}")).to_contain_text("300")
     page.get_by_label("Name or table ID").fill("TOTAL")
@@ -79,7 +79,7 @@ def test_a_table_is_found_and_shows_its_rows(site: Site, tables: Tables, page: P
     expect(page.get_by_text("No matching tables")).to_be_visible()
 
 
-def test_a_table_shows_the_tables_and_columns_it_comes_from(tables: Tables, page: Page) -> None:
+def test_a_table_shows_its_lineage(tables: Tables, page: Page) -> None:
     page.goto(f"/ui/tables/{tables.totals}")
     revenue = page.get_by_role("row", name=re.compile("^revenue"))
     expect(revenue.get_by_role("link", name="sales.units")).to_have_attribute("href", f"/ui/tables/{tables.sales}")
@@ -96,7 +96,7 @@ def test_a_table_shows_the_tables_and_columns_it_comes_from(tables: Tables, page
     expect(panel).to_contain_text("Stored from a value")
 
 
-def test_sql_is_run_and_says_what_it_left_out(site: Site, tables: Tables, page: Page) -> None:
+def test_sql_runs_and_reports_truncation(site: Site, tables: Tables, page: Page) -> None:
     page.goto("/ui/tables/sql")
     page.get_by_role("button", name="sales", exact=True).click()
     field = page.get_by_role("textbox", name=re.compile("SELECT"))
@@ -122,7 +122,7 @@ def test_sql_is_run_and_says_what_it_left_out(site: Site, tables: Tables, page: 
     expect(answer).to_contain_text("no rows")
 
 
-def test_pages_of_tables_can_be_used_by_everybody(tables: Tables, page: Page) -> None:
+def test_table_pages_are_accessible(tables: Tables, page: Page) -> None:
     sql = "/ui/tables/sql?sql=SELECT+*+FROM+sales"
     for path, loaded in (
         ("/ui/tables", "#tables"),

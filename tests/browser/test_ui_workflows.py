@@ -69,7 +69,7 @@ def failed(site: Site) -> str:
     return site.run("routes", fails=True)
 
 
-def test_the_list_tells_how_each_workflow_does(site: Site, failed: str, page: Page) -> None:
+def test_the_list_shows_the_statistics_of_each_workflow(site: Site, failed: str, page: Page) -> None:
     page.goto("/ui/workflows")
     row = page.locator("#workflow-routes")
     expect(row).to_contain_text("v3")
@@ -80,7 +80,7 @@ def test_the_list_tells_how_each_workflow_does(site: Site, failed: str, page: Pa
     expect(page.locator(f"#workflow-{LONG}")).to_contain_text("never run")
 
 
-def test_a_search_leaves_what_fits(site: Site, page: Page) -> None:
+def test_a_search_filters_the_list(site: Site, page: Page) -> None:
     page.goto("/ui/workflows")
     search = page.get_by_role("searchbox", name="ID, name or description")
     search.fill("told to")
@@ -89,7 +89,7 @@ def test_a_search_leaves_what_fits(site: Site, page: Page) -> None:
     expect(page.locator("#workflows tbody tr")).to_have_count(1)
 
 
-def test_a_broken_file_is_shown_until_it_is_corrected(site: Site, folder: Path, page: Page) -> None:
+def test_a_broken_file_is_shown_until_it_is_fixed(site: Site, folder: Path, page: Page) -> None:
     page.goto("/ui/workflows")
     problems = page.locator("#problems")
     expect(problems).to_contain_text("broken.yaml")
@@ -115,7 +115,7 @@ def test_the_page_of_a_workflow_shows_its_graph_inputs_and_definition(site: Site
     assert "workflow_id: routes" in page.evaluate("navigator.clipboard.readText()")
 
 
-def test_a_failed_cell_of_the_grid_leads_to_its_node(site: Site, failed: str, page: Page) -> None:
+def test_a_failed_cell_of_the_grid_links_to_its_node(site: Site, failed: str, page: Page) -> None:
     page.goto("/ui/workflows/routes")
     cell = page.locator("#node-bad .cell.is-failed").last
     expect(cell).to_have_attribute("aria-label", re.compile("bad: failed, .*broken"))
@@ -125,7 +125,7 @@ def test_a_failed_cell_of_the_grid_leads_to_its_node(site: Site, failed: str, pa
     expect(page.locator("#node-good .cell.is-skipped")).not_to_have_count(0)
 
 
-def test_a_bar_leads_to_the_run_that_it_stands_for(site: Site, failed: str, page: Page) -> None:
+def test_a_bar_links_to_its_run(site: Site, failed: str, page: Page) -> None:
     page.goto("/ui/workflows/routes")
     bar = page.locator(f"#durations-{failed}")
     bar.focus()
@@ -134,7 +134,7 @@ def test_a_bar_leads_to_the_run_that_it_stands_for(site: Site, failed: str, page
     page.wait_for_url(f"**/ui/jobs/{failed}")
 
 
-def test_a_run_appears_in_the_grid_by_itself(site: Site, page: Page) -> None:
+def test_a_run_appears_in_the_grid_without_a_reload(site: Site, page: Page) -> None:
     page.goto(f"/ui/workflows/{LONG}")
     expect(page.locator("#durations-card")).to_contain_text("No runs yet")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
@@ -152,7 +152,7 @@ def test_an_unknown_workflow_is_a_page_that_says_so(site: Site, visit: Callable[
 
 
 @pytest.mark.parametrize("path", ["/ui/workflows", "/ui/workflows/routes", f"/ui/workflows/{LONG}"])
-def test_pages_of_workflows_fit_a_phone(site: Site, failed: str, visit: Callable[..., Visit], path: str) -> None:
+def test_workflow_pages_fit_a_phone(site: Site, failed: str, visit: Callable[..., Visit], path: str) -> None:
     page = visit(viewport={"width": 360, "height": 740}).page
     page.goto(path)
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")

@@ -75,7 +75,7 @@ DAMAGES = [
 ]
 
 
-def test_each_damage_is_seen(stage: Stage) -> None:
+def test_each_kind_of_damage_is_detected(stage: Stage) -> None:
     client = PersistentClient(stage.dsn, "checks")
     [both] = stage.launch(BOTH)
     endless = [client.submit(job) for job in PLANNED][-1]
@@ -112,7 +112,7 @@ def check_jobs_are_counted(stage: Stage, client: PersistentClient) -> None:
             assert_all_are_there(stage, planned, job_ids)
 
 
-def test_who_is_left_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftover_processes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("checks.LEAVE_SECONDS", 0)
     assert_nobody_is_left_behind("nowhere")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={LEDGER: "nowhere"}) as child:
@@ -121,7 +121,7 @@ def test_who_is_left_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         child.kill()
 
 
-def test_a_slot_that_is_held_is_seen(stage: Stage) -> None:
+def test_an_occupied_slot_is_detected(stage: Stage) -> None:
     client = PersistentClient(stage.dsn, "slots")
     stage.launch(BOTH, worker_concurrency=SLOTS)
     endless = client.submit(PLANNED[-1])
@@ -142,7 +142,7 @@ def test_a_slot_that_is_held_is_seen(stage: Stage) -> None:
         ("faulthandler.dump_traceback(), sys.stderr.write('Fatal Python error: Aborted')", "Fatal Python error"),
     ],
 )
-def test_a_process_that_dies_by_itself_or_leaves_an_error_behind_is_seen(
+def test_a_process_that_crashes_or_logs_an_error_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, complaint: str
 ) -> None:
     monkeypatch.setattr(processes, "DAGMASTER", sys.executable)
@@ -152,7 +152,7 @@ def test_a_process_that_dies_by_itself_or_leaves_an_error_behind_is_seen(
         assert_nobody_crashed([process])
 
 
-def test_who_was_killed_or_ended_in_order_did_not_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_and_stopped_processes_are_not_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "DAGMASTER", sys.executable)
     sleeper = Process(("-c", "import time; time.sleep(60)"), os.environ, tmp_path, 0, is_real=True)
     loser = Process(("-c", "raise SystemExit(3)"), os.environ, tmp_path, 1, is_real=True)

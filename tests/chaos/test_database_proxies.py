@@ -26,13 +26,13 @@ def answer(conn: psycopg.Connection) -> int:
     return int(value)
 
 
-def test_an_open_proxy_leads_to_the_server(two: tuple[Proxy, Proxy]) -> None:
+def test_an_open_proxy_forwards_to_the_server(two: tuple[Proxy, Proxy]) -> None:
     with visit(two[0]) as conn:
         assert answer(conn) == 42
         assert conn.execute("SELECT repeat('x', 1000000)").fetchone() == ("x" * 1_000_000,)
 
 
-def test_a_reset_throws_out_who_is_inside_and_nobody_else(two: tuple[Proxy, Proxy]) -> None:
+def test_a_reset_closes_only_the_proxys_connections(two: tuple[Proxy, Proxy]) -> None:
     with visit(two[0]) as inside, visit(two[1]) as elsewhere:
         two[0].reset()
         with pytest.raises(psycopg.OperationalError):
@@ -42,7 +42,7 @@ def test_a_reset_throws_out_who_is_inside_and_nobody_else(two: tuple[Proxy, Prox
         assert answer(again) == 42
 
 
-def test_nobody_comes_through_a_proxy_that_is_shut(two: tuple[Proxy, Proxy]) -> None:
+def test_a_closed_proxy_accepts_no_connection(two: tuple[Proxy, Proxy]) -> None:
     proxy, _ = two
     with visit(proxy) as conn:
         proxy.shut()
@@ -55,7 +55,7 @@ def test_nobody_comes_through_a_proxy_that_is_shut(two: tuple[Proxy, Proxy]) -> 
         assert answer(conn) == 42
 
 
-def test_what_is_said_through_a_silent_proxy_is_answered_when_it_opens(two: tuple[Proxy, Proxy]) -> None:
+def test_requests_to_a_silent_proxy_are_answered_when_it_opens(two: tuple[Proxy, Proxy]) -> None:
     proxy, other = two
     with visit(proxy) as conn, visit(other) as elsewhere, ThreadPoolExecutor(1) as thread:
         proxy.silence()
@@ -67,7 +67,7 @@ def test_what_is_said_through_a_silent_proxy_is_answered_when_it_opens(two: tupl
         assert waiting.result(5) == 42
 
 
-def test_what_is_asked_while_answers_are_withheld_is_done_all_the_same(two: tuple[Proxy, Proxy]) -> None:
+def test_statements_run_while_responses_are_withheld(two: tuple[Proxy, Proxy]) -> None:
     proxy, other = two
     with visit(proxy) as conn, visit(other) as elsewhere, ThreadPoolExecutor(1) as thread:
         elsewhere.execute("CREATE SEQUENCE doorbell")
@@ -81,7 +81,7 @@ def test_what_is_asked_while_answers_are_withheld_is_done_all_the_same(two: tupl
         assert ringing.result(5).fetchone() == (1,)
 
 
-def test_a_slow_proxy_delays_both_ways(two: tuple[Proxy, Proxy]) -> None:
+def test_a_slow_proxy_delays_both_directions(two: tuple[Proxy, Proxy]) -> None:
     with visit(two[0]) as conn:
         two[0].slow_down(0.2)
         began = monotonic()

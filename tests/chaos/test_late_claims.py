@@ -18,7 +18,7 @@ CANCELLED_LONG_AGO = """
 ANSWER_SECONDS = 1.0
 
 
-def test_a_claim_whose_answer_comes_after_the_cancellation_is_not_started(stage: Stage) -> None:
+def test_a_claim_answered_after_the_cancellation_is_not_started(stage: Stage) -> None:
     client = PersistentClient(stage.dsn, "late")
     with Proxies(stage.dsn) as proxies:
         proxy = proxies.add()

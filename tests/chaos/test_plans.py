@@ -19,14 +19,14 @@ def test_even_a_short_storm_has_every_fault_and_every_kind_of_job() -> None:
         assert all(0 <= fault.at <= 5 for fault in plan.faults)
 
 
-def test_faults_hit_whom_they_are_meant_for_and_outlast_the_leases() -> None:
+def test_faults_have_valid_targets_and_outlast_the_leases() -> None:
     for fault in make_plan(3, seconds=600, jobs=1, roles=ROLES).faults:
         role = None if fault.place is None else ROLES[fault.place]
         assert fault.kind.role in (role, "any")
         assert fault.kind.name not in ("stop", "partition", "withhold") or fault.seconds > LEASE_SECONDS
 
 
-def test_what_would_never_end_is_cancelled_and_what_is_paused_goes_on() -> None:
+def test_endless_jobs_are_cancelled_and_paused_ones_resumed() -> None:
     for job in make_plan(4, seconds=60, jobs=600, roles=ROLES).jobs:
         assert job.shape.outcome(job.inputs).status != "cancelled" or job.cancel_at is not None
         assert (job.pause_at is None) == (job.resume_at is None)

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 WAY_SECONDS = 0.3
 
 
-def test_a_worker_with_a_round_trip_of_more_than_half_a_second_works(stage: Stage) -> None:
+def test_a_worker_works_with_a_round_trip_above_half_a_second(stage: Stage) -> None:
     with Proxies(stage.dsn) as proxies:
         proxy = proxies.add()
         stage.launch(ORCHESTRATOR)

@@ -16,7 +16,7 @@ IS_ADOPTING = """
 """
 
 
-def test_an_orchestrator_whose_connection_is_reset_as_it_starts_does_its_work(stage: Stage) -> None:
+def test_an_orchestrator_whose_connection_is_reset_at_start_runs_its_jobs(stage: Stage) -> None:
     with Proxies(stage.dsn) as proxies:
         proxy = proxies.add()
         with psycopg.connect(stage.dsn) as conn:

@@ -41,7 +41,7 @@ def server() -> Iterator[EmbeddedServer]:
     shutil.rmtree(folder)
 
 
-def test_every_promise_is_kept_in_a_storm(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_every_guarantee_holds_in_a_storm(server: EmbeddedServer, tmp_path: Path) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(2**32))
     jobs = SHORT_JOBS if IS_SHORT else max(LONG_JOBS, round(SECONDS * JOBS_PER_SECOND))
     plan = make_plan(seed, seconds=SECONDS, jobs=jobs, roles=ROLES)

@@ -10,7 +10,7 @@ from dagmaster.handlers import Checkpoint, HandlerContext, contract
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-async def test_only_what_is_stored_is_called_saved(monkeypatch: pytest.MonkeyPatch, is_stored: bool) -> None:
+async def test_only_stored_checkpoints_count_as_saved(monkeypatch: pytest.MonkeyPatch, is_stored: bool) -> None:
     """A handler goes on without it when that takes too long, as in an outage."""
     monkeypatch.setattr(contract, "STORED_WITHIN_SECONDS", 5.0 if is_stored else 0.02)
     written: list[str] = []

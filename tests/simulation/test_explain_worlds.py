@@ -284,7 +284,7 @@ def check(seed: int) -> Iterator[Explanation]:
         yield answer
 
 
-def test_every_reason_is_real_and_without_it_the_node_moves_on() -> None:
+def test_every_reason_is_true_and_removing_it_moves_the_node_on() -> None:
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         for answer in check(seed):
@@ -293,7 +293,7 @@ def test_every_reason_is_real_and_without_it_the_node_moves_on() -> None:
     assert {Kind(kind) for kind, times in seen.items() if times >= 2} == set(Kind) - NEVER_WAITING, seen
 
 
-def test_a_job_stands_still_because_of_nodes_that_stand_still_themselves() -> None:
+def test_a_waiting_job_is_explained_by_waiting_nodes() -> None:
     """What all others wait for: its roots are named, and none of them waits for another node."""
     for seed in SEEDS:
         world = Moment(seed).world()
@@ -365,7 +365,7 @@ def without(kind: Kind) -> Any:
         (sentences, "slot_holders", lambda job, child: [child.node_id], 30_012),
     ],
 )
-def test_an_explanation_that_is_not_true_is_found_out(
+def test_a_false_explanation_is_detected(
     module: object, name: str, lie: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, name, lie)

@@ -14,7 +14,7 @@ TELLING = 250
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_every_job_ends_as_it_should_whatever_goes_wrong(chunk: int) -> None:
+def test_every_job_ends_correctly_despite_faults(chunk: int) -> None:
     seeds = range(chunk * RUNS // CHUNKS, (chunk + 1) * RUNS // CHUNKS)
     report = run_many(seeds)
     assert report.runs == len(seeds)

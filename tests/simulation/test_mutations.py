@@ -38,7 +38,7 @@ def test_the_simulator_finds_an_engine_that_would(patch: Patch, monkeypatch: pyt
     print(f'"{patch.__name__}": {seed},')  # noqa: T201 - for mutant_seeds.py
 
 
-def test_the_known_seeds_are_those_of_mutants() -> None:
+def test_the_known_seeds_belong_to_mutants() -> None:
     assert set(KILLING) <= {patch.__name__ for patch in MUTANTS}
 
 

@@ -66,7 +66,7 @@ def state(**statuses: NodeStatus) -> Mapping[str, NodeStatus]:
     return {"start": COMPLETED, **statuses}
 
 
-def test_all_of_waits_for_every_edge_and_needs_one_that_lives() -> None:
+def test_all_of_waits_for_every_edge_and_needs_a_live_one() -> None:
     both = oracle(a=task(), b=task(), c=task(("a", "b")))
     assert not both.may_become_ready("c", state(a=COMPLETED, b=RUNNING))
     assert both.may_become_ready("c", state(a=COMPLETED, b=SKIPPED))
@@ -75,7 +75,7 @@ def test_all_of_waits_for_every_edge_and_needs_one_that_lives() -> None:
     assert not both.may_be_skipped("c", state(a=SKIPPED, b=RUNNING))
 
 
-def test_any_of_needs_one_that_completed() -> None:
+def test_any_of_needs_a_completed_member() -> None:
     either = oracle(a=task(), b=task(), c=task((), ("a", "b")))
     assert either.may_become_ready("c", state(a=COMPLETED, b=RUNNING))
     assert not either.may_become_ready("c", state(a=SKIPPED, b=RUNNING))
@@ -88,13 +88,13 @@ def test_an_untaken_branch_is_skipped(n: int, a: NodeStatus, b: NodeStatus) -> N
     assert (expected["a1"], expected["b1"], expected["c"]) == (a, b, COMPLETED)
 
 
-def test_an_optional_step_does_not_skip_what_follows() -> None:
+def test_a_skipped_optional_step_does_not_skip_its_successors() -> None:
     nodes: dict[str, Node] = {"r": route("x", other=("y",)), "x": task(then=("y",)), "y": task()}
     assert (oracle(0, **nodes).expected["x"], oracle(0, **nodes).expected["y"]) == (COMPLETED, COMPLETED)
     assert (oracle(1, **nodes).expected["x"], oracle(1, **nodes).expected["y"]) == (SKIPPED, COMPLETED)
 
 
-def test_what_follows_a_fan_out_waits_for_its_children() -> None:
+def test_successors_of_a_fan_out_wait_for_its_children() -> None:
     child = ChildTask(handler="work", queue="tasks")
     fanned = oracle(f=FanOutNode(source=[1, 2], task=child), c=task(("f",)))
     assert not fanned.may_become_ready("c", state(f=COMPLETED, f__0=COMPLETED, f__1=RUNNING))
@@ -102,7 +102,7 @@ def test_what_follows_a_fan_out_waits_for_its_children() -> None:
     assert fanned.may_become_ready("c", state(f=COMPLETED, f__0=COMPLETED, f__1=COMPLETED))
 
 
-def test_a_node_stands_still_only_while_something_is_open() -> None:
+def test_a_node_waits_only_while_something_is_undecided() -> None:
     both = oracle(a=task(), b=task(), c=task(("a", "b")))
     assert not both.must_move("c", state(a=COMPLETED, b=PENDING))
     assert both.must_move("c", state(a=SKIPPED, b=SKIPPED))

@@ -16,7 +16,7 @@ from simulation.retry_oracle import forgives, moves
 from simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
 
 
-def test_the_same_seed_is_the_same_world() -> None:
+def test_the_same_seed_gives_the_same_world() -> None:
     first, second = prepare(5).build(), prepare(5).build()
     first.run()
     second.run()
@@ -25,12 +25,12 @@ def test_the_same_seed_is_the_same_world() -> None:
     assert first.ground.store.events == second.ground.store.events
 
 
-def test_other_seeds_are_other_worlds() -> None:
+def test_other_seeds_give_other_worlds() -> None:
     assert len({prepare(seed).case.blueprint.workflow.content_hash for seed in range(0, 40, 2)}) == 20
     assert prepare(0).case != prepare(1).case
 
 
-def test_progress_is_told_after_each_run() -> None:
+def test_progress_is_reported_after_each_run() -> None:
     counts: list[int] = []
     report = run_many(range(3), on_progress=lambda report: counts.append(report.runs))
     assert counts == [1, 2, 3]
@@ -64,7 +64,7 @@ def test_a_failure_names_its_seed_and_shows_the_last_steps(failure: SimulationFa
     assert len(text.splitlines()) < 80
 
 
-def test_a_failure_is_found_again_with_its_seed(failure: SimulationFailed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reproduced_by_its_seed(failure: SimulationFailed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edges, "is_ready", starts_early)
     with pytest.raises(SimulationFailed) as again:
         simulate(failure.seed)
@@ -72,11 +72,11 @@ def test_a_failure_is_found_again_with_its_seed(failure: SimulationFailed, monke
     assert again.value.step == failure.step
 
 
-def test_faults_that_do_not_matter_are_left_out_of_the_explanation(failure: SimulationFailed) -> None:
+def test_irrelevant_faults_are_left_out_of_the_explanation(failure: SimulationFailed) -> None:
     assert "its faults: none" in str(failure)
 
 
-def test_a_lease_that_fences_nothing_is_found_with_the_fault_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_without_fencing_is_detected_with_the_fault_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.Store, "fence", lambda self, owner_id, epoch: None)
     assert Fault.TAKE_OVER in str(_first_failure()) or Fault.OWNER_DEATH in str(_first_failure())
 
@@ -87,7 +87,7 @@ def _first_failure() -> SimulationFailed:
     return caught.value
 
 
-def test_the_workflows_have_everything_in_them() -> None:
+def test_the_generated_workflows_cover_every_feature() -> None:
     features: Counter[str] = Counter()
     for seed in range(200):
         case = prepare(seed).case
