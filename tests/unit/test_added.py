@@ -25,7 +25,7 @@ def read(document: Any) -> Slice:
     return read_slice(orjson.dumps(document))
 
 
-def test_what_is_encoded_is_read_back():
+def test_encoded_slices_are_decoded_unchanged():
     nodes = (
         AddedNode("a.1", "pkg.mod:work", {"x": [1, {"y": None}]}, ("a",), queue="q", task=11, group=7, label="first"),
         AddedNode("a.2", "work", {"x": result_of("a.1")}, timeout_seconds=5, retry=RetryPolicy(max_attempts=1)),
@@ -37,12 +37,12 @@ def test_what_is_encoded_is_read_back():
     assert read_slice(body) == Slice(nodes, groups, dependencies)
 
 
-def test_what_is_as_usual_takes_no_room():
+def test_default_values_are_not_encoded():
     [body] = encode_slices([AddedNode("a.1", "work")])
     assert orjson.loads(body) == {"nodes": [{"id": "a.1", "params": {}, "type": "task", "handler": "work"}]}
 
 
-def test_many_nodes_are_cut_into_slices():
+def test_many_nodes_are_split_into_slices():
     nodes = [AddedNode(f"a.{n}", "work") for n in range(2500)]
     slices = encode_slices(nodes, [AddedGroup(1, "g")], [AddedDependency(1, "group", 2, "task")])
     parts = [read_slice(body) for body in slices]
@@ -51,7 +51,7 @@ def test_many_nodes_are_cut_into_slices():
     assert ([len(part.groups) for part in parts], [len(part.dependencies) for part in parts]) == ([1, 0, 0], [0, 0, 1])
 
 
-def test_slices_are_small_enough_for_a_request_whatever_their_parameters():
+def test_slices_fit_a_request_whatever_their_parameters():
     large = [AddedNode(f"a.{n}", "work", {"x": "y" * (MAX_SLICE_BYTES // 3)}) for n in range(5)]
     assert [len(read_slice(body).nodes) for body in encode_slices(large)] == [2, 2, 1]
 
@@ -61,7 +61,7 @@ def test_groups_alone_are_a_slice():
     assert read_slice(body) == Slice(groups=(AddedGroup(1, "g"),))
 
 
-def test_each_node_is_behind_those_that_it_waits_for():
+def test_nodes_are_sorted_by_dependency():
     nodes = [
         AddedNode("a.3", "work", after=("a.2", "elsewhere")),
         AddedNode("a.2", "work", {"x": result_of("a.1")}),
@@ -71,23 +71,23 @@ def test_each_node_is_behind_those_that_it_waits_for():
     assert [node.node_id for node in read_slice(body).nodes] == ["a.1", "a.2", "a.3"]
 
 
-def test_a_circle_is_refused():
+def test_a_cycle_is_refused():
     nodes = [AddedNode("a.1", "work", after=("a.2",)), AddedNode("a.2", "work", {"x": [result_of("a.1")]})]
     with pytest.raises(Invalid, match=r"wait for each other: a\.\d -> a\.\d -> a\.\d"):
         encode_slices(nodes)
 
 
-def test_two_of_the_same_id_are_refused():
+def test_duplicate_ids_are_refused():
     with pytest.raises(Invalid, match="the same id"):
         encode_slices([AddedNode("a.1", "work"), AddedNode("a.1", "other")])
 
 
-def test_parameters_that_are_no_json_are_refused():
+def test_parameters_that_are_not_json_are_refused():
     with pytest.raises(Invalid, match=r"the parameters of a\.1 cannot be written as JSON"):
         encode_slices([AddedNode("a.1", "work", {"x": object()})])
 
 
-def test_ids_begin_with_the_node_that_adds():
+def test_ids_start_with_the_adding_node():
     assert added_id("a", 3) == "a.3"
     assert added_id("a.3", "x") == "a.3.x"
     assert added_id(None, 247845805292758904) == "added.247845805292758904"
@@ -107,16 +107,16 @@ def test_a_long_id_is_shortened_and_stays_unique():
     ("adder", "name"),
     [("a", "1"), ("a", "x" * 80), ("f__3", "1"), (None, "5"), ("a" * 48, "x" * 20), ("a.1", "y" * 70)],
 )
-def test_a_node_may_add_what_has_its_own_id(adder: str | None, name: str):
+def test_a_node_may_add_ids_with_its_own_prefix(adder: str | None, name: str):
     assert may_add(adder, added_id(adder, name))
 
 
 @pytest.mark.parametrize(("adder", "node_id"), [("a", "a"), ("a", "ab.1"), ("a", "b.1"), (None, "a.1"), ("added", "x")])
-def test_and_nothing_else(adder: str | None, node_id: str):
+def test_a_node_may_add_no_other_ids(adder: str | None, node_id: str):
     assert not may_add(adder, node_id)
 
 
-def test_results_are_found_and_filled_in_wherever_they_stand():
+def test_result_references_are_found_and_resolved_at_any_depth():
     params = {
         "a": result_of("n.1"),
         "b": [{"c": (result_of("n.2"),)}],
@@ -133,12 +133,12 @@ def test_results_are_found_and_filled_in_wherever_they_stand():
     }
 
 
-def test_snowflakes_may_be_texts():
+def test_snowflakes_may_be_strings():
     [node] = read({"nodes": [{"id": "a.1", "handler": "work", "task": "247845805292758904", "group": 7}]}).nodes
     assert (node.task, node.group) == (247845805292758904, 7)
 
 
-def test_a_copy_knows_its_references():
+def test_a_copy_computes_its_references_again():
     assert replace(AddedNode("a.1", "work"), params={"x": result_of("a.0")}).refs == ("a.0",)
 
 
@@ -182,22 +182,22 @@ NODE = {"id": "a.1", "handler": "work"}
         ({"dependencies": [[1, "task", None, "task"]]}, r"dependencies\[0\] must be"),
     ],
 )
-def test_nonsense_is_refused_with_its_place(document: Any, reason: str):
+def test_malformed_slices_are_refused_with_the_place(document: Any, reason: str):
     with pytest.raises(Invalid, match=reason):
         read(document)
 
 
-def test_what_only_looks_like_a_nul_is_data():
+def test_an_escaped_nul_sequence_is_data():
     [node] = read({"nodes": [{**NODE, "params": {"x": "\\u0000"}}]}).nodes
     assert node.params == {"x": "\\u0000"}
 
 
-def test_what_is_no_json_is_refused():
+def test_invalid_json_is_refused():
     with pytest.raises(Invalid, match="not valid JSON"):
         read_slice(b"{rubbish")
 
 
-def test_what_is_nested_too_deep_is_refused():
+def test_json_nested_too_deeply_is_refused():
     deep: Any = 1
     for _ in range(150):
         deep = [deep]

@@ -35,21 +35,21 @@ async def run(name, params=None, **fields) -> HandlerResult:
 
 
 @pytest.mark.parametrize("name", BASIC)
-def test_no_basic_handler_insists_on_a_queue(name):
+def test_no_basic_handler_requires_a_queue(name):
     assert registry.queues()[name] is None
 
 
-async def test_collect_gives_a_list_as_one_result():
+async def test_collect_returns_a_list_as_one_result():
     assert (await run("collect", {"values": [1, {"a": None}]})).output == {"result": [1, {"a": None}]}
     assert (await run("collect")).output == {"result": []}
 
 
-async def test_echo_gives_its_params_back():
+async def test_echo_returns_its_params():
     params = {"message": "hi", "nested": {"steps": [1, None]}}
     assert (await run("echo", params)).output == {"echoed_params": params}
 
 
-async def test_echo_takes_steps_and_reports_each():
+async def test_echo_reports_each_step():
     seen: list[Any] = []
     result = await run("echo", {"steps": 3}, progress_sink=seen.append)
     names = ["step_1", "step_2", "step_3"]
@@ -57,7 +57,7 @@ async def test_echo_takes_steps_and_reports_each():
     assert [(progress.current, progress.total) for progress in seen] == [(1, 3), (2, 3), (3, 3)]
 
 
-async def test_echo_takes_the_time_of_its_steps_and_saves_each():
+async def test_echo_waits_and_saves_a_checkpoint_per_step():
     saved: list[Any] = []
     began = perf_counter()
     result = await run("echo", {"steps": 3, "step_delay": 0.05}, checkpoint_sink=saved.append)
@@ -68,7 +68,7 @@ async def test_echo_takes_the_time_of_its_steps_and_saves_each():
     assert saved[1].data == {"completed_steps": ["step_1", "step_2"]}
 
 
-async def test_echo_goes_on_after_the_step_that_was_saved():
+async def test_echo_resumes_after_the_saved_step():
     saved: list[Any] = []
     result = await run("echo", {"steps": 3}, checkpoint_sink=saved.append, resumed_from=Checkpoint("step_2", {}))
     assert [checkpoint.phase for checkpoint in saved] == ["step_3"]
@@ -76,7 +76,7 @@ async def test_echo_goes_on_after_the_step_that_was_saved():
 
 
 @pytest.mark.parametrize("steps", ["three", None, True, [1]])
-async def test_echo_takes_no_steps_where_steps_is_no_number(steps):
+async def test_echo_ignores_steps_that_are_not_a_number(steps):
     assert (await run("echo", {"steps": steps})).output == {"echoed_params": {"steps": steps}}
 
 
@@ -90,7 +90,7 @@ async def test_sleep_sleeps():
 
 
 @pytest.mark.parametrize("seconds", [-1, "long", float("nan"), float("inf")])
-async def test_sleep_refuses_what_is_no_duration(seconds):
+async def test_sleep_refuses_an_invalid_duration(seconds):
     result = await run("sleep", {"seconds": seconds})
     assert result.permanent
     assert "seconds" in result.error_message
@@ -117,7 +117,7 @@ async def test_flaky_echo_fails_one_time_in_five():
 
 
 @pytest.mark.parametrize("rate, success", [(0, True), (1, False)])
-async def test_flaky_echo_obeys_its_rate(rate, success):
+async def test_flaky_echo_follows_its_rate(rate, success):
     assert (await run("flaky_echo", {"failure_rate": rate})).success is success
 
 
@@ -137,7 +137,7 @@ async def test_multi_phase_saves_a_checkpoint_after_each_phase():
     "reached, executed",
     [("read", ["clip", "write"]), ("clip", ["write"]), ("write", []), ("unknown", ["read", "clip", "write"])],
 )
-async def test_multi_phase_goes_on_after_the_phase_it_had_reached(reached, executed):
+async def test_multi_phase_resumes_after_the_saved_phase(reached, executed):
     params = {"phases": ["read", "clip", "write"], "phase_seconds": 0}
     result = await run("multi_phase", params, resumed_from=Checkpoint(reached, {}))
     assert result.output["executed"] == executed
@@ -145,7 +145,7 @@ async def test_multi_phase_goes_on_after_the_phase_it_had_reached(reached, execu
 
 
 @pytest.mark.parametrize("phases", [0, [], "many"])
-async def test_multi_phase_refuses_to_have_no_phases(phases):
+async def test_multi_phase_requires_phases(phases):
     assert (await run("multi_phase", {"phases": phases})).permanent
 
 
@@ -170,21 +170,21 @@ def bronze(tmp_path, monkeypatch):
     return folder
 
 
-async def test_size_check_looks_at_a_file_with_the_callers_threshold_and_queues(bronze):
+async def test_size_check_reads_a_file_with_custom_threshold_and_queues(bronze):
     (bronze / "a.tif").write_bytes(b"x" * 2048)
     params = {"path": "bronze/a.tif", "threshold_mb": 0.001, "heavy_queue": "big"}
     output = (await run("size_check", params)).output
     assert (output["size_bytes"], output["recommended_queue"]) == (2048, "big")
 
 
-async def test_size_check_of_a_missing_file_may_be_tried_again(bronze):
+async def test_size_check_of_a_missing_file_is_retryable(bronze):
     result = await run("size_check", {"path": "bronze/gone.tif"})
     assert result.error_message == "FileMissing: there is no file bronze/gone.tif"
     assert not result.permanent
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "bronze/../../../secret", "bronze/link"])
-async def test_size_check_tells_nothing_of_files_outside_of_the_storage(bronze, path):
+async def test_size_check_reveals_nothing_about_files_outside_the_storage(bronze, path):
     (bronze / "link").symlink_to("/etc/passwd")
     result = await run("size_check", {"path": path})
     assert result.permanent
@@ -210,7 +210,7 @@ async def test_an_export_copies_the_file_to_the_external_zone(bronze):
 @pytest.mark.parametrize(
     "params", [{"blob_path": "/etc/passwd"}, {"blob_path": "bronze/../x"}, {"asset_id": "../../x"}, {"asset_id": "a/b"}]
 )
-async def test_an_export_stays_inside_of_the_storage(bronze, params):
+async def test_an_export_cannot_leave_the_storage(bronze, params):
     (bronze / "rivers.tif").write_bytes(b"rivers")
     assert (await run("adf_export", {**EXPORT, **params})).permanent
     assert not (bronze.parent / "external").exists()
@@ -228,7 +228,7 @@ def write_tiles(bronze, contents):
     return {**EXPORT, "blob_path": "bronze/index.geojson"}
 
 
-async def test_an_export_of_tiles_copies_each_of_them_and_an_index_that_names_the_copies(bronze):
+async def test_an_export_of_tiles_copies_each_tile_and_rewrites_the_index(bronze):
     params = write_tiles(bronze, {"a.tif": b"first", "b.tif": b"second"})
     stopped = a_context("adf_export", params)
     stopped.stopping.set()
@@ -254,7 +254,7 @@ async def test_an_export_of_tiles_copies_each_of_them_and_an_index_that_names_th
     assert list((bronze.parent / "mount").rglob("*.*")) == []
 
 
-async def test_a_tile_that_is_not_as_the_index_says_is_not_exported(bronze):
+async def test_a_tile_that_differs_from_the_index_is_not_exported(bronze):
     params = write_tiles(bronze, {"a.tif": b"first"})
     (bronze / "a.tif").write_bytes(b"other")
     result = await run("adf_export", params)
@@ -269,21 +269,21 @@ async def test_an_export_refuses_a_broken_index(bronze, content):
     assert (await run("adf_export", {**EXPORT, "blob_path": "bronze/index.geojson"})).permanent
 
 
-async def test_an_export_takes_features_without_tiles_as_they_are(bronze):
+async def test_an_export_copies_features_without_tiles_unchanged(bronze):
     (bronze / "layer.geojson").write_text('{"type": "FeatureCollection", "features": [{"properties": null}]}')
     result = await run("adf_export", {**EXPORT, "blob_path": "bronze/layer.geojson"})
     assert result.output["external_blob_path"] == "external/a1/2/layer.geojson"
 
 
 @pytest.mark.parametrize("params", [{}, {"size_bytes": 1, "path": "/a"}])
-async def test_size_check_needs_a_size_or_a_path(params):
+async def test_size_check_requires_a_size_or_a_path(params):
     result = await run("size_check", params)
     assert result.permanent
     assert "either size_bytes or path" in result.error_message
 
 
 @pytest.mark.parametrize("operation, expected", [("sum", 6.5), ("count", 3), ("echo", [1, 2, 3.5])])
-async def test_chunk_processor_works_on_a_chunk(operation, expected):
+async def test_chunk_processor_processes_a_chunk(operation, expected):
     result = await run("chunk_processor", {"chunk": [1, 2, 3.5], "operation": operation})
     assert result.output == {"processed": 3, "result": expected}
 
@@ -295,7 +295,7 @@ async def test_chunk_processor_sums_numbers_only(item, kind):
 
 
 @pytest.mark.parametrize("params, field", [({}, "chunk"), ({"chunk": [], "operation": "mean"}, "operation")])
-async def test_chunk_processor_names_what_is_wrong(params, field):
+async def test_chunk_processor_names_the_invalid_parameter(params, field):
     result = await run("chunk_processor", params)
     assert result.permanent
     assert f"{field}: " in result.error_message
@@ -305,5 +305,5 @@ async def test_chunk_processor_names_what_is_wrong(params, field):
     "name, params",
     [("echo", {"a": 1}), ("hello_world", {}), ("size_check", {"size_bytes": 1}), ("chunk_processor", {"chunk": [1]})],
 )
-async def test_outputs_can_be_stored(name, params):
+async def test_outputs_are_json_serializable(name, params):
     assert encode_output((await run(name, params)).output, 10_000).startswith(b"{")

@@ -26,10 +26,10 @@ PLAIN = Figure("Idle", "at rest", 0.2, "%", bar=Bar(1))
 
 
 class TestSample:
-    def test_the_median_ignores_one_bad_moment(self) -> None:
+    def test_the_median_ignores_one_outlier(self) -> None:
         assert Sample.of([1, 2, 100]).median == 2
 
-    def test_the_spread_is_the_middle_half(self) -> None:
+    def test_the_spread_is_the_interquartile_range(self) -> None:
         assert Sample.of([1, 2, 3, 4, 5]).spread == (2, 4)
 
     def test_one_value_has_no_spread(self) -> None:
@@ -43,39 +43,39 @@ class TestSample:
 
 
 class TestFigure:
-    def test_a_bar_is_for_the_ratio_where_there_is_a_floor(self) -> None:
+    def test_a_limit_with_a_floor_applies_to_the_ratio(self) -> None:
         assert MET.ratio == 4
         assert MET.verdict == "met"
         assert MISSED.verdict == "MISSED"
 
-    def test_a_bar_is_for_the_value_where_there_is_none(self) -> None:
+    def test_a_limit_without_a_floor_applies_to_the_value(self) -> None:
         assert PLAIN.ratio is None
         assert PLAIN.verdict == "met"
         assert Figure("W3", "memory", 701, "MB", bar=Bar(700)).verdict == "MISSED"
 
-    def test_a_rate_is_to_be_at_least_a_share_of_the_floor(self) -> None:
+    def test_a_rate_must_reach_a_share_of_the_floor(self) -> None:
         bar = Bar(0.4, at_least=True)
         assert Figure("W4", "rate", 40, "tasks/s", floor=100, bar=bar).verdict == "met"
         assert Figure("W4", "rate", 39, "tasks/s", floor=100, bar=bar).verdict == "MISSED"
 
-    def test_a_figure_without_a_bar_is_not_judged(self) -> None:
+    def test_a_figure_without_a_limit_has_no_verdict(self) -> None:
         assert Figure("W1", "for comparison", 1, "ms").verdict == ""
 
-    def test_only_missed_bars_count_as_missed(self) -> None:
+    def test_only_missed_limits_count_as_missed(self) -> None:
         assert missed([MET, MISSED, PLAIN]) == [MISSED]
 
 
 class TestReport:
-    def test_every_line_of_the_table_is_as_long_as_the_first(self) -> None:
+    def test_all_lines_of_the_table_have_the_same_length(self) -> None:
         lines = table([MET, MISSED, PLAIN]).splitlines()
         assert len(lines) == 5
         assert len({len(line) for line in lines}) == 1
 
-    def test_a_line_says_figure_spread_floor_ratio_bar_and_verdict(self) -> None:
+    def test_a_line_has_figure_spread_floor_ratio_limit_and_verdict(self) -> None:
         cells = [cell.strip() for cell in table([MET]).splitlines()[2].strip("|").split("|")]
         assert cells == ["W1", "quick enough", "4 ms", "3 to 5", "1 ms", "4.00", "≤ 8", "met"]
 
-    def test_a_bar_without_floor_shows_its_unit(self) -> None:
+    def test_a_limit_without_a_floor_shows_its_unit(self) -> None:
         assert "≤ 1 %" in table([PLAIN])
 
     def test_large_numbers_lose_their_fraction(self) -> None:
@@ -86,7 +86,7 @@ class TestReport:
         assert read["about"] == "here and now"
         assert read["figures"][0] | {"ratio": 4.0, "verdict": "met"} == read["figures"][0]
 
-    def test_the_page_keeps_what_stands_around_the_figures(self, tmp_path: Path) -> None:
+    def test_the_page_keeps_the_text_around_the_figures(self, tmp_path: Path) -> None:
         page = tmp_path / "page.md"
         page.write_text(f"before\n{BEGINS}\nold\n{ENDS}\nafter\n")
         write_into(page, "new")
@@ -101,7 +101,7 @@ class TestReport:
 
 
 class TestWorkloads:
-    def test_w1_is_held_against_one_round(self) -> None:
+    def test_w1_compares_with_one_round_trip(self) -> None:
         _, p50, p95 = w1_latency.figures([0.008, 0.010, 0.012], [0.001, 0.002, 0.003])
         assert (p50.value, p50.floor, p50.ratio, p50.verdict) == (10, 2, 5, "met")
         assert p95.verdict == ""
@@ -110,12 +110,12 @@ class TestWorkloads:
         _, step = w2_chain.separate_figures([0.4, 0.4], [0.002], steps=40)
         assert (step.value, step.ratio, step.verdict) == (10, 5, "met")
 
-    def test_w2_in_one_process_is_held_against_as_many_bare_commits(self) -> None:
+    def test_w2_in_one_process_compares_with_as_many_bare_commits(self) -> None:
         *_, chained = w2_chain.one_process_figures([0.16], [0.1], [0.001], steps=40)
         assert chained.ratio == pytest.approx(1.6)
         assert chained.verdict == "MISSED"
 
-    def test_w3_holds_each_size_against_the_one_before(self) -> None:
+    def test_w3_compares_each_size_with_the_previous_one(self) -> None:
         small, large, memory = w3_fan.figures({1_000: [1.0], 10_000: [14.0, 12.0, 13.0]}, peak_mb=200)
         assert small.verdict == ""
         assert (large.ratio, large.verdict) == (13, "met")
@@ -133,7 +133,7 @@ class TestWorkloads:
     def test_costs_are_differences(self) -> None:
         assert spent({"a": 1.0}, {"a": 3.5, "b": 1.0}) == {"a": 2.5, "b": 1.0}
 
-    def test_nobody_looks_more_often_than_it_takes_to_be_exact(self) -> None:
+    def test_the_poll_interval_follows_the_elapsed_time(self) -> None:
         assert look_seconds(0.0) == 0.0005
         assert look_seconds(1.0) == 0.01
         assert look_seconds(1000.0) == 0.05
@@ -143,7 +143,7 @@ class TestWhatIsMeasured:
     def test_a_chain_has_its_steps_between_start_and_end(self) -> None:
         assert list(chain(3).nodes) == ["START", "n0", "n1", "n2", "END"]
 
-    def test_a_fan_may_wait_in_a_queue_that_nobody_consumes(self) -> None:
+    def test_a_fan_can_wait_in_a_queue_without_workers(self) -> None:
         spread = fan(UNATTENDED).nodes["spread"]
         assert spread.type is NodeType.FAN_OUT
         assert spread.fan_out is not None
@@ -157,10 +157,10 @@ class TestWhatIsMeasured:
         assert (row["task_id"], row["next_task"]) == ("7_n1_0", "7_n2_0")
         assert floor_jobs._split("7_n1_0") == {"task_id": "7_n1_0", "job_id": 7, "node_id": "n1"}
 
-    def test_batches_leave_nobody_out(self) -> None:
+    def test_chunks_contain_all_items(self) -> None:
         assert [len(chunk) for chunk in floor_jobs._chunks(range(450), 200)] == [200, 200, 50]
 
-    def test_quick_is_smaller_in_everything(self) -> None:
+    def test_quick_runs_are_smaller_in_every_size(self) -> None:
         assert QUICK.throughput_jobs < FULL.throughput_jobs
         assert max(QUICK.fan_sizes) < max(FULL.fan_sizes)
         assert QUICK.repetitions >= 2  # a spread needs two
@@ -206,7 +206,7 @@ class TestCommand:
         assert "too slow" in printed and "quick enough" in printed
         assert "too small to judge by" in printed
 
-    def test_a_full_run_fails_when_a_bar_is_missed(self, scales: list[Scale]) -> None:
+    def test_a_full_run_fails_when_a_limit_is_missed(self, scales: list[Scale]) -> None:
         assert command.main([]) == 1
         assert scales == [FULL, FULL]
 
@@ -219,7 +219,7 @@ class TestCommand:
             command.main(["w9"])
         assert "there is no workload w9; there are w1, w4" in capsys.readouterr().err
 
-    def test_the_figures_go_where_they_are_asked_to(self, scales: list[Scale], tmp_path: Path) -> None:
+    def test_the_figures_are_written_to_the_requested_file(self, scales: list[Scale], tmp_path: Path) -> None:
         page, data = tmp_path / "page.md", tmp_path / "figures.json"
         page.write_text(f"{BEGINS}{ENDS}")
         command.main(["--json", str(data), "--markdown", str(page)])

@@ -14,12 +14,12 @@ from dagmaster.model.cache_policy import Caching, read_caching
     ("cache", "seconds"),
     [(90, 90.0), (0.5, 0.5), (timedelta(minutes=2), 120.0), ("15m", 900.0), ("1d", 86_400.0), (True, None)],
 )
-def test_how_long_a_result_counts_can_be_said_in_many_ways(cache: Any, seconds: float | None) -> None:
+def test_an_expiry_can_be_given_in_several_forms(cache: Any, seconds: float | None) -> None:
     assert read_caching(cache, "2") == Caching(seconds, "2")
 
 
 @pytest.mark.parametrize("cache", [None, False])
-def test_without_it_nothing_is_kept(cache: Any) -> None:
+def test_without_a_policy_nothing_is_cached(cache: Any) -> None:
     assert read_caching(cache, "2") is None
 
 
@@ -42,7 +42,7 @@ def test_without_it_nothing_is_kept(cache: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("decorate", [task, handler])
-def test_what_is_no_duration_is_an_error_where_it_is_written(
+def test_an_invalid_duration_is_refused_at_the_declaration(
     decorate: Callable[..., Any], cache: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -52,12 +52,12 @@ def test_what_is_no_duration_is_an_error_where_it_is_written(
 @pytest.mark.parametrize(
     ("version", "error"), [(2, TypeError), (None, TypeError), ("x" * 129, ValueError), ("a\0", ValueError)]
 )
-def test_a_version_is_a_short_text(version: Any, error: type[Exception]) -> None:
+def test_a_version_is_a_short_string(version: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="cache_version must"):
         task(cache=True, cache_version=version)
 
 
-def test_tasks_and_handlers_are_registered_with_it() -> None:
+def test_tasks_and_handlers_are_registered_with_their_policy() -> None:
     @task(cache="1h", cache_version="3")
     def kept(x: int) -> int:
         return x

@@ -51,7 +51,7 @@ def taken(log: TaskLog) -> str:
 # What a log keeps
 
 
-def test_what_was_taken_is_not_taken_again() -> None:
+def test_taken_output_is_not_returned_again() -> None:
     log = TaskLog(MAX)
     log.write("ä")
     log.write(b"\xff\n")
@@ -63,7 +63,7 @@ def test_what_was_taken_is_not_taken_again() -> None:
     assert (log.take(), log.total_bytes) == (b"", 8)
 
 
-def test_a_log_within_its_limit_is_whole() -> None:
+def test_a_log_within_its_limit_is_complete() -> None:
     log = TaskLog(1000)
     for number in range(100):
         log.write(f"line {number:04d}\n")
@@ -71,7 +71,7 @@ def test_a_log_within_its_limit_is_whole() -> None:
     assert taken(log) == "".join(f"line {number:04d}\n" for number in range(100))
 
 
-def test_of_too_much_the_beginning_and_the_end_are_kept_with_a_note() -> None:
+def test_a_log_over_its_limit_keeps_its_beginning_and_end_with_a_note() -> None:
     log = TaskLog(10 * 1024 * 1024)
     line = b"x" * 999 + b"\n"
     captured = bytearray()
@@ -94,7 +94,7 @@ def test_of_too_much_the_beginning_and_the_end_are_kept_with_a_note() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2, 3, 100])
-def test_the_smallest_limits_hold(max_bytes: int) -> None:
+def test_the_smallest_limits_work(max_bytes: int) -> None:
     log = TaskLog(max_bytes)
     for _ in range(1000):
         log.write("0123456789")
@@ -102,7 +102,7 @@ def test_the_smallest_limits_hold(max_bytes: int) -> None:
     assert len(log.take().replace(b"\n", b"")) < max_bytes + 300
 
 
-def test_a_single_huge_text_is_cut_too() -> None:
+def test_a_single_huge_write_is_truncated_too() -> None:
     log = TaskLog(1000)
     log.write("a" * 500 + "b" * 10_000_000 + "c" * 500)
     log.finish()
@@ -129,7 +129,7 @@ def test_many_threads_may_write_at_once() -> None:
 # What goes to a log
 
 
-def test_what_is_printed_inside_a_task_goes_to_its_log_only(terminal: Callable[[], Terminal]) -> None:
+def test_output_printed_in_a_task_goes_only_to_its_log(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     log = TaskLog(MAX)
     show("before")
@@ -142,7 +142,7 @@ def test_what_is_printed_inside_a_task_goes_to_its_log_only(terminal: Callable[[
     assert out.getvalue() == "before\nafter\n"
 
 
-async def test_tasks_side_by_side_are_never_mixed(terminal: Callable[[], Terminal]) -> None:
+async def test_logs_of_concurrent_tasks_are_not_mixed(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     logs = [TaskLog(MAX) for _ in range(10)]
 
@@ -163,7 +163,7 @@ async def test_tasks_side_by_side_are_never_mixed(terminal: Callable[[], Termina
     assert out.getvalue() == ""
 
 
-def test_a_thread_knows_its_task_only_in_a_copy_of_its_context(terminal: Callable[[], Terminal]) -> None:
+def test_a_thread_belongs_to_its_task_only_with_a_copied_context(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     log = TaskLog(MAX)
     with capturing(log):
@@ -175,7 +175,7 @@ def test_a_thread_knows_its_task_only_in_a_copy_of_its_context(terminal: Callabl
     assert (taken(log), out.getvalue()) == ("with it\n", "alone\n")
 
 
-def test_whoever_prints_after_the_end_of_its_task_is_on_the_workers_stdout(terminal: Callable[[], Terminal]) -> None:
+def test_output_printed_after_the_end_of_a_task_goes_to_stdout(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     log = TaskLog(MAX)
     with capturing(log):
@@ -184,7 +184,7 @@ def test_whoever_prints_after_the_end_of_its_task_is_on_the_workers_stdout(termi
     assert (log.take(), out.getvalue()) == (b"", "late\n")
 
 
-def test_bytes_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_are_captured_too(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
     install()
@@ -202,7 +202,7 @@ def test_bytes_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (log.take(), raw.getvalue()) == (b"\x00\xff", b"outside\n")
 
 
-def test_outside_of_tasks_the_streams_are_what_they_were(terminal: Callable[[], Terminal]) -> None:
+def test_outside_tasks_the_streams_are_unchanged(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     assert sys.stdout.isatty()
     assert sys.stdout.getvalue() == ""  # type: ignore[union-attr]
@@ -219,7 +219,7 @@ def test_outside_of_tasks_the_streams_are_what_they_were(terminal: Callable[[], 
 # Records
 
 
-def test_records_of_a_task_are_in_its_log_and_on_the_workers_stderr(terminal: Callable[[], Terminal]) -> None:
+def test_log_records_of_a_task_go_to_its_log_and_to_stderr(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     set_up_logs("info", "text")
     log = TaskLog(MAX)
@@ -246,7 +246,7 @@ def test_a_traceback_is_in_the_log(terminal: Callable[[], Terminal]) -> None:
     assert "ERROR   mine: failed\nTraceback" in text and text.endswith("ValueError: no luck\n")
 
 
-def test_a_record_that_cannot_be_formatted_fails_no_task(terminal: Callable[[], Terminal]) -> None:
+def test_a_record_that_cannot_be_formatted_does_not_fail_the_task(terminal: Callable[[], Terminal]) -> None:
     terminal()
     set_up_logs("info", "text")
     log = TaskLog(MAX)
@@ -255,7 +255,7 @@ def test_a_record_that_cannot_be_formatted_fails_no_task(terminal: Callable[[], 
     assert "Logging error" in taken(log)
 
 
-def test_printed_text_is_kept_as_it_is(terminal: Callable[[], Terminal]) -> None:
+def test_printed_text_is_kept_unchanged(terminal: Callable[[], Terminal]) -> None:
     terminal()
     log = TaskLog(MAX)
     with capturing(log):

@@ -41,7 +41,7 @@ def test_the_files_of_a_folder_are_loaded(tmp_path: Path) -> None:
     assert catalog.get("one").nodes["a"].type == "task"
 
 
-def test_a_broken_file_does_not_stop_the_others_and_is_visible(tmp_path: Path) -> None:
+def test_a_broken_file_does_not_stop_the_others_and_is_listed(tmp_path: Path) -> None:
     write(tmp_path, "good.yaml", "good")
     broken = tmp_path / "broken.yaml"
     broken.write_text("workflow_id: broken\nnodes: {a: {}}\n")
@@ -54,7 +54,7 @@ def test_a_broken_file_does_not_stop_the_others_and_is_visible(tmp_path: Path) -
     assert set(catalog.problems) == {str(broken), str(tmp_path / "binary.yaml")}
 
 
-def test_an_unknown_workflow_is_answered_with_what_is_there(tmp_path: Path) -> None:
+def test_an_unknown_workflow_error_lists_the_known_ones(tmp_path: Path) -> None:
     write(tmp_path, "raster.yaml", "raster_ingest")
     (tmp_path / "broken.yaml").write_text("nodes: 5")
     catalog = Catalog(tmp_path, queues=QUEUES)
@@ -71,7 +71,7 @@ def test_an_empty_catalog_says_that_nothing_is_loaded() -> None:
         Catalog().get("x")
 
 
-def test_a_version_can_be_asked_for(tmp_path: Path) -> None:
+def test_a_version_can_be_requested(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "a", version=2)
     catalog = Catalog(tmp_path, queues=QUEUES)
     assert catalog.get("a", 2).version == 2
@@ -80,7 +80,7 @@ def test_a_version_can_be_asked_for(tmp_path: Path) -> None:
         catalog.get("a", 1)
 
 
-def test_two_files_with_one_id_are_a_problem_of_the_second(tmp_path: Path) -> None:
+def test_a_duplicate_id_is_a_problem_of_the_second_file(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "same", handler="first")
     second = write(tmp_path, "b.yaml", "same", handler="second")
     catalog = Catalog(tmp_path, queues=QUEUES)
@@ -91,7 +91,7 @@ def test_two_files_with_one_id_are_a_problem_of_the_second(tmp_path: Path) -> No
     assert problem.message == f"the workflow_id 'same' is already used by {tmp_path / 'a.yaml'}; this file is ignored"
 
 
-def test_reload_sees_new_changed_and_removed_files(tmp_path: Path) -> None:
+def test_reload_detects_new_changed_and_removed_files(tmp_path: Path) -> None:
     changed, removed = write(tmp_path, "a.yaml", "a"), write(tmp_path, "b.yaml", "b")
     catalog = Catalog(tmp_path, queues=QUEUES)
     before = catalog.get("a")
@@ -116,7 +116,7 @@ def test_reload_reads_only_what_changed(tmp_path: Path) -> None:
     assert same.exists()
 
 
-def test_a_file_that_breaks_is_withdrawn_and_comes_back_when_mended(tmp_path: Path) -> None:
+def test_a_broken_file_is_removed_and_returns_when_fixed(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", "a")
     catalog = Catalog(tmp_path, queues=QUEUES)
     path.write_text("workflow_id: a\nnodes: {")
@@ -130,7 +130,7 @@ def test_a_file_that_breaks_is_withdrawn_and_comes_back_when_mended(tmp_path: Pa
     assert not catalog.problems
 
 
-def test_warnings_do_not_keep_a_file_from_being_used(tmp_path: Path) -> None:
+def test_a_file_with_warnings_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("workflow_id: a\nnodes: {c: {type: conditional, condition: true, on_true: END, queue: q}}")
     catalog = Catalog(tmp_path, queues=QUEUES)
@@ -155,7 +155,7 @@ def test_a_workflow_can_be_registered_and_replaced(tmp_path: Path) -> None:
     assert replaced.queue == "other"
 
 
-def test_a_registered_workflow_goes_before_a_file(tmp_path: Path) -> None:
+def test_a_registered_workflow_takes_precedence_over_a_file(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", "made")
     catalog = Catalog(tmp_path, queues=QUEUES)
     registered = catalog.register(in_python())
@@ -163,7 +163,7 @@ def test_a_registered_workflow_goes_before_a_file(tmp_path: Path) -> None:
     assert "is already used by Python code" in catalog.problems[str(path)][0].message
 
 
-def test_registering_checks_the_workflow() -> None:
+def test_registering_validates_the_workflow() -> None:
     with pytest.raises(InvalidWorkflow, match="node 'a' has no queue"):
         Catalog().register(in_python())
     known = Catalog(queues=QueueRules({"echo": "q"}))
@@ -172,12 +172,12 @@ def test_registering_checks_the_workflow() -> None:
     assert not known.workflows
 
 
-def test_a_registered_workflow_has_the_hash_of_its_queues() -> None:
+def test_a_registered_workflows_hash_includes_its_queues() -> None:
     workflow = in_python()
     assert workflow.content_hash != Catalog(queues=QUEUES).register(workflow).content_hash
 
 
-def test_the_mappings_cannot_be_changed_and_are_replaced_by_reload(tmp_path: Path) -> None:
+def test_the_mappings_are_read_only_and_replaced_by_reload(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "a")
     catalog = Catalog(tmp_path, queues=QUEUES)
     seen = catalog.workflows
@@ -189,7 +189,7 @@ def test_the_mappings_cannot_be_changed_and_are_replaced_by_reload(tmp_path: Pat
     assert set(catalog.workflows) == {"a", "b"}
 
 
-def test_a_missing_folder_is_a_wrong_setting(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_invalid_setting(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"the workflows folder '.*absent' does not exist"):
         Catalog(tmp_path / "absent")
 

@@ -23,16 +23,16 @@ def a_run(status: str = "completed", seconds: float | None = 1.0, number: int = 
 
 
 @pytest.mark.parametrize(("most", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (81, 100), (4000, 4000)])
-def test_an_axis_of_counts_ends_at_a_plain_number(most: int, top: float) -> None:
+def test_an_axis_of_counts_ends_at_a_round_number(most: int, top: float) -> None:
     assert count_top(most) == top
 
 
 @pytest.mark.parametrize(("most", "top"), [(0.0005, 0.001), (0.3, 0.4), (9, 10), (31, 60), (3601, 7200), (1e7, 1e7)])
-def test_an_axis_of_durations_ends_at_a_plain_time(most: float, top: float) -> None:
+def test_an_axis_of_durations_ends_at_a_round_duration(most: float, top: float) -> None:
     assert seconds_top(most) == top
 
 
-def test_throughput_is_stacked_and_said_in_a_table() -> None:
+def test_throughput_is_stacked_and_available_as_a_table() -> None:
     buckets = [
         {"bucket_start": NOW + timedelta(minutes=n), "jobs_completed": good, "jobs_failed": bad}
         for n, (good, bad) in enumerate([(3, 1), (0, 0)])
@@ -50,7 +50,7 @@ def test_throughput_is_stacked_and_said_in_a_table() -> None:
     assert counts == ["3", "1"]
 
 
-def test_durations_lead_to_their_jobs_and_show_the_median() -> None:
+def test_durations_link_to_their_jobs_and_show_the_median() -> None:
     chart = draw_durations([a_run("failed", 9, 2), a_run("completed", 5, 1)])
     assert chart is not None
     assert [column.href for column in chart.columns] == ["/ui/jobs/1", "/ui/jobs/2"], "the newest on the right"
@@ -65,7 +65,7 @@ def test_durations_lead_to_their_jobs_and_show_the_median() -> None:
     assert beside_open.columns[1].parts[0].y == 0
 
 
-def test_ticks_say_in_words_what_they_show() -> None:
+def test_ticks_are_described_in_words() -> None:
     drawn = draw_ticks([a_run("failed", number=3), a_run(number=2), a_run(number=1)])
     assert [tick.status for tick in drawn.ticks] == ["completed", "completed", "failed"]
     assert drawn.ticks[2].height > drawn.ticks[0].height, "not by colour alone"

@@ -23,25 +23,25 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_the_root_says_of_a_command_what_its_own_help_says(name: str) -> None:
+def test_the_root_help_repeats_the_first_line_of_each_command(name: str) -> None:
     command = load_command(name)
     assert command.help.splitlines()[0] == COMMANDS[name].help
     assert f"Examples:\n  dagmaster {name}" in command.help or f"\n  dagmaster {name}" in command.help
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_help_shows_a_mark_that_is_meant_for_the_formatter(name: str) -> None:
+def test_no_help_shows_formatter_markup(name: str) -> None:
     assert "\\b" not in load_command(name).help
 
 
 @pytest.mark.parametrize("name", ["upgrade", "downgrade", "current", "history"])
-def test_every_part_of_migrate_has_help_with_an_example(name: str) -> None:
+def test_every_migrate_subcommand_has_help_with_an_example(name: str) -> None:
     result = call("migrate", name, "--help")
     assert result.code == 0
     assert f"dagmaster migrate {name}" in result.out
 
 
-def test_help_loads_nothing_that_takes_long() -> None:
+def test_help_imports_nothing_slow() -> None:
     script = """
 import sys
 from dagmaster.cli.app import app
@@ -57,7 +57,7 @@ sys.exit(f"loaded: {slow}" if slow else 0)
     assert "Run a workflow in this process" in done.stdout
 
 
-def test_the_version_is_told_without_loading_a_command_line() -> None:
+def test_the_version_is_printed_without_building_the_command_line() -> None:
     script = """
 import sys
 sys.argv = ["dagmaster", "version"]
@@ -76,13 +76,13 @@ def test_without_a_command_the_help_is_shown() -> None:
     assert "Usage: dagmaster" in result.out
 
 
-def test_an_unknown_command_is_wrong_use_and_the_right_one_is_suggested() -> None:
+def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
     result = call("jbos")
     assert result.code == 2
     assert "Did you mean 'jobs'?" in result.err
 
 
-def test_shared_options_may_stand_anywhere() -> None:
+def test_shared_options_may_be_anywhere() -> None:
     assert shared_first(["run", "x", "--data-dir", "d", "-i", "a=1", "--debug", "--log-level=info"]) == [
         *("--data-dir", "d", "--debug", "--log-level=info"),
         *("run", "x", "-i", "a=1"),
@@ -96,7 +96,7 @@ def test_the_version_is_the_packages() -> None:
     assert call("version", "--json").json == {"version": dagmaster.__version__}
 
 
-def test_a_wrong_setting_is_one_message() -> None:
+def test_an_invalid_setting_is_one_message() -> None:
     result = call("jobs", "--log-level", "loud")
     assert result.code == 2
     assert result.err == (
@@ -104,19 +104,19 @@ def test_a_wrong_setting_is_one_message() -> None:
     )
 
 
-def test_a_role_that_there_is_not_is_one_message() -> None:
+def test_an_unknown_role_is_one_message() -> None:
     result = call(env={"RUN_MODE": "cook"})
     assert result.code == 2
     assert "should be" in result.err
 
 
-def test_a_role_of_the_environment_is_started_without_a_command() -> None:
+def test_a_role_from_the_environment_starts_without_a_command() -> None:
     result = call(env={"RUN_MODE": "worker", "DAGMASTER_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"})
     assert result.code == 2
     assert "the worker has no queue to consume" in result.err
 
 
-def test_a_gateway_is_a_role_of_the_environment() -> None:
+def test_gateway_is_a_role_from_the_environment() -> None:
     result = call(env={"RUN_MODE": "gateway", "DAGMASTER_API_HOST": "nowhere.invalid"})
     assert result.code == 2
     assert "'nowhere.invalid' (DAGMASTER_API_HOST) cannot be resolved" in result.err
@@ -125,19 +125,19 @@ def test_a_gateway_is_a_role_of_the_environment() -> None:
 # Errors
 
 
-def test_an_error_is_one_line_and_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(Misconfigured("no such thing"), debug=False) == 2
     assert capsys.readouterr().err == "error: no such thing\n"
 
 
-def test_each_problem_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_problem_has_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
     fail(InvalidWorkflow([Problem("bad", file="f.yaml", line=3, column=5), Problem("worse")]), debug=False)
     assert capsys.readouterr().err == "f.yaml:3:5: error: bad\nerror: worse\n"
     fail(WrongInputs(["input 'a' is required", "input 'b' is unknown"]), debug=False)
     assert capsys.readouterr().err == "error: input 'a' is required\nerror: input 'b' is unknown\n"
 
 
-def test_a_fault_of_the_program_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(ZeroDivisionError("oops"), debug=False) == 3
     printed = capsys.readouterr().err
     assert printed.startswith("error: ZeroDivisionError: oops\n")
@@ -145,7 +145,7 @@ def test_a_fault_of_the_program_says_how_to_see_more(capsys: pytest.CaptureFixtu
     assert "Traceback" not in printed
 
 
-def test_a_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise ZeroDivisionError("oops")
     except ZeroDivisionError as error:
@@ -156,7 +156,7 @@ def test_a_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str])
 # The public API
 
 
-def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
+def test_the_package_exports_what_handler_authors_need() -> None:
     assert all(getattr(dagmaster, name) for name in dagmaster.__all__)
     assert dagmaster.register_handler is dagmaster.handler
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
@@ -171,14 +171,14 @@ def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
     ],
     ids=["who only asks loads no roles", "a worker loads no application"],
 )
-def test_a_command_loads_what_it_needs(modules: str, packages: tuple[str, ...]) -> None:
+def test_a_command_imports_what_it_needs(modules: str, packages: tuple[str, ...]) -> None:
     prefixes = tuple(f"{package}." for package in packages)
     code = f"import sys; import {modules}; print([name for name in sys.modules if f'{{name}}.'.startswith({prefixes})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_every_command_says_where_it_crashed() -> None:
+def test_every_command_reports_where_it_crashed() -> None:
     code = "import os, signal; from dagmaster.cli import app; " + (
         "app.app = lambda prog_name: os.kill(os.getpid(), signal.SIGSEGV); app.main()"
     )
@@ -215,7 +215,7 @@ for command in sys.argv[1:]:
 """
 
 
-def test_no_help_waits_for_what_only_work_needs() -> None:
+def test_help_does_not_import_run_time_modules() -> None:
     """Loading pydantic alone takes as long as all the rest."""
     done = subprocess.run([sys.executable, "-c", HELP_IN_FORKS, *COMMANDS], capture_output=True, text=True, check=True)
     helps = [json.loads(line) for line in done.stdout.splitlines()]

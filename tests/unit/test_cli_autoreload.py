@@ -6,12 +6,12 @@ import pytest
 from dagmaster.cli.autoreload import changes, python_files, start_again
 
 
-def test_changes_are_named_by_what_became_of_each() -> None:
+def test_changes_are_classified() -> None:
     before, after = {"a": 1, "b": 2, "c": 3}, {"b": 2, "c": 4, "d": 5}
     assert list(changes(before, after)) == ["a (removed)", "c (changed)", "d (new)"]
 
 
-def test_handlers_and_modules_of_the_folder_are_watched_and_installed_ones_are_not(
+def test_local_handlers_and_modules_are_watched_and_installed_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

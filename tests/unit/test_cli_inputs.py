@@ -33,7 +33,7 @@ def workflow(*, additional_inputs: bool = False, **inputs: InputType) -> Workflo
         (InputType.OBJECT, '{"a": {"b": 1}}', {"a": {"b": 1}}),
     ],
 )
-def test_a_single_input_is_read_as_its_type_says(kind: InputType, text: str, value: object) -> None:
+def test_a_single_input_is_parsed_by_its_type(kind: InputType, text: str, value: object) -> None:
     assert gather(workflow(x=kind), [f"x={text}"]) == {"x": value}
 
 
@@ -63,13 +63,13 @@ def test_an_input_needs_a_name_and_an_equals_sign(pair: str) -> None:
         gather(workflow(x=InputType.STRING), [pair])
 
 
-def test_single_inputs_win_over_documents_and_later_documents_over_earlier_ones() -> None:
+def test_single_inputs_override_documents_and_later_documents_override_earlier_ones() -> None:
     flow = workflow(a=InputType.STRING, b=InputType.STRING, c=InputType.STRING)
     gathered = gather(flow, ["c=3"], '{"a": "1", "b": "1", "c": "1"}', '{"b": "2", "c": "2"}')
     assert gathered == {"a": "1", "b": "2", "c": "3"}
 
 
-def test_a_document_is_read_from_a_file(tmp_path: Path) -> None:
+def test_a_document_can_be_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "inputs.json"
     path.write_text('{"x": 5}')
     assert gather(workflow(x=InputType.INTEGER), [], f"@{path}") == {"x": 5}
@@ -83,12 +83,12 @@ def test_a_document_is_read_from_a_file(tmp_path: Path) -> None:
         ("@nowhere.json", "cannot read the inputs from 'nowhere.json'"),
     ],
 )
-def test_a_document_that_cannot_be_read_says_why(document: str, message: str) -> None:
+def test_an_unreadable_document_is_reported_with_the_reason(document: str, message: str) -> None:
     with pytest.raises(InvalidInputs, match=message):
         gather(workflow(x=InputType.INTEGER), [], document)
 
 
-def test_an_undeclared_input_is_a_text_where_it_is_allowed() -> None:
+def test_an_undeclared_input_is_a_string() -> None:
     assert gather(workflow(additional_inputs=True), ["y=3"]) == {"y": "3"}
     with pytest.raises(InvalidInputs, match="input 'y' is unknown"):
         gather(workflow(x=InputType.STRING), ["y=3"])

@@ -49,7 +49,7 @@ EVERYTHING = (
 )
 
 
-def test_each_node_has_a_symbol_its_state_and_its_time() -> None:
+def test_each_node_has_a_symbol_its_state_and_its_duration() -> None:
     lines = rendered(job(*EVERYTHING))
     assert lines[0] == f" ● demo   job {2**60}   running   4.2 s"
     assert lines[2].split() == ["✓", "prepare", "completed", "2", "s"]
@@ -59,25 +59,25 @@ def test_each_node_has_a_symbol_its_state_and_its_time() -> None:
     assert lines[7].split() == ["○", "report", "pending"]
 
 
-def test_the_time_of_a_long_node_is_shown_in_full() -> None:
+def test_the_duration_of_a_long_node_is_shown_in_full() -> None:
     long = node("long", NodeStatus.COMPLETED, started_at=NOW - timedelta(minutes=59, seconds=59))
     assert rendered(job(long))[2].endswith("completed  59 min 59 s")
 
 
-def test_a_fan_out_has_a_bar_and_runs_as_long_as_its_children() -> None:
+def test_a_fan_out_has_a_progress_bar_and_the_duration_of_its_children() -> None:
     [line] = [line for line in rendered(job(*EVERYTHING)) if "crunch" in line]
     assert line.split(maxsplit=5)[:3] == ["●", "crunch", "running"]
     assert "━" in line
     assert line.endswith("120/200 · 16 running · 4 failed · 7 retried")
 
 
-def test_a_fan_out_takes_as_long_as_its_last_child() -> None:
+def test_a_fan_outs_duration_includes_its_last_child() -> None:
     fan = FanView({NodeStatus.COMPLETED: 3}, last_ended_at=NOW + timedelta(seconds=8))
     ended = node("crunch", NodeStatus.COMPLETED, fan=fan)
     assert (ended.shown_status, ended.seconds) == (NodeStatus.COMPLETED, 10)
 
 
-def test_a_fan_out_is_measured_by_its_items_and_not_by_the_children_made_so_far() -> None:
+def test_a_fan_outs_progress_counts_all_items_not_only_created_children() -> None:
     fan = FanView({NodeStatus.COMPLETED: 120, NodeStatus.RUNNING: 16}, items=1000)
     [line] = [line for line in rendered(job(node("crunch", NodeStatus.RUNNING, fan=fan))) if "crunch" in line]
     assert line.endswith("120/1,000 · 16 running")
@@ -85,7 +85,7 @@ def test_a_fan_out_is_measured_by_its_items_and_not_by_the_children_made_so_far(
     assert all_made.is_open
 
 
-def test_the_headline_says_how_far_it_is_and_how_long_it_may_take() -> None:
+def test_the_headline_shows_progress_and_the_estimated_time_left() -> None:
     ahead = Outlook(42.0, NOW, NOW + timedelta(seconds=170), "history")
     assert rendered(replace(job(), outlook=ahead))[0].endswith("4.2 s   42.0 %   about 3 min left")
     assert rendered(replace(job(), outlook=Outlook(0.0, NOW)))[0].endswith("4.2 s   0.0 %")
@@ -105,26 +105,26 @@ def test_the_headline_says_how_far_it_is_and_how_long_it_may_take() -> None:
         (9000, "2 h 30 min"),
     ],
 )
-def test_an_estimate_is_no_more_exact_than_it_can_be(seconds: float, words: str) -> None:
+def test_an_estimate_is_rounded(seconds: float, words: str) -> None:
     ends_at = NOW + timedelta(seconds=seconds)
     assert str(Outlook(7.25, NOW, ends_at, "history")) == f"7.2 %, about {words} left"
     assert Outlook(7.25, NOW, ends_at, "so_far").left == f"perhaps {words} left"
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 9.9])
-def test_what_is_soon_over_is_not_counted_in_seconds(seconds: float) -> None:
+def test_short_remaining_times_are_not_counted_in_seconds(seconds: float) -> None:
     assert Outlook(99.0, NOW, NOW + timedelta(seconds=seconds), "history").left == "a few seconds left"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
-def test_no_line_is_wrapped(width: int) -> None:
+def test_lines_are_not_wrapped(width: int) -> None:
     view = job(*EVERYTHING, node("a_name_of_forty_eight_characters_which_is_the_most", NodeStatus.RUNNING))
     lines = rendered(view, width)
     assert max(map(len, lines)) <= width
     assert len(lines) == 2 + len(view.nodes) + 1
 
 
-def test_where_there_is_no_room_for_all_it_is_for_what_moves() -> None:
+def test_active_nodes_are_shown_first_when_space_is_short() -> None:
     done = [node(f"done_{n}", NodeStatus.COMPLETED) for n in range(50)]
     waiting = [node(f"waiting_{n}", NodeStatus.PENDING) for n in range(50)]
     lines = rendered(job(*done, node("now", NodeStatus.RUNNING), *waiting), height=20)
@@ -154,13 +154,13 @@ def lines_of(views: Sequence[JobView], capsys: pytest.CaptureFixture[str]) -> li
     return capsys.readouterr().out.splitlines()
 
 
-def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_change_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     running, done = node("a", NodeStatus.RUNNING), node("a", NodeStatus.COMPLETED)
     views = [job(node("a", NodeStatus.PENDING)), job(running), job(running), job(done), job(done)]
     assert lines_of(views, capsys) == ["a: running", "a: completed (2 s)"]
 
 
-def test_retries_and_failures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_retries_and_failures_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     retrying = node("a", NodeStatus.READY, attempt=2)
     failed = node("a", NodeStatus.FAILED, attempt=4, error="it broke")
     assert lines_of([job(retrying), job(failed)], capsys) == [
@@ -169,7 +169,7 @@ def test_retries_and_failures_are_told(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_of_a_large_fan_out_only_the_quarters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_fan_out_prints_only_quarters(capsys: pytest.CaptureFixture[str]) -> None:
     def fan(done: int) -> JobView:
         counts: dict[str, int] = {NodeStatus.COMPLETED: done, NodeStatus.RUNNING: 100 - done}
         return job(node("a", NodeStatus.COMPLETED, fan=FanView(counts, last_ended_at=NOW)))
@@ -183,7 +183,7 @@ def test_of_a_large_fan_out_only_the_quarters_are_told(capsys: pytest.CaptureFix
     ]
 
 
-def test_a_node_is_shown_as_its_row_says_though_a_later_look_found_it_completed():
+def test_a_node_keeps_the_state_of_its_row_when_a_later_read_differs():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     row: Any = {
         "node_id": "add",

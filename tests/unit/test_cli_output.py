@@ -19,7 +19,7 @@ def test_a_duration_is_never_negative() -> None:
     assert (between(now - timedelta(seconds=5), None) or 0) >= 5
 
 
-def test_a_row_for_programs_has_ids_as_texts_and_times_in_utc() -> None:
+def test_a_json_row_has_ids_as_strings_and_times_in_utc() -> None:
     at = datetime(2026, 1, 31, 12, 0, tzinfo=timezone(timedelta(hours=2)))
     row = {"job_id": 2**60, "owner_id": None, "priority": 3, "created_at": at, "result": {"job_id": 1}}
     assert orjson.loads(dump(as_record(row))) == {
@@ -38,11 +38,11 @@ def printed(value: Any, width: int) -> str:
     return screen.file.getvalue()
 
 
-def test_what_fits_on_one_line_is_not_spread() -> None:
+def test_short_json_is_one_line() -> None:
     assert printed({"a": {"b": [1, 2]}, "c": "[bold]x"}, 80) == '{"a": {"b": [1, 2]}, "c": "[bold]x"}\n'
 
 
-def test_what_does_not_fit_is_laid_out_and_still_json() -> None:
+def test_long_json_is_indented_and_still_json() -> None:
     value = {"first": {"numbers": [1, 2, 3]}, "second": [{"text": "x" * 30}, {}], "third": None}
     text = printed(value, 40)
     assert orjson.loads(text) == value
@@ -50,11 +50,11 @@ def test_what_does_not_fit_is_laid_out_and_still_json() -> None:
     assert text.endswith('    {}\n  ],\n  "third": null\n}\n')
 
 
-def test_long_lists_are_cut() -> None:
+def test_long_lists_are_truncated() -> None:
     assert printed(list(range(1000)), 80) == '[0, 1, "… and 998 more"]\n'
     assert printed(list(range(10)), 80) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
 
 
-def test_names_are_listed_up_to_a_number() -> None:
+def test_names_are_listed_up_to_a_limit() -> None:
     assert listed([]) == "none"
     assert listed(["a", "b", "c"], limit=2) == "a, b and 1 more"

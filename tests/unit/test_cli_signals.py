@@ -45,7 +45,7 @@ def _own_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-async def test_a_signal_behind_a_stop_by_command_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_after_a_commanded_stop_counts_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     stop = runtime.stop_on_signals()
@@ -58,6 +58,6 @@ async def test_a_signal_behind_a_stop_by_command_is_the_first(monkeypatch: pytes
     assert ended == [128 + signal.SIGTERM]
 
 
-def test_a_signal_behind_the_end_changes_nothing() -> None:
+def test_a_signal_after_the_end_changes_nothing() -> None:
     ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr

@@ -19,12 +19,12 @@ def event(kind: str, *, error: str | None = None, duration_ms: int | None = None
     }
 
 
-def test_there_are_words_for_every_type_of_event() -> None:
+def test_every_event_type_has_a_description() -> None:
     assert set(WORDS) == set(EVENT_TYPES)
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_an_event_without_data_can_be_told(kind: str) -> None:
+def test_an_event_without_data_has_a_description(kind: str) -> None:
     text = describe(event(kind))
     assert text
     assert not set(text) & set("{}[]")
@@ -49,5 +49,5 @@ def test_an_event_without_data_can_be_told(kind: str) -> None:
         (event("something_new", x=1), "something new"),
     ],
 )
-def test_events_are_told_in_words(event: dict[str, Any], text: str) -> None:
+def test_events_are_described_in_words(event: dict[str, Any], text: str) -> None:
     assert describe(event) == text

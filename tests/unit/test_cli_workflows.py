@@ -34,12 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "workflows"
 
 
-def test_a_good_file_is_ok(folder: Path) -> None:
+def test_a_valid_file_is_ok(folder: Path) -> None:
     checked = call("validate", write_workflow(folder, GOOD))
     assert (checked.code, checked.out) == (0, f"{folder / 'flow.yaml'}: ok\n")
 
 
-def test_all_problems_of_all_files_are_shown_with_their_places(folder: Path) -> None:
+def test_all_problems_of_all_files_are_listed_with_their_places(folder: Path) -> None:
     write_workflow(folder, GOOD, "good.yaml")
     write_workflow(folder, BROKEN, "broken.yaml")
     write_workflow(folder, CYCLE, "cycle.yml")
@@ -55,14 +55,14 @@ def test_all_problems_of_all_files_are_shown_with_their_places(folder: Path) -> 
     assert "inputs.m refers to an unknown input" in checked.out
 
 
-def test_a_workflow_without_an_inputs_section_is_warned_of(folder: Path) -> None:
+def test_a_workflow_without_an_inputs_section_causes_a_warning(folder: Path) -> None:
     write_workflow(folder, "workflow_id: w\nnodes: {a: {handler: echo, queue: q, params: {x: '{{ inputs.x }}'}}}")
     checked = call("validate", "workflows")
     assert checked.code == 0
     assert " warning: the workflow declares no inputs and uses x" in checked.out
 
 
-def test_problems_are_there_for_programs(folder: Path) -> None:
+def test_problems_are_available_as_json(folder: Path) -> None:
     write_workflow(folder, CYCLE)
     checked = call("validate", "workflows", "--json")
     assert checked.code == 2
@@ -77,7 +77,7 @@ def test_problems_are_there_for_programs(folder: Path) -> None:
     }
 
 
-def test_handlers_are_checked_where_they_are_known(folder: Path) -> None:
+def test_handlers_are_checked_if_known(folder: Path) -> None:
     path = write_workflow(folder, "workflow_id: w\nnodes:\n  a: {handler: shout}\n")
     assert call("validate", path).code == 0
     shouting = folder / "cli_shouting.py"
@@ -91,12 +91,12 @@ def test_handlers_are_checked_where_they_are_known(folder: Path) -> None:
     ("path", "message"),
     [("nowhere.yaml", "there is no file 'nowhere.yaml'"), (".", "no workflow files in '.'")],
 )
-def test_what_is_not_there_is_wrong_use(path: str, message: str) -> None:
+def test_a_missing_file_is_a_usage_error(path: str, message: str) -> None:
     checked = call("validate", path)
     assert (checked.code, checked.err) == (2, f"error: {message}\n")
 
 
-def test_a_queue_must_be_named_where_no_default_is_known(folder: Path) -> None:
+def test_a_queue_is_required_without_a_default(folder: Path) -> None:
     path = write_workflow(folder, GOOD)
     checked = call("validate", path, "--database-url", "postgresql://nobody@127.0.0.1:1/nothing")
     assert checked.code == 2
@@ -115,7 +115,7 @@ def test_the_folder_is_listed_with_the_problems_of_its_files(folder: Path) -> No
     assert listed.err.startswith("workflows/broken.yaml:4:4: error: not readable as YAML")
 
 
-def test_the_folder_is_listed_for_programs() -> None:
+def test_the_folder_is_listed_as_json() -> None:
     listed = call("workflows", "--json", env={"DAGMASTER_WORKFLOWS_DIR": str(WORKFLOWS)})
     assert listed.json["problems"] == []
     by_id = {workflow["workflow_id"]: workflow for workflow in listed.json["workflows"]}
@@ -128,7 +128,7 @@ def test_the_folder_is_listed_for_programs() -> None:
     assert all(Path(workflow["file"]).stem == name for name, workflow in by_id.items())
 
 
-def test_every_shipped_workflow_says_what_it_is() -> None:
+def test_every_shipped_workflow_has_a_description() -> None:
     listed = call("workflows", "--json", env={"DAGMASTER_WORKFLOWS_DIR": str(WORKFLOWS)})
     assert len(listed.json["workflows"]) == len(list(WORKFLOWS.glob("*.yaml")))
     assert all(workflow["description"] for workflow in listed.json["workflows"])
@@ -147,7 +147,7 @@ def count(ctx, params):
 """
 
 
-def test_parameters_are_checked_against_the_handlers_that_are_named(folder: Path) -> None:
+def test_parameters_are_checked_against_the_given_handlers(folder: Path) -> None:
     (folder.parent / "typed_handlers.py").write_text(TYPED)
     flow = write_workflow(folder, "workflow_id: w\nnodes:\n  a: {handler: typed.count, queue: q, params: {count: x}}")
     checked = call("validate", flow, "--handlers", folder.parent / "typed_handlers.py")
@@ -158,7 +158,7 @@ def test_parameters_are_checked_against_the_handlers_that_are_named(folder: Path
     )
 
 
-def test_a_database_that_cannot_be_reached_keeps_nobody_from_validating(folder: Path) -> None:
+def test_validation_works_without_a_reachable_database(folder: Path) -> None:
     flow = write_workflow(folder, "workflow_id: w\nnodes: {a: {handler: echo, queue: q}}")
     nowhere = ("--database-url", f"postgresql://nobody@/none?host={folder}")
     checked = call(*nowhere, "validate", flow)
@@ -169,7 +169,7 @@ def test_a_database_that_cannot_be_reached_keeps_nobody_from_validating(folder: 
     assert (result.code, result.out) == (2, "")
 
 
-def test_contracts_are_not_spoken_of_where_there_is_no_database(folder: Path) -> None:
+def test_contracts_are_not_mentioned_without_a_database(folder: Path) -> None:
     flow = write_workflow(folder, GOOD)
     assert call("validate", flow).err == ""
     result = call("validate", flow, "--contracts")

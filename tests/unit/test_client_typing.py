@@ -22,7 +22,7 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
     assert not any(inspect.iscoroutinefunction(getattr(Client, name)) for name in blocking)
 
 
-def test_a_generator_that_is_left_early_is_closed() -> None:
+def test_an_abandoned_generator_is_closed() -> None:
     closed = []
 
     async def numbers():
@@ -39,7 +39,7 @@ def test_a_generator_that_is_left_early_is_closed() -> None:
     assert list(iterate(numbers())) == [1, 2]
 
 
-def test_what_waits_for_a_loop_is_a_fault_and_does_not_hang() -> None:
+def test_awaiting_an_event_loop_is_an_error_and_does_not_hang() -> None:
     class Waiting:
         def __await__(self):
             yield

@@ -18,13 +18,13 @@ def offset(clock: DatabaseClock) -> timedelta:
     return clock.now() - datetime.now(UTC)
 
 
-def test_a_quick_answer_sets_the_clock_to_within_the_time_it_took() -> None:
+def test_a_quick_response_sets_the_clock_within_its_round_trip_time() -> None:
     clock, requested_at, ahead = DatabaseClock(), monotonic(), timedelta(hours=1)
     clock.adjust(datetime.now(UTC) + ahead + MILLISECOND, requested_at, requested_at + 0.002)
     assert abs(offset(clock) - ahead) <= 50 * MILLISECOND
 
 
-def test_an_answer_that_was_on_its_way_for_long_does_not_move_a_clock_that_it_agrees_with() -> None:
+def test_a_slow_response_does_not_move_a_clock_that_it_agrees_with() -> None:
     """Whether the question or the answer was held up."""
     for held_up in (timedelta(), timedelta(seconds=5)):
         clock, requested_at = DatabaseClock(), monotonic()
@@ -32,14 +32,14 @@ def test_an_answer_that_was_on_its_way_for_long_does_not_move_a_clock_that_it_ag
         assert abs(offset(clock)) <= 50 * MILLISECOND
 
 
-def test_a_late_answer_still_moves_a_clock_that_it_proves_wrong() -> None:
+def test_a_slow_response_moves_a_clock_that_it_proves_wrong() -> None:
     clock, requested_at = DatabaseClock(), monotonic()
     clock.adjust(datetime.now(UTC) + timedelta(minutes=1), requested_at, requested_at + 5)
     assert timedelta(seconds=54) < offset(clock) < timedelta(seconds=61)
 
 
 @pytest.mark.parametrize("hours", [2, -2])
-def test_who_sets_the_clock_of_the_machine_moves_nothing(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+def test_changing_the_system_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     class Set(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
@@ -50,7 +50,7 @@ def test_who_sets_the_clock_of_the_machine_moves_nothing(monkeypatch: pytest.Mon
     assert abs(offset(clock)) <= 50 * MILLISECOND
 
 
-def test_who_could_not_see_for_a_while_gives_everybody_a_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_outage_every_worker_gets_a_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(sight_module, "monotonic", lambda: now)
     sight = Sight(lease_seconds=10.0)

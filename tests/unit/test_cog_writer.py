@@ -71,7 +71,7 @@ def overview(path: Path, level: int = 0) -> Any:
     "dtype",
     ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"],
 )
-def test_pixels_statistics_and_overviews_are_right_in_all_types(tmp_path: Path, dtype: str) -> None:
+def test_pixels_statistics_and_overviews_are_correct_for_all_types(tmp_path: Path, dtype: str) -> None:
     values = noise(dtype, shape=(520, 520))
     source = write_tiff(tmp_path / "a.tif", values)
     target, written = write(source, FLOATING if dtype.startswith("float") else LOSSLESS)
@@ -181,7 +181,7 @@ def test_colours_are_compressed_with_loss_and_transparency_becomes_a_mask(tmp_pa
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_reprojected_file_equals_the_one_that_gdal_makes(tmp_path: Path, processes: int) -> None:
+def test_a_reprojected_file_equals_gdals(tmp_path: Path, processes: int) -> None:
     target, _ = write(_slope(tmp_path / "a.tif"), FLOATING, processes=processes, crs={"target_crs": "EPSG:32632"})
     create_cog(tmp_path / "a.tif", tmp_path / "gdal.tif", FLOATING, target_crs="EPSG:32632")
     with both(tmp_path / "gdal.tif", target) as (expected, cog):
@@ -195,7 +195,7 @@ def _slope(path: Path) -> Path:
     return write_tiff(path, values, nodata=-1, transform=Affine(0.001, 0, 8, 0, -0.001, 47))
 
 
-def test_a_part_is_written_where_it_is(tmp_path: Path) -> None:
+def test_a_window_is_written_in_its_place(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", noise())
     part = Part(column=600, row=100, width=300, height=200)
     image = settle_image(source, "nearest").model_copy(update={"part": part})
@@ -206,14 +206,14 @@ def test_a_part_is_written_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1300, 100), (1, 700), (1, 1)])
-def test_narrow_images_are_cloud_optimised_too(tmp_path: Path, shape: tuple[int, int]) -> None:
+def test_narrow_images_are_cloud_optimised(tmp_path: Path, shape: tuple[int, int]) -> None:
     values = noise(shape=shape)
     target, _ = write(write_tiff(tmp_path / "a.tif", values))
     with rasterio.open(target) as cog:
         np.testing.assert_array_equal(cog.read(), values)
 
 
-def test_a_file_beyond_4_gb_is_a_bigtiff(tmp_path: Path) -> None:
+def test_a_file_over_4_gb_is_a_bigtiff(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", noise())
     target, _ = write(source, largest_classic=1000)
     assert target.read_bytes()[:4] == b"II+\0"
@@ -221,7 +221,7 @@ def test_a_file_beyond_4_gb_is_a_bigtiff(tmp_path: Path) -> None:
         np.testing.assert_array_equal(before.read(), after.read())
 
 
-def test_the_file_is_the_same_however_it_is_divided(tmp_path: Path) -> None:
+def test_the_file_does_not_depend_on_the_partitioning(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", noise("uint8"), nodata=3)
     shapes = [(512, 512), (1024, 512), (2048, 2048)]
     contents = {
@@ -231,7 +231,7 @@ def test_the_file_is_the_same_however_it_is_divided(tmp_path: Path) -> None:
     assert len(contents) == 1
 
 
-def test_a_second_attempt_makes_only_what_is_missing(tmp_path: Path) -> None:
+def test_a_second_attempt_writes_only_missing_parts(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", noise())
     undisturbed = write(source)[0].read_bytes()
     steps: list[tuple[int, int]] = []
@@ -287,7 +287,7 @@ def test_superblocks_fit_into_memory_and_follow_strips() -> None:
 
 
 @pytest.mark.parametrize("memory_mb, processes, expected", [(600, 2, 2), (600, 16, 4), (2000, 16, 16), (10, 4, 1)])
-def test_there_are_no_more_processes_than_memory_has_room_for(memory_mb: int, processes: int, expected: int) -> None:
+def test_the_number_of_processes_is_limited_by_memory(memory_mb: int, processes: int, expected: int) -> None:
     count, working_bytes = share_memory(memory_mb, processes)
     assert count == expected
     assert working_bytes == 0 or (count * working_bytes) / MB <= memory_mb - 80

@@ -15,7 +15,7 @@ def traced(view: View, name: str) -> set[tuple[int, str]]:
     return {(source.object_id, source.column) for source in sources_of_column(view.plan, name, TABLES.get)}
 
 
-def test_a_computed_column_comes_from_all_that_it_is_computed_from() -> None:
+def test_a_computed_column_has_all_its_sources() -> None:
     view = sales.with_columns(total=col("x") * 2 + call("length", col("k")), one=1).where(col("tags").is_not_null())
     assert traced(view, "total") == {(1, "x"), (1, "k")}
     assert traced(view, "x") == {(1, "x")}
@@ -24,14 +24,14 @@ def test_a_computed_column_comes_from_all_that_it_is_computed_from() -> None:
     assert traced(again, "text") == {(1, "x"), (1, "k")}
 
 
-def test_aggregates_and_windows_come_from_their_arguments() -> None:
+def test_aggregates_and_windows_have_their_arguments_as_sources() -> None:
     grouped = sales.group_by(shop=col("k")).agg(best=aggregates.max("x"), rows=aggregates.count())
     assert [traced(grouped, name) for name in ("shop", "best", "rows")] == [{(1, "k")}, {(1, "x")}, set()]
     ranked = sales.with_columns(place=aggregates.rank().over("k", "x"))
     assert traced(ranked, "place") == {(1, "k"), (1, "x")}
 
 
-def test_columns_of_joins_and_unions_come_from_their_sides() -> None:
+def test_columns_of_joins_and_unions_have_both_sides_as_sources() -> None:
     joined = sales.join(shops, "k")
     assert [traced(joined, name) for name in ("k", "x", "x_right", "y")] == [
         {(1, "k")},
@@ -48,7 +48,7 @@ def test_columns_of_joins_and_unions_come_from_their_sides() -> None:
     assert traced(sales.explode("tags"), "tags") == {(1, "tags")}
 
 
-def test_dropped_tables_are_traced_as_far_as_the_plan_tells() -> None:
+def test_dropped_tables_are_traced_as_far_as_the_plan_goes() -> None:
     assert traced(dropped.with_columns(b=col("a") + 1), "b") == {(3, "a")}
     assert traced(dropped.join(shops, "k"), "anything") == {(3, "anything")}
     assert traced(shops.join(dropped, "k"), "z") == {(3, "z")}

@@ -28,7 +28,7 @@ from dagmaster.model.workflow import (
 # Edges
 
 
-def test_next_makes_edges_that_must_all_end() -> None:
+def test_next_creates_all_of_edges() -> None:
     nodes = edges_of(workflow(("a", "b"), a=task("c"), b=task("c"), c=task("END")))
     assert nodes["c"].all_of == ("a", "b")
     assert nodes["c"].any_of == ()
@@ -36,14 +36,14 @@ def test_next_makes_edges_that_must_all_end() -> None:
     assert nodes["END"].all_of == ("c",)
 
 
-def test_depends_on_makes_edges_too() -> None:
+def test_depends_on_creates_edges() -> None:
     nodes = edges_of(workflow(("a", "b"), a=task(), b=task(), c=task("END", all_of=("a",), any_of=("b",))))
     assert nodes["c"].all_of == ("a",)
     assert nodes["c"].any_of == ("b",)
     assert nodes["a"].targets == ("c",)
 
 
-def test_depends_on_decides_over_next() -> None:
+def test_depends_on_takes_precedence_over_next() -> None:
     definition = workflow(("a", "b"), a=task("c"), b=task("c", "END"), c=task("END", all_of=("a",)))
     nodes = edges_of(definition)
     assert nodes["c"].all_of == ("a",)
@@ -51,14 +51,14 @@ def test_depends_on_decides_over_next() -> None:
     assert warnings(definition) == ["this 'next' has no effect: 'c' has 'depends_on' without 'b'"]
 
 
-def test_a_branch_leads_to_its_targets_even_where_depends_on_does_not_name_it() -> None:
+def test_a_branch_reaches_its_targets_even_if_depends_on_omits_it() -> None:
     definition = workflow(("c", "x"), c=either("a", "END"), x=task(), a=task("END", all_of=("x",)))
     nodes = edges_of(definition)
     assert nodes["a"].all_of == ("x", "c")
     assert nodes["c"].targets == ("a", "END")
 
 
-def test_a_conditional_that_is_a_member_already_is_not_added_again() -> None:
+def test_a_conditional_that_is_a_member_is_not_added_again() -> None:
     nodes = edges_of(workflow(("c", "x"), c=either("a", "END"), x=task(), a=task("END", any_of=("x", "c"))))
     assert nodes["a"].all_of == ()
     assert nodes["a"].any_of == ("x", "c")
@@ -71,7 +71,7 @@ def test_a_target_of_two_branches_has_one_edge() -> None:
     assert nodes["a"].targets == ("END",)
 
 
-def test_the_next_of_a_conditional_is_an_edge_like_any_other() -> None:
+def test_the_next_of_a_conditional_is_an_ordinary_edge() -> None:
     conditional = choice(Branch(name="t", when="true", next=("a",)), Branch(name="f"), following=("b",))
     nodes = edges_of(workflow("c", c=conditional, a=task("END"), b=task("END")))
     assert nodes["c"].targets == ("a", "b")
@@ -88,7 +88,7 @@ def test_nodes_are_sorted_and_the_start_is_the_only_root() -> None:
 # What nodes get
 
 
-def test_a_task_gets_what_it_does_not_say() -> None:
+def test_a_task_gets_defaults() -> None:
     nodes = compile_graph(
         workflow(a=task("b"), b=task("END", timeout_seconds=5, retry=RetryPolicy(max_attempts=0))),
         default_timeout_seconds=77,
@@ -134,7 +134,7 @@ def test_a_fan_out_gets_its_child_and_its_source() -> None:
     assert spec.child.retry.max_attempts == 1
 
 
-def test_the_childs_own_retry_goes_before_that_of_the_fan_out() -> None:
+def test_the_childs_own_retry_policy_takes_precedence() -> None:
     node = FanOutNode(
         source=[1],
         task=ChildTask(handler="h", queue="q", retry=RetryPolicy(max_attempts=2)),
@@ -146,7 +146,7 @@ def test_the_childs_own_retry_goes_before_that_of_the_fan_out() -> None:
     assert (compiled.retry.max_attempts, compiled.fan_out.child.retry.max_attempts) == (1, 2)
 
 
-def test_the_default_branch_is_asked_last() -> None:
+def test_the_default_branch_is_evaluated_last() -> None:
     node = choice(Branch(name="d", next=("END",)), Branch(name="big", when="> 10", next=("a",)), subject="inputs.n")
     branches = edges_of(workflow("c", c=node, a=task("END")))["c"].branches
     assert [branch.name for branch in branches] == ["big", "d"]
@@ -155,7 +155,7 @@ def test_the_default_branch_is_asked_last() -> None:
     assert branches[1].condition is None
 
 
-def test_a_fan_in_takes_the_nearest_fan_out() -> None:
+def test_a_fan_in_uses_the_nearest_fan_out() -> None:
     nodes = edges_of(
         workflow(
             "f", f=fan_out("g"), g=fan_out("m"), m=task("i"), i=FanInNode(next=("END",), aggregation=Aggregation.SUM)
@@ -173,7 +173,7 @@ def test_a_fan_in_finds_its_fan_out_through_depends_on() -> None:
     assert spec.fan_out == "f"
 
 
-def test_source_node_chooses_among_fan_outs() -> None:
+def test_source_node_selects_a_fan_out() -> None:
     nodes = edges_of(workflow("f", f=fan_out("g"), g=fan_out("i"), i=FanInNode(source_node="f", next=("END",))))
     assert nodes["i"].fan_in is not None
     assert nodes["i"].fan_in.fan_out == "f"
@@ -186,7 +186,7 @@ GRAPHS = st.dictionaries(st.sampled_from(IDS), st.lists(st.sampled_from(IDS), ma
 
 
 @given(GRAPHS)
-def test_order_and_cycles_explain_every_node(links: dict[str, list[str]]) -> None:
+def test_every_node_is_either_ordered_or_in_a_cycle(links: dict[str, list[str]]) -> None:
     inbound = find_inbound({node_id: task(*following) for node_id, following in links.items()})
     order = sort_topologically(inbound)
     place = {node_id: i for i, node_id in enumerate(order)}
@@ -195,7 +195,7 @@ def test_order_and_cycles_explain_every_node(links: dict[str, list[str]]) -> Non
 
 
 @given(GRAPHS)
-def test_cycles_are_really_cycles_and_share_no_node(links: dict[str, list[str]]) -> None:
+def test_reported_cycles_are_cycles_and_disjoint(links: dict[str, list[str]]) -> None:
     inbound = find_inbound({node_id: task(*following) for node_id, following in links.items()})
     seen: set[str] = set()
     for cycle in find_cycles(inbound):
@@ -214,7 +214,7 @@ def test_targets_are_the_inverse_of_inbound(links: dict[str, list[str]]) -> None
 
 
 @given(GRAPHS)
-def test_any_wiring_compiles_or_is_explained(links: dict[str, list[str]]) -> None:
+def test_any_wiring_compiles_or_has_a_problem(links: dict[str, list[str]]) -> None:
     nodes: dict[str, Node] = {node_id: task(*following, "END") for node_id, following in links.items()}
     definition = workflow(tuple(nodes), **nodes)
     try:

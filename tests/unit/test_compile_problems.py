@@ -32,19 +32,19 @@ from dagmaster.model.workflow import (
         (FanInNode(source_node="cleen", next=("END",)), ("source_node",)),
     ],
 )
-def test_a_name_that_does_not_exist_is_one_problem_with_a_suggestion(node: Node, path: tuple[str | int, ...]) -> None:
+def test_an_unknown_name_is_one_problem_with_a_suggestion(node: Node, path: tuple[str | int, ...]) -> None:
     problem = only_problem(workflow(("a", "clean"), a=node, clean=task("END")))
     assert problem.message == "node 'a' names an unknown node 'cleen'; did you mean 'clean'?"
     assert problem.path == ("nodes", "a", *path)
 
 
-def test_a_cycle_is_named_in_its_direction() -> None:
+def test_a_cycle_is_printed_in_its_direction() -> None:
     problem = only_problem(workflow(a=task("b", all_of=("START", "c")), b=task("c"), c=task("END")))
     assert problem.message == "these nodes wait for each other: a -> b -> c -> a"
     assert problem.path == ("nodes", "a")
 
 
-def test_a_node_that_waits_for_itself_is_a_cycle() -> None:
+def test_a_node_that_depends_on_itself_is_a_cycle() -> None:
     assert errors(workflow(a=task("END", all_of=("a",)))) == ["these nodes wait for each other: a -> a"]
 
 
@@ -64,7 +64,7 @@ def test_each_cycle_is_reported_once() -> None:
     ]
 
 
-def test_a_node_that_nothing_leads_to_is_reported_without_its_descendants() -> None:
+def test_an_unreachable_node_is_reported_without_its_descendants() -> None:
     definition = workflow(
         a=task("END"), lost=task("behind"), behind=task("END", params={"x": "{{ nodes.lost.output.y }}"})
     )
@@ -73,22 +73,22 @@ def test_a_node_that_nothing_leads_to_is_reported_without_its_descendants() -> N
     assert problem.message.startswith("no node leads to 'lost': name it in the 'next'")
 
 
-def test_a_node_that_leads_nowhere_is_a_warning() -> None:
+def test_a_node_without_a_path_to_the_end_is_a_warning() -> None:
     assert warnings(workflow(a=task("END"), b=task(all_of=("a",)))) == ["node 'b' does not lead to an end node"]
     assert compile_graph(workflow(a=task("END"), b=task(all_of=("a",)))).nodes["b"].targets == ()
 
 
-def test_start_and_end_must_be_there() -> None:
+def test_start_and_end_are_required() -> None:
     assert errors(bare(a=task("END"), END=EndNode())) == ["the workflow has no start node"]
     assert errors(bare(START=StartNode(next=("a",)), a=task())) == ["the workflow has no end node"]
 
 
-def test_there_is_one_start() -> None:
+def test_there_is_exactly_one_start() -> None:
     definition = bare(S=StartNode(next=("a",)), T=StartNode(next=("a",)), a=task("END"), END=EndNode())
     assert only_problem(definition).message == "'T' is a second start node; 'S' is the first"
 
 
-def test_nothing_leads_to_the_start_or_follows_the_end() -> None:
+def test_the_start_has_no_predecessor_and_the_end_no_successor() -> None:
     assert errors(bare(S=StartNode(next=("a",)), a=task("E"), E=EndNode(next=("b",)), b=task("E2"), E2=EndNode())) == [
         "'b' follows the end node 'E'; no node can"
     ]
@@ -97,12 +97,12 @@ def test_nothing_leads_to_the_start_or_follows_the_end() -> None:
 
 
 @pytest.mark.parametrize("node_id", ["1a", "a__0", "_a", "a b", "ä", "a" * 49, "", "a.b"])
-def test_ids_that_are_not_allowed(node_id: str) -> None:
+def test_invalid_ids_are_refused(node_id: str) -> None:
     definition = workflow(node_id, **{node_id: task("END")})
     assert only_problem(definition).path == ("nodes", node_id)
 
 
-def test_there_may_not_be_too_many_nodes() -> None:
+def test_the_number_of_nodes_is_limited() -> None:
     definition = workflow("n0", **{f"n{i}": task("END") for i in range(5001)})
     assert only_problem(definition).message == "a workflow may have at most 5000 nodes, not 5003"
 
@@ -117,14 +117,14 @@ def test_a_next_that_is_also_a_branch_is_a_warning() -> None:
 # Problems of nodes
 
 
-def test_a_task_needs_a_queue() -> None:
+def test_a_task_requires_a_queue() -> None:
     problem = only_problem(workflow(a=task("f", queue=None), f=fan_out("END")))
     assert problem.path == ("nodes", "a")
     assert problem.message.startswith("node 'a' has no queue: give it a 'queue', register the handler 'h' with one")
     assert only_problem(workflow("f", f=fan_out("END", queue=None))).path == ("nodes", "f", "task")
 
 
-def test_a_module_of_handlers_that_is_not_loaded_is_one_problem() -> None:
+def test_an_unloaded_handler_module_is_one_problem() -> None:
     definition = workflow(
         a=task("b", handler="raster.validate"), b=task("c", handler="raster.create_cog"), c=task("END", handler="x")
     )
@@ -135,7 +135,7 @@ def test_a_module_of_handlers_that_is_not_loaded_is_one_problem() -> None:
     ]
 
 
-def test_unknown_handlers_are_reported_where_the_handlers_are_known() -> None:
+def test_unknown_handlers_are_reported_if_handlers_are_known() -> None:
     definition = workflow(a=task("f", handler="raster.validte"), f=fan_out("END", handler="nope", queue=None))
     assert errors(definition, known_handlers=["raster.validate"]) == [
         "node 'a' names an unknown handler 'raster.validte'; did you mean 'raster.validate'?",
@@ -144,7 +144,7 @@ def test_unknown_handlers_are_reported_where_the_handlers_are_known() -> None:
     assert only_problem(definition).message.startswith("node 'f' has no queue")
 
 
-def test_a_conditional_needs_branches_and_one_default() -> None:
+def test_a_conditional_requires_branches_and_one_default() -> None:
     a, b = Branch(name="a", when="true", next=("END",)), Branch(name="b", next=("END",))
     assert errors(workflow("c", c=choice(), x=task("END", all_of=("c",)))) == [
         "no branch of the conditional 'c' leads anywhere"
@@ -156,7 +156,7 @@ def test_a_conditional_needs_branches_and_one_default() -> None:
     assert errors(workflow("c", c=choice(a, b, a))) == ["two branches of the conditional 'c' are named 'a'"]
 
 
-def test_a_fan_in_needs_a_fan_out() -> None:
+def test_a_fan_in_requires_a_fan_out() -> None:
     assert errors(workflow(a=task("i"), i=FanInNode(next=("END",)))) == ["no fan_out leads to the fan_in 'i'"]
     definition = workflow(a=task("i"), i=FanInNode(source_node="a", next=("END",)))
     assert errors(definition) == ["the source_node of 'i' must be a fan_out, and 'a' is not"]
@@ -164,7 +164,7 @@ def test_a_fan_in_needs_a_fan_out() -> None:
     assert errors(definition) == ["the fan_out 'f' does not lead to the fan_in 'i'"]
 
 
-def test_equally_near_fan_outs_need_a_choice() -> None:
+def test_equally_near_fan_outs_require_source_node() -> None:
     definition = workflow(("f", "g"), f=fan_out("i"), g=fan_out("i"), i=FanInNode(next=("END",)))
     assert errors(definition) == ["'f' and 'g' are equally near to the fan_in 'i': choose one with 'source_node'"]
 
@@ -206,19 +206,19 @@ def test_a_default_must_have_the_type_of_its_input() -> None:
         ("{% if inputs.n %}", "{% if inputs.n %} is not supported"),
     ],
 )
-def test_expressions_that_cannot_work(text: str, message: str) -> None:
+def test_invalid_expressions_are_reported(text: str, message: str) -> None:
     definition = workflow("before", before=task("a"), a=task("after", params={"x": ["ok", text]}), after=task("END"))
     problem = only_problem(definition)
     assert problem.message.startswith(message)
     assert problem.path == ("nodes", "a", "params", "x", 1)
 
 
-def test_every_wrong_expression_is_reported() -> None:
+def test_every_invalid_expression_is_reported() -> None:
     params = {"a": "{{ inputs.x }} {{ inputs.y }}", "b": "{{ oops", "c": {"d": "{{ item }}"}}
     assert len(errors(workflow(a=task("END", params=params)))) == 4
 
 
-def test_any_ancestor_can_be_read_and_env_and_whole_inputs() -> None:
+def test_ancestors_env_and_all_inputs_can_be_referenced() -> None:
     params = {
         "far": "{{ nodes.a.output.x.y[0] }}",
         "skipped": "{{ nodes.b.status }}",
@@ -240,7 +240,7 @@ def test_additional_inputs_allow_any_name() -> None:
     assert not find_problems(definition.model_copy(update={"additional_inputs": True}))
 
 
-def test_item_is_known_in_the_task_of_a_fan_out_only() -> None:
+def test_item_is_defined_only_in_the_task_of_a_fan_out() -> None:
     params = {"a": "{{ item.x }}", "b": "{{ index }}", "c": "{{ fan_out.total }}", "d": "{{ inputs.n }}"}
     assert not find_problems(workflow("f", f=fan_out("END", params=params)))
     assert only_problem(workflow("f", f=fan_out("END", source="{{ item }}"))).path == ("nodes", "f", "source")
@@ -248,7 +248,7 @@ def test_item_is_known_in_the_task_of_a_fan_out_only() -> None:
     assert problem.message == "fan_out.idx is unknown: fan_out has item, index, total"
 
 
-def test_globals_know_inputs_and_env_only() -> None:
+def test_globals_can_reference_only_inputs_and_env() -> None:
     definition = workflow(a=task("b"), b=task("END")).model_copy(
         update={"globals": {"ok": "{{ inputs.n }} {{ env.HOME }}", "bad": "{{ nodes.a.output }}"}}
     )
@@ -257,7 +257,7 @@ def test_globals_know_inputs_and_env_only() -> None:
     assert "cannot be used in globals" in problem.message
 
 
-def test_conditions_are_checked_where_they_stand() -> None:
+def test_conditions_are_checked_at_their_place() -> None:
     node = choice(
         Branch(name="a", when="> {{ inputs.zz }}", next=("END",)),
         Branch(name="b", when="oops(", next=("END",)),
@@ -271,18 +271,18 @@ def test_conditions_are_checked_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("subject", ["inputs.zz", "{{ inputs.zz }}", "size", "{{ oops"])
-def test_a_wrong_subject_is_reported_once(subject: str) -> None:
+def test_an_invalid_subject_is_reported_once(subject: str) -> None:
     branches = [Branch(name=str(i), when=f"> {i}", next=("END",)) for i in range(3)]
     node = choice(*branches, Branch(name="d", next=("END",)), subject=subject)
     assert only_problem(workflow("c", c=node)).path == ("nodes", "c", "subject")
 
 
-def test_a_key_with_an_expression_is_found() -> None:
+def test_an_expression_in_a_key_is_reported() -> None:
     problem = only_problem(workflow(a=task("END", params={"{{ inputs.n }}": "x"})))
     assert "only values can" in problem.message
 
 
-def test_a_value_that_is_too_deep_is_found() -> None:
+def test_a_value_nested_too_deeply_is_reported() -> None:
     deep: Any = "x"
     for _ in range(150):
         deep = [deep]

@@ -114,7 +114,7 @@ def refusal(text: str, subject: str | None = None) -> str:
         "1 == 1",
     ],
 )
-def test_these_hold(text: str) -> None:
+def test_conditions_that_hold(text: str) -> None:
     verdict = judge(text)
     assert verdict.matched
     assert verdict.warning is None
@@ -141,7 +141,7 @@ def test_these_hold(text: str) -> None:
         "null",
     ],
 )
-def test_these_do_not_hold(text: str) -> None:
+def test_conditions_that_do_not_hold(text: str) -> None:
     verdict = judge(text)
     assert not verdict.matched
     assert verdict.warning is None
@@ -159,35 +159,35 @@ def test_these_do_not_hold(text: str) -> None:
         (5, "== '5'"),
     ],
 )
-def test_a_text_beside_a_number_or_a_boolean_is_read_as_one(left: Any, text: str) -> None:
+def test_a_string_compared_with_a_number_or_boolean_is_parsed_as_one(left: Any, text: str) -> None:
     assert judge(text, "inputs.x", {"inputs": {"x": left}}).matched
 
 
-def test_two_texts_are_compared_as_texts() -> None:
+def test_two_strings_are_compared_as_strings() -> None:
     scope = {"inputs": {"x": "10", "y": "9"}}
     assert not judge("inputs.x > inputs.y", scope=scope).matched
     assert judge("inputs.x > 9", scope=scope).matched
     assert not judge("inputs.x == '10.0'", scope=scope).matched
 
 
-def test_a_text_that_says_null_is_not_null() -> None:
+def test_the_string_null_is_not_null() -> None:
     assert not judge("inputs.x == null", scope={"inputs": {"x": "null"}}).matched
 
 
 @pytest.mark.parametrize("value", ["true", "True", "1", "yes", "YES", "anything", 1, -1, 0.1, [0], {"a": 0}, True])
-def test_what_counts_as_true(value: Any) -> None:
+def test_truthy_values(value: Any) -> None:
     assert judge("{{ inputs.x }}", scope={"inputs": {"x": value}}).matched
 
 
 @pytest.mark.parametrize(
     "value", ["false", "False", "0", "no", "No", "none", "null", "", "  ", 0, 0.0, [], {}, None, False]
 )
-def test_what_counts_as_false(value: Any) -> None:
+def test_falsy_values(value: Any) -> None:
     assert not judge("{{ inputs.x }}", scope={"inputs": {"x": value}}).matched
 
 
 @pytest.mark.parametrize("text", ["a > b", "x == y", "1 or true", "not x", "{{ inputs.other }}", "' == '", "(", "and"])
-def test_what_the_data_says_never_changes_how_the_condition_is_parsed(text: str) -> None:
+def test_data_never_changes_how_a_condition_is_parsed(text: str) -> None:
     scope = {"inputs": {"x": text, "y": text}}
     assert judge("{{ inputs.x }} == {{ inputs.y }}", scope=scope).matched
     assert not judge("{{ inputs.x }} == other", scope=scope).matched
@@ -221,14 +221,14 @@ def test_what_the_data_says_never_changes_how_the_condition_is_parsed(text: str)
         ("> {{ inputs.n }}", True),
     ],
 )
-def test_a_comparison_may_leave_out_its_left_side(subject: str, text: str, matched: bool) -> None:
+def test_a_comparison_may_omit_its_left_side(subject: str, text: str, matched: bool) -> None:
     assert judge(text, subject).matched is matched
 
 
 @pytest.mark.parametrize(
     "text", ["contains ast", "starts_with ras", "ends_with er", "== raster", "raster", "in [raster]"]
 )
-def test_texts_can_be_the_subject(text: str) -> None:
+def test_strings_can_be_the_subject(text: str) -> None:
     assert judge(text, "inputs.kind").matched
 
 
@@ -256,7 +256,7 @@ def test_the_subject_must_be_a_reference() -> None:
         ("{{ inputs.nothing }} starts_with a", "null starts_with a string cannot be compared and counts as false"),
     ],
 )
-def test_what_cannot_be_compared_does_not_match_and_warns(text: str, warning: str) -> None:
+def test_incomparable_values_do_not_match_and_cause_a_warning(text: str, warning: str) -> None:
     assert judge(text) == Verdict(False, warning, judge(text).value)
 
 
@@ -267,18 +267,18 @@ def test_warnings_of_a_combination_are_joined() -> None:
     assert verdict.warning.count("cannot be compared") == 2
 
 
-def test_a_missing_reference_is_a_failure() -> None:
+def test_a_missing_reference_fails() -> None:
     for text in ("{{ inputs.missing }} == 1", "inputs.missing is_null()", "inputs.missing", "{{ inputs.missing > 1 }}"):
         with pytest.raises(ExpressionFailed, match=r"inputs\.missing is not defined"):
             judge(text)
 
 
-def test_the_second_part_is_not_asked_when_the_first_decides() -> None:
+def test_evaluation_short_circuits() -> None:
     assert judge("inputs.flag or inputs.missing").matched
     assert not judge("inputs.off and inputs.missing").matched
 
 
-def test_the_value_is_what_was_judged() -> None:
+def test_the_verdict_contains_the_judged_value() -> None:
     assert judge("{{ nodes.a.output.size }} > 1000").value == 2000
     assert judge("> 1000", "nodes.a.output.size").value == 2000
     assert judge("{{ inputs.kind }}").value == "raster"
@@ -313,11 +313,11 @@ def test_the_value_is_what_was_judged() -> None:
         ("{{ inputs.n }} == a == b", "'==' is not expected"),
     ],
 )
-def test_syntax_errors_say_what_is_wrong(text: str, message: str) -> None:
+def test_syntax_errors_name_the_problem(text: str, message: str) -> None:
     assert refusal(text).startswith(message)
 
 
-def test_conditions_are_bounded() -> None:
+def test_the_length_and_depth_of_conditions_are_limited() -> None:
     assert "40 brackets" in refusal("not " * 3000 + "inputs.n")
     assert "40 brackets" in refusal("(" * 3000)
     assert "16384 characters" in refusal("inputs.n == " + "a" * 20_000)
@@ -361,13 +361,13 @@ def test_every_value_equals_itself(value: Any) -> None:
 
 
 @given(st.text(max_size=30).filter(lambda text: "{{" not in text))
-def test_a_quoted_text_is_that_text(text: str) -> None:
+def test_a_quoted_string_equals_itself(text: str) -> None:
     quoted = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
     assert judge(f"inputs.a == {quoted}", scope={"inputs": {"a": text}}).matched
 
 
 @given(st.text(alphabet="inputs.n {}()[]'\"<>=!,andort _15\\", max_size=40))
-def test_any_text_either_compiles_or_is_refused(text: str) -> None:
+def test_any_string_compiles_or_is_refused(text: str) -> None:
     with suppress(ExpressionSyntax, ExpressionFailed):
         judge(text)
     with suppress(ExpressionSyntax, ExpressionFailed):

@@ -44,7 +44,7 @@ X: dict[str, Any] = {"property": "x"}
         ),
     ],
 )
-def test_text_is_read_into_json(text: str, expected: Any) -> None:
+def test_text_is_parsed_to_json(text: str, expected: Any) -> None:
     assert parse_text(text) == expected
 
 
@@ -63,7 +63,7 @@ def test_text_is_read_into_json(text: str, expected: Any) -> None:
         ("x = 1 OR " * 500 + "x = 1", "characters are too many"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> None:
+def test_a_syntax_error_names_its_place(text: str, message: str) -> None:
     with pytest.raises(Invalid) as refusal:
         parse_text(text)
     assert message in str(refusal.value)
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> 
         ({"op": "isNull", "args": [{"property": "x" * 201}]}, "printable characters"),
     ],
 )
-def test_what_is_no_filter_is_refused(expression: Any, message: str) -> None:
+def test_an_invalid_filter_is_refused(expression: Any, message: str) -> None:
     with pytest.raises(Invalid) as refusal:
         compile_filter(expression)
     assert message in str(refusal.value)

@@ -22,7 +22,7 @@ VALUES = st.one_of(
 
 
 @given(VALUES)
-def test_the_array_is_that_of_arrow(values: list[Any]) -> None:
+def test_the_array_equals_that_of_arrow(values: list[Any]) -> None:
     expected = pa.array(values)
     array = plain_array(values)
     if array is None:
@@ -49,11 +49,11 @@ def test_the_array_is_that_of_arrow(values: list[Any]) -> None:
         [True, 1],
     ],
 )
-def test_all_else_is_left_to_arrow(values: list[Any]) -> None:
+def test_other_values_are_left_to_arrow(values: list[Any]) -> None:
     assert plain_array(values) is None
 
 
-def test_rows_are_numbered_from_any_number_on() -> None:
+def test_rows_can_be_numbered_from_any_number() -> None:
     assert row_numbers(2**40, 3).equals(pa.array([2**40, 2**40 + 1, 2**40 + 2], pa.uint64()))
     assert len(row_numbers(0, 0)) == 0
 
@@ -73,6 +73,6 @@ print(*sorted({"pandas", "chdb", "httpx", "pyarrow.parquet", "pyarrow.compute"} 
 """
 
 
-def test_a_worker_loads_no_library_that_small_tables_do_not_need() -> None:
+def test_a_worker_imports_no_library_that_small_tables_do_not_need() -> None:
     ended = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True, check=True)
     assert ended.stdout == "\n"

@@ -44,18 +44,18 @@ def server(kind: type[Server] = Server) -> Server:
     return kind(NO_LIMITS, host="db.example", port=8123)
 
 
-def test_a_server_that_restarts_is_asked_again() -> None:
+def test_a_request_to_a_restarting_server_is_retried() -> None:
     assert server().call(answering(STOPPING, LOST, 7)) == 7
     with pytest.raises(EngineLost, match=r"db\.example:8123 does not answer: connection refused"):
         server().call(answering(LOST, LOST, LOST, 7))
 
 
-def test_a_statement_that_might_have_run_is_not_repeated() -> None:
+def test_a_statement_that_may_have_run_is_not_repeated() -> None:
     with pytest.raises(EngineLost):
         server().call(answering(LOST, 7), is_repeatable=False)
 
 
-def test_a_host_that_another_one_misses_is_waited_for_in_a_cluster() -> None:
+def test_an_unreachable_cluster_host_is_waited_for() -> None:
     assert server(Shard).call(answering(SHARD_LOST, 7)) == 7
     with pytest.raises(EngineLost, match="cannot answer now: Connection refused"):
         server(Shard).call(answering(SHARD_LOST, SHARD_LOST, SHARD_LOST))
@@ -63,6 +63,6 @@ def test_a_host_that_another_one_misses_is_waited_for_in_a_cluster() -> None:
         server().call(answering(SHARD_LOST, 7))
 
 
-def test_a_query_that_fails_is_not_repeated() -> None:
+def test_a_failed_query_is_not_repeated() -> None:
     with pytest.raises(QueryFailed, match="Unknown identifier"):
         server(Shard).call(answering(DatabaseError("Code: 47. DB::Exception: Unknown identifier", code=47), 7))

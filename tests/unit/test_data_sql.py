@@ -25,23 +25,23 @@ def compiled(view: View, compile: Callable[..., Query] = compile_rows) -> Query:
     return compile(view.plan, lambda table_id: COLUMNS[table_id])
 
 
-def test_a_range_of_rows_is_a_range_of_keys_and_never_an_offset() -> None:
+def test_a_range_of_rows_is_a_range_of_keys_not_an_offset() -> None:
     query = compiled(sales.offset(100).limit(50).offset(10))
     assert "OFFSET" not in query.sql
     assert "LIMIT" not in query.sql
     assert sorted(query.parameters.values(), key=int) == ["100", "100", "110", "150", "150"]
 
 
-def test_a_range_beyond_a_range_is_empty() -> None:
+def test_a_range_beyond_its_parent_is_empty() -> None:
     assert list(compiled(sales.limit(5).offset(9)).parameters.values())[-2:] == ["5", "5"]
 
 
-def test_rows_of_an_object_are_stored_with_the_row_ids_that_they_have() -> None:
+def test_rows_of_an_object_keep_their_row_ids() -> None:
     assert "row_number" not in compiled(sales.with_columns(y=col("x")).limit(9, 4), compile_stored).sql
     assert "row_number" in compiled(sales.where(col("x") > 1), compile_stored).sql
 
 
-def test_values_are_parameters_and_never_text() -> None:
+def test_values_are_parameters_not_sql() -> None:
     evil = "'; DROP TABLE x; --"
     query = compiled(sales.where((col("name") == evil) & col("x").is_in([1, 2])).with_columns(note=lit(evil)))
     assert "DROP" not in query.sql
@@ -68,25 +68,25 @@ def test_names_are_quoted() -> None:
         sales.join(totals, left_on="nam", right_on="name"),
     ],
 )
-def test_an_unknown_column_is_an_error_with_the_known_ones(view: View) -> None:
+def test_an_unknown_column_error_lists_the_known_ones(view: View) -> None:
     with pytest.raises(Invalid, match=r"no column 'nam'; did you mean 'name'\? The columns are x, name"):
         compiled(view)
 
 
 @pytest.mark.parametrize("name", ["row_id", "__dm_1", "", "a\0"])
-def test_names_that_carry_the_order_of_rows_are_refused(name: str) -> None:
+def test_reserved_row_order_names_are_refused(name: str) -> None:
     with pytest.raises((Invalid, ValueError)):
         compiled(sales.rename({"x": name}))
     with pytest.raises(Invalid):
         table_from_value({name: [1]})
 
 
-def test_two_columns_cannot_have_one_name() -> None:
+def test_duplicate_column_names_are_refused() -> None:
     with pytest.raises(Invalid, match="same name: name"):
         compiled(sales.rename({"x": "name"}))
 
 
-def test_columns_of_both_sides_get_a_suffix_and_keys_are_there_once() -> None:
+def test_columns_of_both_sides_get_a_suffix_and_keys_appear_once() -> None:
     assert compiled(sales.join(totals, "name")).columns == ("x", "name", "total")
     assert compiled(sales.join(sales, "name")).columns == ("x", "name", "x_right")
     assert compiled(sales.join(totals, "name", "semi")).columns == ("x", "name")
@@ -113,7 +113,7 @@ def test_columns_of_both_sides_get_a_suffix_and_keys_are_there_once() -> None:
         (lambda: compiled(sales.union(totals)), "same columns"),
     ],
 )
-def test_mistakes_say_what_to_do(make: Callable[[], Any], fault: str) -> None:
+def test_errors_say_what_to_do(make: Callable[[], Any], fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         make()
 
@@ -132,7 +132,7 @@ def test_only_known_functions_can_be_called() -> None:
         read_plan(tampered)
 
 
-def test_a_plan_travels_as_json() -> None:
+def test_a_plan_is_serialized_as_json() -> None:
     view = (
         sales.with_columns(y=col("x") * 2, r=aggregates.row_number().over("name", col("x").desc()))
         .join(totals.limit(3), "name", "left")
@@ -150,12 +150,12 @@ def test_a_plan_travels_as_json() -> None:
 @pytest.mark.parametrize(
     "written", [None, {}, {"version": 2, "root": {}}, {"version": 1, "root": {"op": "drop"}}, {"version": 1, "root": 5}]
 )
-def test_what_is_not_a_plan_is_refused(written: Any) -> None:
+def test_an_invalid_plan_is_refused(written: Any) -> None:
     with pytest.raises(Invalid):
         read_plan(written)
 
 
-def test_endless_plans_are_refused() -> None:
+def test_plans_without_end_are_refused() -> None:
     view: View = sales
     for _ in range(MAX_DEPTH):
         view = view.where(col("x") > 1)
@@ -184,7 +184,7 @@ def test_references_have_their_wire_format() -> None:
         ([["x", ">", 3], ["name", "!=", "a"]], ["3", "a"]),
     ],
 )
-def test_where_is_data(where: Any, values: list[str]) -> None:
+def test_where_clauses_are_structured_data(where: Any, values: list[str]) -> None:
     view = View(plan_of(ViewRef(table_id=7, offset=1, where=where, columns=["x"], order_by=["name"])))
     query = compiled(view)
     assert list(query.parameters.values()) == ["1", *values]
@@ -192,7 +192,7 @@ def test_where_is_data(where: Any, values: list[str]) -> None:
 
 
 @pytest.mark.parametrize("where", ["1 = 1", "x > 1; DROP TABLE y", ["x", "LIKE", "a"], 5, [1, 2, 3]])
-def test_where_as_text_is_refused(where: Any) -> None:
+def test_where_clauses_as_sql_strings_are_refused(where: Any) -> None:
     with pytest.raises(ValueError, match="where"):
         ViewRef(table_id=7, where=where)
     with pytest.raises(Invalid, match="where"):
@@ -227,11 +227,11 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=timezone(timedelta(hours=1)))
         ([1, 2.5], "Array(Float64)", "[1,2.5]"),
     ],
 )
-def test_values_have_types_and_texts(value: Any, kind: str, text: str) -> None:
+def test_values_have_types_and_string_forms(value: Any, kind: str, text: str) -> None:
     assert (type_of(value), text_of(value)) == (kind, text)
 
 
-def test_types_cannot_leave_their_placeholder() -> None:
+def test_types_cannot_break_out_of_their_placeholder() -> None:
     assert check_type("Array(Nullable(Decimal(10, 2)))")
     for evil in ("Int64} + (SELECT 1) + {x:Int64", "", "1Int", "Int64;"):
         with pytest.raises(Invalid):
@@ -251,7 +251,7 @@ def test_types_cannot_leave_their_placeholder() -> None:
         ([Decimal("1.25")], {"value": "Decimal(3, 2)"}),
     ],
 )
-def test_python_values_become_columns(value: Any, types: dict[str, str]) -> None:
+def test_python_values_are_converted_to_columns(value: Any, types: dict[str, str]) -> None:
     table = table_from_value(value)
     assert {name: clickhouse_type(table[name], name) for name in table.column_names} == types
 
@@ -267,7 +267,7 @@ def test_python_values_become_columns(value: Any, types: dict[str, str]) -> None
         ({1: [2]}, "strings, not 1"),
     ],
 )
-def test_values_that_are_no_table_are_refused(value: Any, fault: str) -> None:
+def test_values_that_are_not_a_table_are_refused(value: Any, fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         table_from_value(value)
 

@@ -23,20 +23,20 @@ def settled(node: Settled, **options: Any) -> Settled:
     return outcome
 
 
-def test_a_nodes_own_timeout_wins_over_its_handlers_and_that_over_the_setting() -> None:
+def test_a_nodes_timeout_overrides_its_handlers_which_overrides_the_setting() -> None:
     assert settled(TaskNode(handler="quick", timeout_seconds=7)).timeout_seconds == 7
     assert settled(TaskNode(handler="quick")).timeout_seconds == 5
     assert settled(TaskNode(handler="other")).timeout_seconds == 60
 
 
-def test_every_type_of_node_gets_the_retries_of_the_setting() -> None:
+def test_every_node_type_gets_the_retries_of_the_setting() -> None:
     fan_out = settled(FanOutNode(source=[1], task=ChildTask(handler="echo")))
     assert fan_out.retry.max_attempts == fan_out.task.retry.max_attempts == 2
     assert settled(TaskNode(handler="echo")).retry.max_attempts == 2
     assert settled(FanInNode()).retry.max_attempts == 2
 
 
-def test_the_retry_policy_of_a_fan_out_is_its_childrens_too_unless_they_have_their_own() -> None:
+def test_children_inherit_the_fan_outs_retry_policy_unless_they_have_their_own() -> None:
     never, once = RetryPolicy(max_attempts=0), RetryPolicy(max_attempts=1)
     assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo"), retry=never)).task.retry == never
     assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo", retry=once), retry=never)).task.retry == once

@@ -38,7 +38,7 @@ def make_demo(tmp_path: Path) -> Callable[[int], "subprocess.CompletedProcess[st
     return run
 
 
-def test_the_maps_follow_the_workflow_and_their_failure_is_that_of_the_demo(
+def test_the_map_demo_runs_after_the_workflow_and_its_failure_fails_the_demo(
     make_demo: Callable[[int], "subprocess.CompletedProcess[str]"],
 ) -> None:
     demo = make_demo(0)
@@ -50,7 +50,7 @@ def test_the_maps_follow_the_workflow_and_their_failure_is_that_of_the_demo(
     assert MISSING not in demo.stdout
 
 
-def test_without_geospatial_libraries_the_demo_says_what_is_missing(
+def test_without_geospatial_libraries_the_demo_names_what_is_missing(
     make_demo: Callable[[int], "subprocess.CompletedProcess[str]"],
 ) -> None:
     demo = make_demo(1)
@@ -85,9 +85,7 @@ class Terminal(io.StringIO):
         return length
 
 
-def test_in_a_script_the_map_demo_ends_by_itself(
-    run_map_demo: Callable[[], None], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_script_the_map_demo_exits(run_map_demo: Callable[[], None], capfd: pytest.CaptureFixture[str]) -> None:
     run_map_demo()
     out, err = capfd.readouterr()
     assert "maps at http://127.0.0.1:1\n" in out

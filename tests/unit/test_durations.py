@@ -29,18 +29,18 @@ from dagmaster.model.durations import read_duration, write_duration
         (273_600, "3 d 4 h"),
     ],
 )
-def test_a_duration_is_written_in_at_most_two_units(seconds: float, text: str) -> None:
+def test_a_duration_is_formatted_in_at_most_two_units(seconds: float, text: str) -> None:
     assert write_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1d 2h 3m 4.5s", 93_784.5)]
 )
-def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+def test_durations_are_parsed_in_common_forms(text: str, seconds: float) -> None:
     assert read_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", " ", "m", "15", "15x", "30m1h", "-5m", "1.5h", "٣m", "9" * 40 + "s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         read_duration(text)
