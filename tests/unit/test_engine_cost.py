@@ -125,7 +125,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[JobState, JobState, str]:
 
 
 @pytest.mark.parametrize(("message", "first"), [(started_by, 0), (completed, 25), (failed, 50), (late, 75)])
-def test_a_message_costs_the_same_in_a_large_job(
+def test_the_cost_of_a_message_does_not_grow_with_the_job(
     pair: tuple[JobState, JobState, str], message: Callable[[str], Message], first: int
 ):
     small, large, name = pair
@@ -136,18 +136,18 @@ def test_a_message_costs_the_same_in_a_large_job(
     assert seconds(large, others) < 10 * seconds(small, others) + 0.001
 
 
-def test_a_signal_costs_the_same_however_many_children_there_are():
+def test_the_cost_of_a_signal_does_not_grow_with_the_children():
     signal = SignalSent("go", None, START)
     assert calls(fanned(LARGE), signal) == calls(fanned(SMALL), signal)
 
 
-def test_the_timeline_does_not_repeat_a_long_list_of_what_a_node_waited_for():
+def test_the_timeline_does_not_repeat_long_dependency_lists():
     job = joined(SMALL)
     changes = decide(job, [completed(f"t{index}") for index in range(SMALL)], START, RULES)
     [ready] = [event for event in changes.events if (event.node_id, event.event_type) == ("end", "node_ready")]
     assert ready.event_data == {"dependencies": [f"t{index}" for index in range(100)], "more": SMALL - 100}
 
 
-def test_a_job_that_waits_costs_nothing():
+def test_a_waiting_job_causes_no_work():
     job = joined(LARGE)
     assert calls(job, TimerDue(TimerKind.TIMEOUT, "t5", 3)) < 20

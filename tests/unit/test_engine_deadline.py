@@ -17,7 +17,7 @@ def working(**nodes: Any) -> Bench:
     return Bench(rules=RULES, **{"a": task(timeout_seconds=1000), **nodes}, end=end("a", *nodes)).start()
 
 
-def test_a_job_that_runs_too_long_is_failed() -> None:
+def test_a_job_past_its_deadline_fails() -> None:
     bench = working()
     bench.begin("a")
     bench.wait(99)
@@ -28,7 +28,7 @@ def test_a_job_that_runs_too_long_is_failed() -> None:
     assert bench.store.job.failed_node is None
 
 
-def test_the_deadline_holds_for_the_next_owner_too() -> None:
+def test_the_deadline_survives_a_change_of_owner() -> None:
     bench = working()
     assert bench.store.job.deadline_at is not None
     bench.wait(50)
@@ -37,7 +37,7 @@ def test_the_deadline_holds_for_the_next_owner_too() -> None:
     assert bench.status is JobStatus.FAILED
 
 
-def test_a_pause_moves_the_deadline() -> None:
+def test_a_pause_extends_the_deadline() -> None:
     bench = working()
     bench.wait(60)
     bench.pause()
@@ -50,12 +50,12 @@ def test_a_pause_moves_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("node", [WaitNode(seconds=10_000), ApprovalNode(message="May it?")])
-def test_the_default_is_not_for_jobs_that_may_wait(node: Node) -> None:
+def test_the_default_deadline_does_not_apply_to_jobs_that_may_wait(node: Node) -> None:
     bench = working(w=node)
     assert bench.store.job.deadline_at is None
 
 
-def test_what_cleans_up_runs_after_the_deadline() -> None:
+def test_finalizers_run_after_the_deadline() -> None:
     nodes: dict[str, Any] = {"a": task(retry=NO_RETRY), "end": end("a"), "clean": task(retry=NO_RETRY)}
     bench = Bench(rules=RULES, chains={"finally": ("clean",)}, **nodes).start()
     bench.wait(100)
@@ -65,7 +65,7 @@ def test_what_cleans_up_runs_after_the_deadline() -> None:
     assert bench.status is JobStatus.FAILED
 
 
-def test_a_job_that_is_tried_again_has_all_its_time_again() -> None:
+def test_a_retried_job_gets_its_whole_time_again() -> None:
     bench = working()
     bench.wait(100)
     bench.retry()
@@ -76,7 +76,7 @@ def test_a_job_that_is_tried_again_has_all_its_time_again() -> None:
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_job_that_is_tried_again_while_it_is_paused_has_its_time_from_when_it_goes_on() -> None:
+def test_a_job_retried_while_paused_gets_its_whole_time_from_the_resume() -> None:
     bench = Bench(rules=RULES, a=task(retry=NO_RETRY), end=end("a")).start()
     bench.begin("a")
     bench.pause()
@@ -89,7 +89,7 @@ def test_a_job_that_is_tried_again_while_it_is_paused_has_its_time_from_when_it_
     assert bench.job.deadline_at == bench.now + timedelta(seconds=100)
 
 
-def test_a_job_that_was_paused_says_how_long_it_may_work_and_not_how_long_it_was_open() -> None:
+def test_the_error_of_a_paused_job_names_its_working_time() -> None:
     bench = working()
     bench.pause()
     bench.wait(500)

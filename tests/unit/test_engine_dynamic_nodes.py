@@ -14,7 +14,7 @@ PENDING, DISPATCHED, RUNNING = NodeStatus.PENDING, NodeStatus.DISPATCHED, NodeSt
 COMPLETED, FAILED, SKIPPED = NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED
 
 
-def test_an_added_node_runs_and_the_job_stays_open_until_it_has_ended():
+def test_an_added_node_keeps_the_job_open_until_it_ends():
     bench = job()
     add(bench, node("a.1", params={"x": 1}))
     bench.complete("a")
@@ -25,7 +25,7 @@ def test_an_added_node_runs_and_the_job_stays_open_until_it_has_ended():
     assert bench.data("a", "tasks_added") == {"added_by": "a", "count": 1, "node_ids": ["a.1"]}
 
 
-def test_the_result_of_the_job_has_no_added_nodes():
+def test_the_jobs_result_excludes_added_nodes():
     bench = job()
     add(bench, node("a.1"))
     bench.complete("a", {"x": 1})
@@ -34,7 +34,7 @@ def test_the_result_of_the_job_has_no_added_nodes():
     assert bench.data(None, "job_completed")["result_keys"] == ["a"]
 
 
-def test_it_waits_for_all_that_it_is_behind():
+def test_an_added_node_waits_for_all_its_dependencies():
     bench = job()
     add(bench, node("a.1"), node("a.2"), node("a.3", "a", "a.1", "a.2"))
     bench.complete("a.1")
@@ -44,14 +44,14 @@ def test_it_waits_for_all_that_it_is_behind():
     assert bench.of("a.3") is DISPATCHED
 
 
-def test_behind_what_has_ended_it_is_ready_at_once():
+def test_an_added_node_after_ended_ones_is_ready_at_once():
     bench = Bench(before=task(), a=task("before"), end=end("a")).start()
     bench.complete("before")
     add(bench, node("a.1", "start", "before"))
     assert bench.of("a.1") is DISPATCHED
 
 
-def test_it_takes_the_queue_of_the_task_that_adds_it():
+def test_an_added_node_uses_the_queue_of_the_adding_task():
     bench = job()
     add(bench, node("a.1"), node("a.2", queue="heavy"))
     assert [bench.job.nodes[name].task_queue for name in ("a.1", "a.2")] == ["tasks", "heavy"]
@@ -70,7 +70,7 @@ def test_a_repeated_attempt_adds_the_same_nodes_once():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_what_is_there_already_does_not_count_against_the_limit_of_nodes():
+def test_existing_nodes_do_not_count_against_the_limit_again():
     bench = Bench(a=task(retry=AT_ONCE), end=end("a"), rules=Rules(max_fan_out=5)).start()
     add(bench, node("a.1"), node("a.2"))
     bench.fail("a")
@@ -80,14 +80,14 @@ def test_what_is_there_already_does_not_count_against_the_limit_of_nodes():
     assert "a job may have 5 nodes" in (bench.error or "")
 
 
-def test_a_node_that_is_named_twice_in_a_slice_harms_nobody():
+def test_a_duplicate_node_in_a_slice_is_harmless():
     bench = job()
     add(bench, node("a.1"), node("a.1", "start"))
     assert (bench.status, bench.of("a")) == (JobStatus.FAILED, FAILED)
     assert "a.1 is named twice" in (bench.error or "")
 
 
-def test_it_keeps_the_first_id_that_it_was_given():
+def test_a_node_keeps_its_first_task_id():
     bench = job(retry=AT_ONCE)
     add(bench, node("a.1"), node("a.2", "a.1", task=12))
     bench.fail("a")
@@ -96,7 +96,7 @@ def test_it_keeps_the_first_id_that_it_was_given():
     assert bench.job.nodes["a.2"].snowflake == 12
 
 
-def test_what_an_attempt_adds_that_is_over_is_not_taken_in():
+def test_nodes_added_by_an_ended_attempt_are_ignored():
     bench = job(retry=AT_ONCE)
     late = bench.task_id("a")
     bench.fail("a")
@@ -106,13 +106,13 @@ def test_what_an_attempt_adds_that_is_over_is_not_taken_in():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_to_add_proves_that_the_task_runs():
+def test_adding_nodes_proves_that_the_task_runs():
     bench = Bench(a=task(), end=end("a")).start()
     add(bench, node("a.1"))
     assert (bench.of("a"), bench.of("a.1")) == (RUNNING, DISPATCHED)
 
 
-def test_gates_are_passed_by_the_engine():
+def test_gates_are_completed_by_the_engine():
     bench = job()
     members = [node(f"a.{n}", "a.in") for n in range(3)]
     add(bench, node("a.first"), gate("a.in", "a.first"), *members, gate("a.out", "a.0", "a.1", "a.2"))
@@ -125,13 +125,13 @@ def test_gates_are_passed_by_the_engine():
     assert (bench.of("a.out"), bench.of("a.last")) == (COMPLETED, DISPATCHED)
 
 
-def test_an_empty_gate_is_no_obstacle():
+def test_an_empty_gate_completes_at_once():
     bench = job()
     add(bench, gate("a.out"), node("a.1", "a.out"))
     assert bench.of("a.1") is DISPATCHED
 
 
-def test_parameters_take_the_results_of_others():
+def test_parameters_can_contain_results_of_other_nodes():
     bench = job()
     params = {"x": {"$result": "a.1"}, "deep": [{"y": {"$result": "a.2"}}], "plain": {"$result": "a.1", "more": 1}}
     add(bench, node("a.1"), node("a.2"), node("a.3", params=params))
@@ -145,13 +145,13 @@ def test_parameters_take_the_results_of_others():
     }
 
 
-def test_text_that_looks_like_an_expression_stays_as_it_is():
+def test_template_syntax_in_parameters_is_not_evaluated():
     bench = job()
     add(bench, node("a.1", params={"x": "{{ inputs.secret }}"}))
     assert bench.params("a.1") == {"x": "{{ inputs.secret }}"}
 
 
-def test_another_owner_goes_on_with_them():
+def test_a_new_owner_continues_added_nodes():
     bench = job()
     add(bench, node("a.1"), node("a.2", params={"x": {"$result": "a.1"}}), gate("a.3", "a.2"))
     bench.restart()
@@ -163,7 +163,7 @@ def test_another_owner_goes_on_with_them():
     assert (bench.of("a.3"), bench.status) == (COMPLETED, JobStatus.COMPLETED)
 
 
-def test_behind_a_branch_that_was_not_taken_it_is_skipped():
+def test_an_added_node_after_an_untaken_branch_is_skipped():
     bench = Bench(
         {"x": 1}, c=choose("inputs.x", is_1=("a",), default=("b",)), a=task(), b=task(), end=end(any_of=("a", "b"))
     ).start()
@@ -171,7 +171,7 @@ def test_behind_a_branch_that_was_not_taken_it_is_skipped():
     assert [bench.of(f"a.{n}") for n in (1, 2, 3)] == [SKIPPED, SKIPPED, DISPATCHED]
 
 
-def test_they_may_wait_for_children_of_a_fan_out_and_be_added_by_them():
+def test_added_nodes_can_depend_on_and_be_added_by_fan_out_children():
     bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
     add(bench, node("f__0.1", "f__1"), node("f__0.2", "f"), adder="f__0")
     bench.complete("f__1")
@@ -181,7 +181,7 @@ def test_they_may_wait_for_children_of_a_fan_out_and_be_added_by_them():
     assert (bench.of("f__0.2"), bench.of("end")) == (DISPATCHED, COMPLETED)
 
 
-def test_a_node_that_has_not_begun_may_wait_for_more():
+def test_a_pending_node_can_get_more_dependencies():
     bench = job()
     add(bench, node("a.1"), node("a.2", "a.1"))
     add(bench, node("a.3"), node("a.2", "a.1", "a.3"))
@@ -204,7 +204,7 @@ def test_a_node_that_has_not_begun_may_wait_for_more():
         ([node("a.1", "a"), node("a.2", "a.1"), node("a.1", "a.2")], "would wait for each other"),
     ],
 )
-def test_what_makes_no_sense_fails_the_attempt_for_good(nodes: list[AddedNode], reason: str):
+def test_invalid_nodes_fail_the_attempt_permanently(nodes: list[AddedNode], reason: str):
     bench = job(retry=AT_ONCE)
     if len(nodes) > 1:
         add(bench, *nodes[:-1])
@@ -215,14 +215,14 @@ def test_what_makes_no_sense_fails_the_attempt_for_good(nodes: list[AddedNode], 
     assert bench.store.nodes["a"].attempt == 0
 
 
-def test_a_circle_within_one_slice_is_found():
+def test_a_cycle_within_one_slice_is_detected():
     bench = job()
     add(bench, node("a.1", "a"), node("a.2", "a"))
     add(bench, node("a.3", "a.1"), node("a.2", "a.3"), node("a.1", "a.2"))
     assert "would wait for each other" in (bench.error or "")
 
 
-def test_retries_timeouts_and_fail_fast_hold_for_them():
+def test_retries_timeouts_and_fail_fast_apply_to_added_nodes():
     bench = job()
     add(bench, node("a.1", retry=AT_ONCE, timeout_seconds=10), node("a.2", "a.1"))
     bench.fail("a.1")
@@ -235,7 +235,7 @@ def test_retries_timeouts_and_fail_fast_hold_for_them():
     assert (bench.of("a"), bench.of("a.2")) == (FAILED, SKIPPED)
 
 
-def test_what_they_do_not_say_is_as_the_operator_has_set_it_when_they_are_added():
+def test_added_nodes_get_the_operators_defaults_when_they_are_added():
     rules = Rules(default_timeout_seconds=7, default_retry=RetryPolicy(max_attempts=9))
     bench = Bench(rules=rules, a=task(), end=end("a")).start()
     bench.begin("a")
@@ -246,7 +246,7 @@ def test_what_they_do_not_say_is_as_the_operator_has_set_it_when_they_are_added(
     assert limits == [(7, 9), (3600, 3)]
 
 
-def test_a_failed_job_is_reopened_with_them():
+def test_a_failed_job_is_reopened_with_its_added_nodes():
     bench = job()
     add(bench, node("a.1"), gate("a.2", "a.1"), node("a.3", "a.2", params={"x": {"$result": "a.1"}}), node("a.4"))
     bench.complete("a.1", {"result": 3})
@@ -259,7 +259,7 @@ def test_a_failed_job_is_reopened_with_them():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_reopening_knows_what_waits_for_a_fan_outs_child():
+def test_reopening_restores_dependencies_on_fan_out_children():
     bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
     add(bench, node("f__0.1", "f__1"), adder="f__0")
     bench.fail("f__0")
@@ -268,14 +268,14 @@ def test_reopening_knows_what_waits_for_a_fan_outs_child():
     assert bench.of("f__0.1") is DISPATCHED
 
 
-def test_cancelling_closes_them():
+def test_cancelling_cancels_added_nodes():
     bench = job()
     add(bench, node("a.1"), node("a.2", "a.1"))
     bench.cancel()
     assert (bench.of("a.1"), bench.of("a.2"), bench.waiting) == (FAILED, SKIPPED, [])
 
 
-def test_a_paused_job_takes_them_in_and_starts_none():
+def test_a_paused_job_accepts_added_nodes_and_starts_none():
     bench = job()
     bench.pause()
     add(bench, node("a.1"))
@@ -285,7 +285,7 @@ def test_a_paused_job_takes_them_in_and_starts_none():
     assert bench.of("a.1") is DISPATCHED
 
 
-def test_a_failed_one_between_two_attempts_is_tried_at_once_by_hand():
+def test_a_manual_retry_ends_an_added_nodes_back_off():
     bench = job()
     add(bench, node("a.1", retry=AT_ONCE.model_copy(update={"initial_delay_seconds": 60})))
     bench.fail("a.1")
@@ -293,7 +293,7 @@ def test_a_failed_one_between_two_attempts_is_tried_at_once_by_hand():
     assert bench.of("a.1") is DISPATCHED
 
 
-def test_groups_and_dependencies_are_written_with_the_nodes():
+def test_groups_and_dependencies_are_stored_with_the_nodes():
     bench = job(retry=AT_ONCE)
     group, dependency = AddedGroup(70, "g"), AddedDependency(11, "task", 12, "task")
     add(bench, node("a.1", task=11), node("a.2", "a.1", task=12, group=70), groups=(group,), dependencies=(dependency,))
@@ -308,7 +308,7 @@ def test_groups_and_dependencies_are_written_with_the_nodes():
 # From outside.
 
 
-def test_somebody_from_outside_may_add_nodes():
+def test_nodes_can_be_added_from_outside():
     bench = job()
     add(bench, node("added.5", "a", queue="tasks"), adder=None, actor="ann")
     assert bench.data(None, "tasks_added") == {"added_by": "ann", "count": 1, "node_ids": ["added.5"]}
@@ -319,7 +319,7 @@ def test_somebody_from_outside_may_add_nodes():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_nonsense_from_outside_is_noted_and_harms_nobody():
+def test_invalid_additions_from_outside_are_recorded_and_harmless():
     bench = job()
     add(bench, node("added.5", "nobody", queue="tasks"), adder=None)
     add(bench, node("added.6"), adder=None)
@@ -328,7 +328,7 @@ def test_nonsense_from_outside_is_noted_and_harms_nobody():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_paused_job_that_has_not_begun_can_be_added_to():
+def test_nodes_can_be_added_to_a_paused_job_that_has_not_started():
     bench = Bench(a=task(), end=end("a"))
     bench.pause()
     add(bench, node("added.5", queue="tasks"), adder=None)
@@ -341,7 +341,7 @@ def test_a_paused_job_that_has_not_begun_can_be_added_to():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_adding_costs_nothing_for_the_nodes_that_are_there():
+def test_the_cost_of_adding_does_not_grow_with_existing_nodes():
     bench = job()
     add(bench, *(node(f"a.{n}") for n in range(500)))
     add(bench, node("a.500"))

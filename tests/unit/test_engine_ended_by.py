@@ -73,7 +73,7 @@ def test_each_way_to_end_has_its_value(act: Callable[[Bench], None], expected: E
     assert (event.event_data or {})["ended_by"] == expected
 
 
-def test_what_another_node_s_failure_ends_is_revoked_or_skipped() -> None:
+def test_nodes_ended_by_another_nodes_failure_are_revoked_or_skipped() -> None:
     bench = Bench(a=task(retry=NO_RETRY), b=task(), c=task("b"), w=WaitNode(seconds=60), end=end("a", "c", "w")).start()
     bench.fail("a")
     assert [of(bench, name) for name in "abcw"] == [
@@ -84,21 +84,21 @@ def test_what_another_node_s_failure_ends_is_revoked_or_skipped() -> None:
     ]
 
 
-def test_a_task_that_was_given_back_has_not_ended() -> None:
+def test_a_returned_task_has_not_ended() -> None:
     bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
     bench.send(TaskLost("a", f"{JOB}_a_0", "worker", bench.now, given_back=True))
     assert bench.data("a", "node_failed")["ended_by"] == "given_back"
     assert (bench.of("a"), of(bench, "a")) == (NodeStatus.DISPATCHED, None)
 
 
-def test_another_attempt_forgets_how_the_last_one_ended() -> None:
+def test_a_new_attempt_clears_ended_by() -> None:
     bench = Bench(a=task(retry=AT_ONCE), end=end("a")).start()
     bench.fail("a")
     assert of(bench, "a") is None
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_last_chain_ends_its_job_whatever_its_handler_says(text: str) -> None:
+def test_a_failed_finalizer_fails_its_job_whatever_its_message(text: str) -> None:
     """With `withdrawn: ` the job stayed running for a day."""
     nodes: dict[str, Any] = {
         "a": task(retry=NO_RETRY),
@@ -115,21 +115,21 @@ def test_a_last_chain_ends_its_job_whatever_its_handler_says(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_failed_is_named_whatever_it_says(text: str) -> None:
+def test_the_failed_node_is_named_whatever_its_message(text: str) -> None:
     bench = Bench(a=task(retry=NO_RETRY), b=task(), f=fan_out([1]), end=end("a", "b", "f")).start()
     bench.fail("a", text)
     assert bench.data(None, "job_failed")["failed_nodes"] == ["a"]
     assert bench.store.job.failed_node == "a"
 
 
-def test_the_same_report_again_is_no_news_however_long_its_text() -> None:
+def test_a_repeated_report_changes_nothing_however_long_its_message() -> None:
     bench = Bench(a=task(retry=NO_RETRY), b=task(), end=end("a", "b"), chains={"finally": ("c",)}, c=task()).start()
     message = TaskFailed("a", f"{JOB}_a_0", "worker", bench.now, "x" * 5000)
     bench.send(message)
     assert not bench.send(message).events
 
 
-def test_rows_of_an_earlier_version_end_as_their_status_implies() -> None:
+def test_rows_of_an_earlier_version_get_ended_by_from_their_status() -> None:
     assert read_ended_by(NodeStatus.COMPLETED, None) is EndedBy.RESULT
     assert read_ended_by(NodeStatus.FAILED, None) is EndedBy.FAILURE
     assert read_ended_by(NodeStatus.SKIPPED, None) is EndedBy.SKIPPED
@@ -137,7 +137,7 @@ def test_rows_of_an_earlier_version_end_as_their_status_implies() -> None:
     assert read_ended_by(NodeStatus.FAILED, "lost") is EndedBy.LOST
 
 
-def test_a_job_that_is_cancelled_before_anybody_had_it_never_begins() -> None:
+def test_a_job_cancelled_before_it_has_an_owner_never_starts() -> None:
     bench = Bench(a=task(), end=end("a"))
     changes = bench.send(Load(), Cancel("ann"))
     assert bench.status is JobStatus.CANCELLED
@@ -167,7 +167,7 @@ def _idle(bench: Bench) -> None:
         (lambda bench: bench.cancel(), JobEndedBy.CANCELLED, "job_cancelled"),
     ],
 )
-def test_how_a_job_ended_is_a_value(finish: Callable[[Bench], None], ended_by: JobEndedBy, last_event: str) -> None:
+def test_a_jobs_ended_by_is_a_value(finish: Callable[[Bench], None], ended_by: JobEndedBy, last_event: str) -> None:
     rules = Rules(default_job_timeout_seconds=100 if finish is _late else None)
     bench = Bench(rules=rules, a=task(retry=NO_RETRY), end=end("a")).start()
     assert bench.store.job.ended_by is None
@@ -176,7 +176,7 @@ def test_how_a_job_ended_is_a_value(finish: Callable[[Bench], None], ended_by: J
     assert bench.data(None, last_event)["ended_by"] == ended_by
 
 
-def test_a_job_that_is_failing_says_why_to_its_next_owner_and_forgets_it_when_it_is_reopened() -> None:
+def test_a_failing_jobs_reason_survives_a_takeover_and_is_cleared_on_reopening() -> None:
     rules = Rules(default_job_timeout_seconds=100)
     bench = Bench(rules=rules, a=task(), end=end("a"), chains={"finally": ("c",)}, c=task()).start()
     bench.wait(100)

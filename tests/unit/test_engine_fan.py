@@ -26,7 +26,7 @@ def complete_all(bench: Bench, *outputs: Any) -> None:
         bench.complete(f"f__{index}", output)
 
 
-def test_a_fan_out_makes_one_child_for_each_item():
+def test_a_fan_out_creates_one_child_per_item():
     bench = fanned(items=("a", {"b": [1]}, None))
     assert bench.waiting == [f"{JOB}_f__0_0", f"{JOB}_f__1_0", f"{JOB}_f__2_0"]
     rows = [bench.store.nodes[f"f__{index}"] for index in range(3)]
@@ -59,12 +59,12 @@ def test_children_see_item_index_total_inputs_and_nodes():
     }
 
 
-def test_an_item_that_looks_like_an_expression_stays_data():
+def test_template_syntax_in_an_item_is_not_evaluated():
     bench = fanned(items=("{{ inputs.secret }}",))
     assert bench.params("f__0") == {"item": "{{ inputs.secret }}"}
 
 
-def test_what_follows_waits_for_every_child():
+def test_successors_wait_for_every_child():
     bench = fanned()
     complete_all(bench, {}, {})
     assert (bench.of("f"), bench.of("g")) == (COMPLETED, NodeStatus.PENDING)
@@ -72,7 +72,7 @@ def test_what_follows_waits_for_every_child():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_an_empty_list_completes_at_once_with_nothing():
+def test_an_empty_list_completes_at_once():
     bench = fanned(items=())
     assert bench.status is JobStatus.COMPLETED
     assert bench.output("f") == {"fan_out_count": 0, "child_node_ids": []}
@@ -80,7 +80,7 @@ def test_an_empty_list_completes_at_once_with_nothing():
 
 
 @pytest.mark.parametrize(("source", "kind"), [({"a": 1}, "dict"), ("text", "str"), (3, "int")])
-def test_a_source_that_is_no_list_fails_before_anything_is_made(source: Any, kind: str):
+def test_a_source_that_is_not_a_list_fails_before_children_are_created(source: Any, kind: str):
     bench = fanned("{{ inputs.items }}", items=source)
     assert bench.events("f") == ["ready", "failed"]
     assert bench.status is JobStatus.FAILED
@@ -88,7 +88,7 @@ def test_a_source_that_is_no_list_fails_before_anything_is_made(source: Any, kin
     assert not [node_id for node_id in bench.store.nodes if "__" in node_id]
 
 
-def test_a_source_that_is_no_list_is_tried_again_if_the_policy_names_it():
+def test_a_source_that_is_not_a_list_is_retried_if_the_policy_names_it():
     policy = RetryPolicy(max_attempts=1, initial_delay_seconds=10, on=["ExpressionFailed"])
     bench = fanned(items={"no": "list"}, retry=policy)
     assert bench.events("f") == ["ready", "failed", "retrying"]
@@ -127,7 +127,7 @@ def test_a_list_over_the_limit_is_refused():
         ),
     ],
 )
-def test_a_fan_in_gathers(aggregation: str, outputs: list[Any], expected: dict[str, Any]):
+def test_a_fan_in_aggregates(aggregation: str, outputs: list[Any], expected: dict[str, Any]):
     bench = fanned(aggregation=aggregation)
     complete_all(bench, *outputs)
     assert bench.output("g") == expected
@@ -145,25 +145,25 @@ def test_a_fan_in_gathers(aggregation: str, outputs: list[Any], expected: dict[s
         ("merge", {"result": {}, "count": 0, "failed": 0}),
     ],
 )
-def test_a_fan_in_of_nothing(aggregation: str, expected: dict[str, Any]):
+def test_a_fan_in_of_an_empty_fan_out(aggregation: str, expected: dict[str, Any]):
     assert fanned(items=(), aggregation=aggregation).output("g") == expected
 
 
-def test_a_fan_in_gathers_in_the_order_of_the_list_whoever_is_first():
+def test_a_fan_in_aggregates_in_list_order():
     bench = fanned(items=tuple(range(12)))
     for index in reversed(range(12)):
         bench.complete(f"f__{index}", index)
     assert bench.output("g")["results"] == list(range(12))
 
 
-def test_merging_what_is_no_object_fails_the_fan_in():
+def test_merging_a_non_object_fails_the_fan_in():
     bench = fanned(items=(1, 2), aggregation="merge")
     complete_all(bench, {"a": 1}, [2])
     assert bench.events("g") == ["ready", "failed"]
     assert "the output of child 1 is list" in str(bench.error)
 
 
-def test_a_fan_in_of_a_skipped_fan_out_gathers_nothing():
+def test_a_fan_in_of_a_skipped_fan_out_is_empty():
     route = choose("inputs.n", is_1=("f",), default=("z",))
     bench = Bench(
         {"n": 0},
@@ -177,13 +177,13 @@ def test_a_fan_in_of_a_skipped_fan_out_gathers_nothing():
     assert bench.output("g") == {"results": [], "count": 0, "failed": 0}
 
 
-def test_children_are_not_in_the_result_of_the_job():
+def test_the_jobs_result_excludes_children():
     bench = fanned(items=(1,))
     bench.complete("f__0", {"x": 1})
     assert set(bench.result) == {"f", "g", "_provenance"}
 
 
-def test_a_child_that_fails_for_good_fails_the_job():
+def test_a_permanently_failed_child_fails_the_job():
     bench = fanned()
     bench.complete("f__0")
     bench.fail("f__1", "broken")
@@ -198,7 +198,7 @@ def in_flight(bench: Bench) -> set[str]:
     return bench.in_state(DISPATCHED) | bench.in_state(NodeStatus.RUNNING)
 
 
-def test_max_parallel_limits_the_children_in_flight():
+def test_max_parallel_limits_running_children():
     bench = fanned(items=tuple(range(5)), max_parallel=2)
     assert in_flight(bench) == {"f__0", "f__1"}
     bench.begin("f__0")
@@ -209,7 +209,7 @@ def test_max_parallel_limits_the_children_in_flight():
     assert in_flight(bench) == {"f__2", "f__3"}
 
 
-def test_held_back_children_are_started_in_order():
+def test_waiting_children_start_in_order():
     bench = fanned(items=tuple(range(4)), max_parallel=1)
     for index in range(4):
         bench.begin(f"f__{index}")
@@ -218,7 +218,7 @@ def test_held_back_children_are_started_in_order():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_child_that_waits_for_its_retry_leaves_its_place_to_another():
+def test_a_child_waiting_for_a_retry_frees_its_slot():
     slow = RetryPolicy(max_attempts=1, initial_delay_seconds=60)
     bench = fanned(items=(1, 2, 3), max_parallel=1, child={"retry": slow})
     bench.fail("f__0")
@@ -230,7 +230,7 @@ def test_a_child_that_waits_for_its_retry_leaves_its_place_to_another():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_child_whose_parameters_fail_leaves_its_place_to_another():
+def test_a_child_with_failing_parameters_frees_its_slot():
     """Otherwise the rest would stand still until its retry is due."""
     slow = RetryPolicy(max_attempts=1, initial_delay_seconds=60, on=["ExpressionFailed"])
     child = {"params": {"x": "{{ item.x }}"}, "retry": slow}
@@ -240,7 +240,7 @@ def test_a_child_whose_parameters_fail_leaves_its_place_to_another():
     assert in_flight(bench) == {"f__2"}
 
 
-def test_a_lost_worker_frees_a_place():
+def test_a_lost_worker_frees_a_slot():
     bench = fanned(items=(1, 2, 3), max_parallel=1, child={"retry": AT_ONCE})
     bench.begin("f__0")
     bench.lose("f__0")
@@ -273,7 +273,7 @@ def sliced(count: int, size: int, **nodes: Any) -> Bench:
     return bench.start()
 
 
-def test_a_long_list_is_expanded_in_slices():
+def test_a_long_list_is_expanded_in_batches():
     bench = sliced(10, size=4)
     slices = [len(bench.changes.created)]
     while bench.changes.follow_ups:
@@ -282,7 +282,7 @@ def test_a_long_list_is_expanded_in_slices():
     assert bench.of("f") is COMPLETED
 
 
-def test_a_fan_out_is_not_done_before_its_last_slice():
+def test_a_fan_out_completes_only_after_its_last_batch():
     bench = sliced(3, size=2, z=task("f"), end=end("z"))
     assert bench.changes.follow_ups == [Expand("f")]
     bench.complete("f__0")
@@ -294,7 +294,7 @@ def test_a_fan_out_is_not_done_before_its_last_slice():
     assert bench.of("z") is DISPATCHED
 
 
-def test_an_expansion_goes_on_after_a_take_over():
+def test_an_expansion_continues_after_a_takeover():
     bench = sliced(5, size=2)
     bench.expands = True
     bench.restart()
@@ -302,13 +302,13 @@ def test_an_expansion_goes_on_after_a_take_over():
     assert bench.events("f__0").count("ready") == 1
 
 
-def test_expanding_twice_makes_no_child_twice():
+def test_expanding_twice_creates_no_duplicate():
     bench = sliced(5, size=2)
     bench.send(Expand("f"), Expand("f"), Expand("f"))
     assert len([node_id for node_id in bench.store.nodes if node_id.startswith("f__")]) == 5
 
 
-def test_many_children_are_listed_in_part():
+def test_a_long_list_of_children_is_truncated_in_events():
     bench = fanned(items=tuple(range(2500)), rules=Rules(slice_size=1000))
     output = bench.output("f")
     assert (output["fan_out_count"], len(output["child_node_ids"])) == (2500, 1000)

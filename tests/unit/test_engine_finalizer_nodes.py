@@ -19,7 +19,7 @@ def cleaning() -> Bench:
     return bench
 
 
-def test_the_job_ends_with_what_its_last_chain_has_added():
+def test_the_job_ends_after_nodes_added_by_its_finalizers():
     bench = cleaning()
     add(bench, node("clean.1"), node("clean.2", "clean.1"), adder="clean")
     bench.complete("clean")
@@ -30,7 +30,7 @@ def test_the_job_ends_with_what_its_last_chain_has_added():
     assert bench.status is JobStatus.FAILED
 
 
-def test_a_result_that_has_failed_already_fails_the_one_that_gives_it():
+def test_a_referenced_result_that_already_failed_fails_its_node():
     bench = cleaning()
     add(bench, node("clean.1"), adder="clean")
     bench.fail("clean.1", "no water")
@@ -40,7 +40,7 @@ def test_a_result_that_has_failed_already_fails_the_one_that_gives_it():
     assert bench.status is JobStatus.FAILED
 
 
-def test_what_it_has_added_is_done_again_when_it_is_added_again():
+def test_added_nodes_run_again_when_they_are_added_again():
     bench = cleaning()
     tasks = node("clean.1", params={"x": 1}), node("clean.2", params={"x": {"$result": "clean.1"}})
     add(bench, *tasks, adder="clean")
@@ -63,7 +63,7 @@ def test_what_it_has_added_is_done_again_when_it_is_added_again():
     assert (bench.status, bench.error) == (JobStatus.COMPLETED, None)
 
 
-def test_what_failed_and_is_not_added_again_stands_in_nobodys_way():
+def test_failed_nodes_that_are_not_added_again_block_nothing():
     bench = cleaning()
     add(bench, node("clean.1"), node("clean.2", "clean.1"), adder="clean")
     bench.fail("clean.1")

@@ -30,7 +30,7 @@ def guarded(**nodes: Any) -> Bench:
 # A node that may fail.
 
 
-def test_a_job_goes_on_behind_a_node_that_may_fail():
+def test_a_job_continues_after_a_tolerated_failure():
     seen = {"a": "{{ nodes.a.status }}", "output": "{{ nodes.a.output }}"}
     bench = Bench(a=task(retry=NO_RETRY, allow_failure=True), b=task("a", params=seen), end=end("b")).start()
     bench.fail("a", "no luck")
@@ -41,14 +41,14 @@ def test_a_job_goes_on_behind_a_node_that_may_fail():
     assert bench.error is None and "a" not in bench.result
 
 
-def test_it_is_tried_again_before_it_may_fail():
+def test_retries_come_before_a_tolerated_failure():
     bench = Bench(a=task(retry=AT_ONCE, allow_failure=True), b=task("a"), end=end("b")).start()
     for _ in range(4):
         bench.fail("a")
     assert bench.of("a") is FAILED and bench.waiting == ["42_b_0"]
 
 
-def test_another_owner_goes_on_behind_a_node_that_was_allowed_to_fail():
+def test_a_new_owner_continues_after_a_tolerated_failure():
     bench = Bench(a=task(retry=NO_RETRY, allow_failure=True), b=task(), c=task("a", "b"), end=end("c")).start()
     bench.fail("a", "withdrawn: or so it says")
     bench.restart()
@@ -57,7 +57,7 @@ def test_another_owner_goes_on_behind_a_node_that_was_allowed_to_fail():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_children_that_fail_leave_their_place_in_the_list():
+def test_failed_children_are_none_in_the_list():
     bench = Bench(
         f=fan_out([1, 2, 3], allow_failure=True), g=fan_in("f"), h=fan_in("f", aggregation="sum"), end=end("g", "h")
     ).start()
@@ -70,14 +70,14 @@ def test_children_that_fail_leave_their_place_in_the_list():
     assert bench.output("h") == {"total": 6, "count": 2, "failed": 1}
 
 
-def test_a_fan_out_that_cannot_begin_may_fail_too():
+def test_a_failed_expansion_can_be_tolerated():
     bench = Bench(inputs={"x": 1}, f=fan_out("{{ inputs.x }}", allow_failure=True), b=task("f"), end=end("b")).start()
     assert bench.of("f") is FAILED
     bench.complete("b")
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_what_was_allowed_to_fail_is_not_tried_again_with_its_job():
+def test_a_tolerated_failure_is_not_retried_with_its_job():
     bench = Bench(
         a=task(retry=NO_RETRY, allow_failure=True), b=task("a", retry=NO_RETRY), c=task(allow_failure=True), end=end()
     ).start()
@@ -92,7 +92,7 @@ def test_what_was_allowed_to_fail_is_not_tried_again_with_its_job():
 # The chains that run last.
 
 
-def test_what_cleans_up_runs_when_the_rest_has_completed():
+def test_finally_runs_after_everything_completed():
     bench = guarded()
     bench.complete("a")
     bench.complete("b", {"x": 1})
@@ -104,7 +104,7 @@ def test_what_cleans_up_runs_when_the_rest_has_completed():
     assert bench.result["clean"] == {"done": True}
 
 
-def test_a_failure_is_answered_before_it_is_cleaned_up():
+def test_on_failure_runs_before_finally():
     bench = guarded()
     bench.fail("a", "no luck")
     assert (bench.status, bench.error) == (JobStatus.RUNNING, "node a failed: no luck")
@@ -121,7 +121,7 @@ def test_a_failure_is_answered_before_it_is_cleaned_up():
 
 
 @pytest.mark.parametrize("moment", ["failing", "alarming", "cleaning"])
-def test_another_owner_goes_on_with_the_last_chains(moment: str):
+def test_a_new_owner_continues_the_finalizers(moment: str):
     bench = guarded()
     bench.fail("a")
     if moment == "failing":
@@ -136,7 +136,7 @@ def test_another_owner_goes_on_with_the_last_chains(moment: str):
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: no luck")
 
 
-def test_the_rest_of_a_chain_is_skipped_when_a_step_of_it_fails():
+def test_a_failed_step_skips_the_rest_of_its_chain():
     bench = guarded()
     bench.fail("a", "the first")
     bench.fail("alarm", "the second")
@@ -148,7 +148,7 @@ def test_the_rest_of_a_chain_is_skipped_when_a_step_of_it_fails():
     assert bench.data(None, "job_failed")["failed_nodes"] == ["a", "alarm"]
 
 
-def test_a_job_fails_if_it_cannot_be_cleaned_up():
+def test_a_job_whose_finally_fails_has_failed():
     bench = guarded()
     bench.complete("a")
     bench.complete("b")
@@ -156,7 +156,7 @@ def test_a_job_fails_if_it_cannot_be_cleaned_up():
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node clean failed: no water")
 
 
-def test_what_cleans_up_may_be_allowed_to_fail():
+def test_a_failure_in_finally_can_be_tolerated():
     bench = guarded(clean=task(retry=NO_RETRY, allow_failure=True))
     bench.complete("a")
     bench.complete("b")
@@ -164,21 +164,21 @@ def test_what_cleans_up_may_be_allowed_to_fail():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_cancelled_job_starts_nothing_more():
+def test_a_cancelled_job_starts_no_finalizers():
     bench = guarded()
     bench.cancel()
     assert bench.status is JobStatus.CANCELLED
     assert bench.in_state(SKIPPED) >= {"alarm", "siren", "clean"} and not bench.waiting
 
 
-def test_a_job_can_be_cancelled_while_it_cleans_up():
+def test_a_job_can_be_cancelled_during_its_finalizers():
     bench = guarded()
     bench.fail("a")
     bench.cancel()
     assert (bench.status, bench.of("alarm"), bench.of("clean")) == (JobStatus.CANCELLED, FAILED, SKIPPED)
 
 
-def test_a_pause_holds_the_last_chains_back_too():
+def test_a_pause_holds_finalizers_too():
     bench = guarded()
     bench.complete("a")
     bench.begin("b")
@@ -193,7 +193,7 @@ def test_a_pause_holds_the_last_chains_back_too():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_conditional_may_choose_how_to_clean_up():
+def test_finalizers_can_contain_a_conditional():
     bench = Bench(
         chains={"finally": ("how",)},
         a=task(retry=NO_RETRY),
@@ -208,7 +208,7 @@ def test_a_conditional_may_choose_how_to_clean_up():
     assert bench.status is JobStatus.FAILED
 
 
-def test_a_report_of_what_was_revoked_is_kept_and_changes_nothing():
+def test_a_report_of_a_revoked_task_is_kept_and_changes_nothing():
     bench = guarded(c=task(retry=NO_RETRY))
     bench.begin("c")
     bench.fail("a")
@@ -217,7 +217,7 @@ def test_a_report_of_what_was_revoked_is_kept_and_changes_nothing():
     assert bench.data("c", "result_ignored")["reason"] == "the attempt was revoked"
 
 
-def test_the_last_chains_run_again_when_the_job_is_tried_again():
+def test_finalizers_run_again_when_the_job_is_retried():
     bench = guarded()
     bench.fail("a")
     bench.complete("alarm")
@@ -245,7 +245,7 @@ def impatient() -> Bench:
     ).start()
 
 
-def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
+def test_a_stalled_job_is_watched_again_during_its_finalizers():
     bench = impatient()
     bench.now = bench.now.replace(hour=5)
     bench.send(TimerDue(TimerKind.ZOMBIE))
@@ -255,7 +255,7 @@ def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
     assert TimerKind.ZOMBIE in {timer.kind for timer in bench.changes.timers}
 
 
-def test_a_job_that_stands_still_while_it_cleans_up_is_given_up():
+def test_a_job_that_stalls_during_its_finalizers_fails():
     bench = impatient()
     bench.complete("a")
     bench.now = bench.now.replace(hour=5)

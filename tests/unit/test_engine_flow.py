@@ -13,7 +13,7 @@ from dagmaster.model.workflow import Branch, ConditionalNode
 COMPLETED, SKIPPED = NodeStatus.COMPLETED, NodeStatus.SKIPPED
 
 
-def test_the_trace_of_the_echo_workflow():
+def test_the_echo_workflow_has_exactly_these_events():
     bench = Bench(
         {"message": "hello"}, echo_handler=task(params={"m": "{{ inputs.message }}"}), end=end("echo_handler")
     )
@@ -48,7 +48,7 @@ def test_the_trace_of_the_echo_workflow():
     assert not bench.waiting and not bench.store.running
 
 
-def test_the_result_says_where_it_comes_from():
+def test_the_result_contains_its_provenance():
     bench = Bench(a=task(), end=end("a")).start()
     bench.complete("a", {"x": 1})
     assert bench.result == {
@@ -68,7 +68,7 @@ def test_the_result_says_where_it_comes_from():
     }
 
 
-def test_every_event_of_a_node_says_what_it_should():
+def test_every_node_event_has_its_data():
     bench = Bench(a=task(), end=end("a")).start()
     bench.begin("a")
     bench.complete("a", {"x": 1, "y": 2})
@@ -80,7 +80,7 @@ def test_every_event_of_a_node_says_what_it_should():
     assert (event.task_id, event.duration_ms, event.event_status) == (f"{JOB}_a_0", 5, EventStatus.SUCCESS)
 
 
-def test_a_chain_runs_one_after_the_other():
+def test_a_chain_runs_in_order():
     bench = Bench(a=task(), b=task("a"), c=task("b"), end=end("c")).start()
     for name in "abc":
         assert bench.waiting == [f"{JOB}_{name}_0"]
@@ -102,7 +102,7 @@ def test_the_end_waits_for_every_branch():
     assert (bench.of("end"), bench.status) == (NodeStatus.PENDING, JobStatus.RUNNING)
 
 
-def test_the_job_is_not_done_while_something_runs_beside_its_end():
+def test_the_job_does_not_complete_while_another_branch_runs():
     bench = Bench(a=task(), b=task(), end=end("a")).start()
     bench.complete("a")
     assert (bench.of("end"), bench.status) == (COMPLETED, JobStatus.RUNNING)
@@ -114,7 +114,7 @@ def test_the_job_is_not_done_while_something_runs_beside_its_end():
 
 
 @pytest.mark.parametrize(("value", "taken"), [(1, "a"), (2, "b"), (3, "c")])
-def test_a_conditional_takes_the_first_branch_that_holds(value: int, taken: str):
+def test_a_conditional_takes_the_first_matching_branch(value: int, taken: str):
     bench = Bench(
         {"n": value},
         route=choose("inputs.n", is_1=("a",), is_2=("b",), default=("c",)),
@@ -130,7 +130,7 @@ def test_a_conditional_takes_the_first_branch_that_holds(value: int, taken: str)
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_conditional_records_what_it_did():
+def test_a_conditional_records_its_decision():
     bench = Bench(
         {"n": 2},
         route=choose("inputs.n", is_1=("a",), is_2=("b",), default=("c",)),
@@ -149,14 +149,14 @@ def test_a_conditional_records_what_it_did():
     assert bench.data("a", "node_skipped") == {"reason": "conditional_branch_not_taken", "ended_by": "skipped"}
 
 
-def test_a_conditional_may_look_at_what_an_earlier_step_gave():
+def test_a_conditional_can_use_an_earlier_output():
     route = choose("nodes.a.output.n", "a", is_1=("b",), default=("c",))
     bench = Bench(a=task(), route=route, b=task(), c=task(), end=end("b", "c")).start()
     bench.complete("a", {"n": 1})
     assert (bench.of("b"), bench.of("c")) == (NodeStatus.DISPATCHED, SKIPPED)
 
 
-def test_deciding_and_skipping_is_one_turn():
+def test_deciding_and_skipping_happen_in_one_change_set():
     route = choose("nodes.a.output.n", "a", is_1=("b",), default=("c",))
     bench = Bench(a=task(), route=route, b=task(), c=task("b"), d=task("c"), end=end("d")).start()
     changes = bench.complete("a", {"n": 0})
@@ -164,7 +164,7 @@ def test_deciding_and_skipping_is_one_turn():
     assert "b" in changes.touched
 
 
-def test_an_optional_step_is_skipped_and_what_follows_is_not():
+def test_an_optional_step_is_skipped_without_its_successors():
     """The branch leads past `extra` straight to `last`."""
     nodes: dict[str, Any] = {
         "route": choose("inputs.n", is_1=("extra",), default=("last",)),
@@ -179,7 +179,7 @@ def test_an_optional_step_is_skipped_and_what_follows_is_not():
     assert long.of("last") is NodeStatus.DISPATCHED
 
 
-def test_a_skipped_branch_skips_all_that_hangs_on_it():
+def test_a_skipped_branch_skips_its_descendants():
     bench = Bench(
         {"n": 0},
         route=choose("inputs.n", is_1=("a",), default=("z",)),
@@ -197,7 +197,7 @@ def test_a_skipped_branch_skips_all_that_hangs_on_it():
     assert set(bench.result) == {"route", "z", "_provenance"}
 
 
-def test_a_branch_may_lead_nowhere():
+def test_a_branch_may_have_no_target():
     bench = Bench({"n": 0}, route=choose("inputs.n", is_1=("a",), default=()), a=task(), end=end("a")).start()
     assert bench.in_state(SKIPPED) == {"a", "end"}
     assert bench.status is JobStatus.COMPLETED
@@ -215,7 +215,7 @@ def test_a_node_after_the_conditional_itself_runs_whichever_branch_is_taken():
     assert bench.of("always") is NodeStatus.DISPATCHED
 
 
-def test_values_without_an_order_are_noted_and_do_not_match():
+def test_incomparable_values_cause_a_warning_and_do_not_match():
     branches = (Branch(name="large", when="> 3", next=("a",)), Branch(name="other", next=("b",)))
     route = ConditionalNode(subject="inputs.n", branches=branches)
     bench = Bench({"n": "text"}, route=route, a=task(), b=task(), end=end("a", "b")).start()
@@ -226,7 +226,7 @@ def test_values_without_an_order_are_noted_and_do_not_match():
 # any_of
 
 
-def test_any_of_runs_once_with_the_first_that_completes():
+def test_any_of_runs_once_after_the_first_completion():
     """The other branch continues."""
     bench = Bench(a=task(), b=task(), c=task(any_of=("a", "b")), end=end("b", "c")).start()
     bench.complete("b")
@@ -253,7 +253,7 @@ def test_any_of_is_skipped_when_every_member_is():
     assert bench.in_state(SKIPPED) == {"a", "b", "c"}
 
 
-def test_any_of_is_skipped_when_every_member_is_although_all_of_is_alive():
+def test_any_of_is_skipped_when_every_member_is_even_if_all_of_is_live():
     route = choose("inputs.n", is_1=("a",), default=("z",))
     bench = Bench({"n": 0}, route=route, a=task(), z=task(), c=task("z", any_of=("a",)), end=end("z", "c")).start()
     bench.complete("z")
@@ -261,7 +261,7 @@ def test_any_of_is_skipped_when_every_member_is_although_all_of_is_alive():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_any_of_waits_for_all_of_besides():
+def test_any_of_also_waits_for_all_of():
     bench = Bench(a=task(), b=task(), c=task("a", any_of=("b",)), end=end("c")).start()
     bench.complete("b")
     assert bench.of("c") is NodeStatus.PENDING
@@ -275,7 +275,7 @@ def test_a_source_may_be_named_in_both_all_of_and_any_of():
     assert bench.of("c") is NodeStatus.DISPATCHED
 
 
-def test_a_conditional_in_any_of_counts_if_its_branch_leads_there():
+def test_a_conditional_in_any_of_counts_if_its_branch_targets_the_node():
     route = choose("inputs.n", is_1=("c",), default=())
     nodes: dict[str, Any] = {"route": route, "b": task(), "c": task(any_of=("route", "b")), "end": end("c")}
     taken, untaken = Bench({"n": 1}, **nodes).start(), Bench({"n": 0}, **nodes).start()
@@ -292,7 +292,7 @@ def test_a_failed_member_of_any_of_fails_the_job():
     assert bench.status is JobStatus.FAILED
 
 
-def test_nodes_of_the_engine_never_reach_a_queue():
+def test_nodes_run_by_the_engine_are_never_queued():
     bench = Bench({"n": 1}, route=choose("inputs.n", is_1=("f",), default=()), f=fan_out([]), end=end("f")).start()
     assert bench.status is JobStatus.COMPLETED
     assert not bench.changes.dispatches

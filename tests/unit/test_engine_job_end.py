@@ -41,7 +41,7 @@ def test_the_first_node_without_retries_left_fails_the_job_at_once():
     }
 
 
-def test_what_was_under_way_is_revoked_with_a_warning():
+def test_running_nodes_are_revoked_with_a_warning():
     bench = broad()
     bench.fail("a")
     [event] = [event for event in bench.store.events if (event.node_id, event.event_type) == ("b", "node_failed")]
@@ -49,7 +49,7 @@ def test_what_was_under_way_is_revoked_with_a_warning():
     assert event.event_data == {"will_retry": False, "ended_by": "revoked"}
 
 
-def test_nothing_moves_after_the_end():
+def test_nothing_changes_after_the_end():
     bench = broad()
     bench.fail("a")
     rows = dict(bench.store.nodes)
@@ -67,7 +67,7 @@ def test_nothing_moves_after_the_end():
     assert (bench.status, bench.store.nodes) == (JobStatus.FAILED, rows)
 
 
-def test_what_was_dispatched_in_the_turn_that_ends_the_job_never_reaches_a_queue():
+def test_tasks_dispatched_in_the_change_set_that_ends_the_job_are_not_queued():
     bench = Bench(a=task(retry=NO_RETRY), b=task("a"), c=task(retry=NO_RETRY), end=end("b", "c")).start()
     fail = bench.completed("a"), Cancel()
     changes = bench.send(*fail)
@@ -76,7 +76,7 @@ def test_what_was_dispatched_in_the_turn_that_ends_the_job_never_reaches_a_queue
     assert not bench.waiting
 
 
-def test_a_running_job_is_cancelled():
+def test_a_running_job_can_be_cancelled():
     bench = broad()
     bench.cancel()
     assert bench.status is JobStatus.CANCELLED
@@ -87,14 +87,14 @@ def test_a_running_job_is_cancelled():
     assert not bench.waiting and not bench.store.running
 
 
-def test_a_pending_job_is_cancelled():
+def test_a_pending_job_can_be_cancelled():
     bench = Bench(a=task(), end=end("a"))
     bench.cancel()
     assert (bench.status, bench.store.job.started_at) == (JobStatus.CANCELLED, None)
     assert bench.in_state(SKIPPED) == {"start", "a", "end"}
 
 
-def test_a_job_is_cancelled_in_the_batch_that_starts_it():
+def test_a_job_can_be_cancelled_in_the_batch_that_starts_it():
     bench = Bench(a=task(), end=end("a"))
     bench.send(Load(), Cancel())
     assert bench.status is JobStatus.CANCELLED
@@ -119,7 +119,7 @@ def test_cancelling_ends_a_back_off():
     assert not bench.waiting
 
 
-def test_a_job_whose_first_step_fails_has_been_running():
+def test_a_job_whose_first_step_fails_was_running():
     """Only legal moves, whatever happens first."""
     route = choose("inputs.object.missing", is_1=("a",), default=("end",))
     bench = Bench({"object": {}}, route=route, a=task(), end=end()).start()
@@ -127,7 +127,7 @@ def test_a_job_whose_first_step_fails_has_been_running():
     assert bench.store.job.started_at == START
 
 
-def test_long_errors_are_cut():
+def test_long_errors_are_truncated():
     bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
     bench.fail("a", "x" * 10_000)
     assert len(str(bench.error)) == MAX_ERROR_LENGTH
@@ -135,14 +135,14 @@ def test_long_errors_are_cut():
     assert all(len(event.error_message or "") <= MAX_ERROR_LENGTH for event in bench.store.events)
 
 
-def test_a_failure_that_will_be_retried_does_not_end_the_job():
+def test_a_retryable_failure_does_not_end_the_job():
     bench = Bench(a=task(retry=AT_ONCE), b=task(), end=end("a", "b")).start()
     bench.fail("a")
     assert bench.status is JobStatus.RUNNING
     assert set(bench.waiting) == {f"{JOB}_b_0", f"{JOB}_a_1"}
 
 
-def test_a_job_that_was_left_with_a_failed_node_is_failed_not_completed():
+def test_a_job_with_a_failed_node_fails_and_does_not_complete():
     bench = Bench(a=task(), end=end("a")).start()
     for node_id, status in (("a", FAILED), ("end", SKIPPED)):
         bench.job.nodes[node_id].status = status

@@ -30,7 +30,7 @@ def failed_chain() -> Bench:
     return bench
 
 
-def test_what_succeeded_is_kept_and_what_failed_is_tried_again():
+def test_completed_nodes_are_kept_and_failed_ones_retried():
     bench = failed_chain()
     bench.retry()
     assert (bench.status, bench.error) == (JobStatus.RUNNING, None)
@@ -43,7 +43,7 @@ def test_what_succeeded_is_kept_and_what_failed_is_tried_again():
 
 
 @pytest.mark.parametrize("node_id", [None, "b"])
-def test_the_timeline_says_who_wanted_what(node_id):
+def test_the_timeline_records_who_requested_the_retry(node_id):
     bench = failed_chain()
     bench.retry(node_id)
     expected = {"actor": "ann", "wanted": node_id, "failed_nodes": ["b"]}
@@ -51,7 +51,7 @@ def test_the_timeline_says_who_wanted_what(node_id):
     assert bench.events("c") == ["skipped", "reopened"]
 
 
-def test_it_has_all_its_retries_again_and_may_fail_again():
+def test_a_retried_node_has_all_its_retries_again_and_may_fail_again():
     bench = chain(retry=AT_ONCE)
     for _ in range(4):
         bench.fail("a")
@@ -69,7 +69,7 @@ def test_it_has_all_its_retries_again_and_may_fail_again():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_its_pauses_begin_anew_with_its_retries():
+def test_the_back_off_starts_over_with_the_retries():
     bench = chain(retry=RetryPolicy(max_attempts=2, initial_delay_seconds=10))
     for delay in (10, 20, 0):
         bench.fail("a")
@@ -80,14 +80,14 @@ def test_its_pauses_begin_anew_with_its_retries():
     assert bench.store.nodes["a"].not_before == bench.now + timedelta(seconds=10)
 
 
-def test_a_permanent_failure_can_be_tried_again_by_hand():
+def test_a_permanent_failure_can_be_retried_manually():
     bench = chain(retry=AT_ONCE)
     bench.fail("a", permanent=True)
     bench.retry("a")
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_siblings_that_were_withdrawn_are_tried_again():
+def test_revoked_siblings_are_retried():
     nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b", "c")}
     bench = Bench(**nodes, end=end("a", "b", "c")).start()
     bench.begin("b")
@@ -97,7 +97,7 @@ def test_siblings_that_were_withdrawn_are_tried_again():
     assert bench.waiting == [f"{JOB}_{name}_1" for name in ("a", "b", "c")]
 
 
-def test_a_result_of_an_attempt_that_was_withdrawn_changes_nothing():
+def test_a_result_of_a_revoked_attempt_changes_nothing():
     bench = Bench(a=task(retry=NO_RETRY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
     bench.begin("b")
     bench.fail("a")
@@ -109,7 +109,7 @@ def test_a_result_of_an_attempt_that_was_withdrawn_changes_nothing():
     assert bench.output("b") == {"late": False}
 
 
-def test_a_result_that_comes_between_the_failure_and_the_retry_changes_nothing():
+def test_a_result_between_the_failure_and_the_retry_changes_nothing():
     bench = Bench(a=task(retry=NO_RETRY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
     bench.begin("b")
     late = bench.completed("b", {"late": True})
@@ -120,7 +120,7 @@ def test_a_result_that_comes_between_the_failure_and_the_retry_changes_nothing()
     assert (bench.of("b"), bench.task_id("b")) == (DISPATCHED, f"{JOB}_b_1")
 
 
-def test_a_branch_that_was_not_taken_stays_skipped():
+def test_an_untaken_branch_stays_skipped():
     nodes: dict[str, Any] = {
         "c": choose("inputs.n", is_3=("x",), default=("y",)),
         "x": task(retry=NO_RETRY),
@@ -138,7 +138,7 @@ def test_a_branch_that_was_not_taken_stays_skipped():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_branch_that_was_not_chosen_yet_is_open_again():
+def test_an_undecided_branch_is_reopened():
     nodes: dict[str, Any] = {"a": task(retry=NO_RETRY), "c": choose("inputs.n", "a", is_3=("x",), default=("y",))}
     bench = Bench({"n": 3}, **nodes, x=task(), y=task(), end=end("x", "y")).start()
     bench.fail("a")
@@ -148,7 +148,7 @@ def test_a_branch_that_was_not_chosen_yet_is_open_again():
     assert (bench.of("x"), bench.of("y")) == (DISPATCHED, SKIPPED)
 
 
-def test_any_of_goes_on_with_the_member_that_had_completed():
+def test_any_of_continues_with_its_completed_member():
     nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b", "x")}
     bench = Bench(**nodes, c=task(any_of=("a", "b")), end=end("c", "x")).start()
     bench.complete("a")
@@ -161,7 +161,7 @@ def test_any_of_goes_on_with_the_member_that_had_completed():
     assert bench.of("end") is COMPLETED
 
 
-def test_any_of_waits_anew_when_none_had_completed():
+def test_any_of_waits_again_if_no_member_had_completed():
     bench = Bench(a=task(retry=NO_RETRY), b=task(retry=NO_RETRY), c=task(any_of=("a", "b")), end=end("c")).start()
     bench.fail("a")
     bench.retry()
@@ -170,7 +170,7 @@ def test_any_of_waits_anew_when_none_had_completed():
     assert bench.of("c") is DISPATCHED
 
 
-def test_a_fan_out_keeps_the_children_that_had_completed():
+def test_a_fan_out_keeps_its_completed_children():
     bench = Bench({"n": [1, 2, 3, 4]}, f=fan_out("{{ inputs.n }}", max_parallel=2), g=fan_in("f"), end=end("g")).start()
     bench.complete("f__0", 10)
     bench.fail("f__1")
@@ -183,7 +183,7 @@ def test_a_fan_out_keeps_the_children_that_had_completed():
     assert bench.events("f__0").count("completed") == 1
 
 
-def test_a_fan_out_that_failed_in_the_middle_of_its_expansion_goes_on_with_it():
+def test_a_fan_out_that_failed_during_its_expansion_continues_it():
     bench = Bench({"n": list(range(7))}, Rules(slice_size=3), f=fan_out("{{ inputs.n }}"), g=fan_in("f"), end=end("g"))
     bench.expands = False
     bench.start()
@@ -198,7 +198,7 @@ def test_a_fan_out_that_failed_in_the_middle_of_its_expansion_goes_on_with_it():
     assert bench.output("g")["results"] == list(range(7))
 
 
-def test_a_fan_out_whose_list_was_wrong_is_asked_again():
+def test_a_fan_out_with_an_invalid_list_evaluates_it_again():
     bench = Bench({"n": {"no": "list"}}, f=fan_out("{{ inputs.n }}"), end=end("f")).start()
     assert bench.status is JobStatus.FAILED
     bench.retry()
@@ -207,7 +207,7 @@ def test_a_fan_out_whose_list_was_wrong_is_asked_again():
     assert bench.store.nodes["f"].attempt == 1
 
 
-def test_what_was_in_a_back_off_when_the_job_failed_is_tried_at_once():
+def test_nodes_in_back_off_when_the_job_failed_are_retried_at_once():
     """As it was: it kept the time at which it was due, and the timer for it was gone with the former owner."""
     bench = Bench(a=task(retry=SLOWLY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
     bench.fail("a")
@@ -217,7 +217,7 @@ def test_what_was_in_a_back_off_when_the_job_failed_is_tried_at_once():
     assert set(bench.waiting) == {f"{JOB}_a_1", f"{JOB}_b_1"}
 
 
-def test_a_back_off_is_cut_short():
+def test_a_manual_retry_ends_a_back_off():
     bench = chain(retry=SLOWLY)
     bench.fail("a")
     bench.retry("a")
@@ -227,7 +227,7 @@ def test_a_back_off_is_cut_short():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_back_off_that_is_cut_short_wants_one_place_not_two():
+def test_an_ended_back_off_takes_one_slot_not_two():
     """As it was: the timer of the back-off made the child wait for its place a second time."""
     bench = Bench(
         {"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}", max_parallel=1, child={"retry": SLOWLY}), end=end("f")
@@ -242,7 +242,7 @@ def test_a_back_off_that_is_cut_short_wants_one_place_not_two():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_job_that_failed_while_paused_is_still_paused_when_it_is_reopened():
+def test_a_job_that_failed_while_paused_is_paused_when_reopened():
     bench = chain()
     bench.begin("a")
     bench.pause()
@@ -253,7 +253,7 @@ def test_a_job_that_failed_while_paused_is_still_paused_when_it_is_reopened():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_reopened_job_that_stands_still_is_given_up_in_the_end():
+def test_a_reopened_job_that_stalls_fails_in_the_end():
     bench = chain(timeout_seconds=10)
     bench.fail("a")
     bench.retry()
@@ -261,7 +261,7 @@ def test_a_reopened_job_that_stands_still_is_given_up_in_the_end():
     assert bench.status is JobStatus.FAILED
 
 
-def test_another_owner_goes_on_with_a_reopened_job():
+def test_a_new_owner_continues_a_reopened_job():
     bench = failed_chain()
     bench.retry()
     bench.restart()
@@ -270,7 +270,7 @@ def test_another_owner_goes_on_with_a_reopened_job():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_only_a_failed_job_is_reopened():
+def test_only_a_failed_job_can_be_reopened():
     for finish in (Bench.cancel, lambda bench: bench.complete("a")):
         bench = Bench(a=task(), end=end("a")).start()
         finish(bench)
@@ -295,7 +295,7 @@ def failed_tiles() -> Bench:
     return bench
 
 
-def test_only_the_selected_nodes_are_tried_again_and_the_job_fails_for_the_others():
+def test_only_the_selected_nodes_are_retried_and_the_job_fails_for_the_others():
     bench = failed_tiles()
     bench.retry(only=frozenset({"tile__2", "tile__4"}))
     assert bench.waiting == [f"{JOB}_tile__2_1", f"{JOB}_tile__4_1"]
@@ -313,14 +313,14 @@ def test_only_the_selected_nodes_are_tried_again_and_the_job_fails_for_the_other
     assert bench.output("merge")["results"] == [1, 2, 3, 2, 3]
 
 
-def test_a_job_does_not_complete_while_something_is_left_that_never_failed_itself():
+def test_a_job_does_not_complete_while_revoked_nodes_remain():
     bench = failed_tiles()
     bench.retry(only=frozenset({"tile__1"}))
     bench.complete("tile__1", 2)
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node tile__2 was not retried")
 
 
-def test_what_follows_from_the_selected_nodes_runs_and_what_follows_from_the_others_does_not():
+def test_successors_of_selected_nodes_run_and_those_of_others_do_not():
     nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b")}
     bench = Bench(**nodes, after_a=task("a"), after_b=task("b"), both=task("a", "b"), end=end("both")).start()
     bench.begin("b")
@@ -333,7 +333,7 @@ def test_what_follows_from_the_selected_nodes_runs_and_what_follows_from_the_oth
     assert bench.in_state(SKIPPED) == {"after_a", "both", "end"}
 
 
-def test_the_chain_for_failures_runs_for_what_was_left():
+def test_on_failure_runs_for_the_remaining_failures():
     nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b", "mourn")}
     bench = Bench(**nodes, end=end("a", "b"), chains={"on_failure": ("mourn",)}).start()
     bench.begin("b")
@@ -346,7 +346,7 @@ def test_the_chain_for_failures_runs_for_what_was_left():
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node b was not retried")
 
 
-def test_of_a_running_job_only_the_back_offs_of_the_selected_nodes_are_cut_short():
+def test_in_a_running_job_only_back_offs_of_the_selected_nodes_end():
     bench = Bench(a=task(retry=SLOWLY), b=task(retry=SLOWLY), end=end("a", "b")).start()
     for node_id in ("a", "b"):
         bench.fail(node_id)

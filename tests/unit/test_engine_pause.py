@@ -28,7 +28,7 @@ def paused_tasks(bench: Bench) -> set[str]:
     return {row.node_id for row in bench.store.waiting.values() if row.is_paused}
 
 
-def test_a_job_that_is_paused_before_it_starts_starts_when_it_goes_on():
+def test_a_job_paused_before_it_starts_starts_when_resumed():
     bench = chain()
     bench.send(Pause("ann"))
     bench.restart()
@@ -38,7 +38,7 @@ def test_a_job_that_is_paused_before_it_starts_starts_when_it_goes_on():
     assert (bench.status, bench.waiting) == (JobStatus.RUNNING, [f"{JOB}_a_0"])
 
 
-def test_a_waiting_task_is_held_and_let_go_again():
+def test_a_waiting_task_is_held_and_released():
     bench = chain().start()
     bench.pause()
     assert paused_tasks(bench) == {"a"}
@@ -47,7 +47,7 @@ def test_a_waiting_task_is_held_and_let_go_again():
     assert bench.store.claimable() == [f"{JOB}_a_0"]
 
 
-def test_what_runs_may_end_and_what_follows_stays_ready():
+def test_running_tasks_may_end_and_their_successors_stay_ready():
     bench = chain().start()
     bench.begin("a")
     bench.pause()
@@ -57,7 +57,7 @@ def test_what_runs_may_end_and_what_follows_stays_ready():
     assert bench.waiting == [f"{JOB}_b_0"]
 
 
-def test_a_paused_job_does_not_end_before_it_goes_on():
+def test_a_paused_job_does_not_end_before_it_is_resumed():
     bench = Bench(a=task(), end=end("a")).start()
     bench.begin("a")
     bench.pause()
@@ -67,7 +67,7 @@ def test_a_paused_job_does_not_end_before_it_goes_on():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_conditional_does_not_choose_while_its_job_is_paused():
+def test_a_conditional_does_not_decide_while_its_job_is_paused():
     nodes: dict[str, Any] = {
         "a": task(),
         "c": choose("inputs.n", "a", is_3=("x",), default=("y",)),
@@ -82,14 +82,14 @@ def test_a_conditional_does_not_choose_while_its_job_is_paused():
     assert (bench.of("x"), bench.of("y")) == (DISPATCHED, NodeStatus.SKIPPED)
 
 
-def test_a_task_dispatched_in_the_turn_of_the_pause_is_held_as_well():
+def test_a_task_dispatched_in_the_change_set_of_the_pause_is_held():
     bench = chain().start()
     bench.begin("a")
     bench.send(bench.completed("a"), Pause("ann"))
     assert paused_tasks(bench) == {"b"}
 
 
-def test_pausing_twice_and_going_on_twice_change_nothing():
+def test_pausing_twice_and_resuming_twice_change_nothing():
     bench = chain().start()
     bench.pause()
     assert not bench.send(Pause("eve")).events
@@ -113,7 +113,7 @@ def test_max_parallel_holds_after_a_pause():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_back_off_that_outlasts_a_pause_wants_one_place_not_two():
+def test_a_back_off_that_outlasts_a_pause_takes_one_slot_not_two():
     """As it was: a second timer made the child wait twice, and its second turn was wasted on nobody."""
     bench = children(3, max_parallel=1, child={"retry": SLOWLY})
     bench.fail("f__0")
@@ -126,7 +126,7 @@ def test_a_back_off_that_outlasts_a_pause_wants_one_place_not_two():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_back_off_that_ends_in_the_turn_in_which_the_job_goes_on_wants_one_place():
+def test_a_back_off_that_ends_with_the_pause_takes_one_slot():
     bench = children(3, max_parallel=1, child={"retry": SLOWLY})
     bench.fail("f__0")
     bench.pause()
@@ -135,7 +135,7 @@ def test_a_back_off_that_ends_in_the_turn_in_which_the_job_goes_on_wants_one_pla
     assert sorted(bench.job.fans["f"].waiting) == ["f__0", "f__2"]
 
 
-def test_a_back_off_that_ends_during_a_pause_is_not_forgotten():
+def test_a_back_off_that_ends_during_a_pause_is_kept():
     bench = chain(retry=SLOWLY).start()
     bench.fail("a")
     bench.pause()
@@ -145,7 +145,7 @@ def test_a_back_off_that_ends_during_a_pause_is_not_forgotten():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_the_time_in_the_queue_is_counted_anew_after_a_pause():
+def test_the_queue_timeout_starts_over_after_a_pause():
     bench = chain(Rules(dispatch_timeout_seconds=60)).start()
     bench.wait(50)
     bench.pause()
@@ -158,7 +158,7 @@ def test_the_time_in_the_queue_is_counted_anew_after_a_pause():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_running_task_times_out_although_its_job_is_paused():
+def test_a_running_task_times_out_even_if_its_job_is_paused():
     bench = chain(timeout_seconds=10).start()
     bench.begin("a")
     bench.pause()
@@ -168,7 +168,7 @@ def test_a_running_task_times_out_although_its_job_is_paused():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_paused_job_is_no_zombie():
+def test_a_paused_job_is_not_stalled():
     bench = chain().start()
     bench.pause()
     bench.wait(3 * DAY)
@@ -178,7 +178,7 @@ def test_a_paused_job_is_no_zombie():
     assert bench.waiting == [f"{JOB}_a_0"]
 
 
-def test_a_job_whose_queue_is_full_is_no_zombie():
+def test_a_job_whose_queue_is_full_is_not_stalled():
     bench = chain().close_queue().start()
     bench.wait(3 * DAY)
     assert (bench.status, bench.of("a")) == (JobStatus.RUNNING, READY)
@@ -186,7 +186,7 @@ def test_a_job_whose_queue_is_full_is_no_zombie():
     assert bench.waiting == [f"{JOB}_a_0"]
 
 
-def test_another_owner_finds_the_job_paused():
+def test_a_new_owner_keeps_the_job_paused():
     bench = children(4, max_parallel=2)
     bench.pause()
     bench.complete("f__0")
@@ -197,7 +197,7 @@ def test_another_owner_finds_the_job_paused():
     assert len(bench.waiting) == 2
 
 
-def test_children_are_made_but_not_dispatched_while_paused():
+def test_children_are_created_but_not_dispatched_while_paused():
     bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
     bench.expands = False
     follow_ups = bench.start().changes.follow_ups
@@ -210,7 +210,7 @@ def test_children_are_made_but_not_dispatched_while_paused():
     assert len(bench.in_state(DISPATCHED)) == 5
 
 
-def test_a_task_lost_during_a_pause_is_tried_again_after_it():
+def test_a_task_lost_during_a_pause_is_retried_after_it():
     bench = chain().start()
     bench.begin("a")
     bench.pause()
@@ -237,7 +237,7 @@ def test_a_full_queue_holds_back_only_its_own_tasks():
     assert bench.waiting == [f"{JOB}_other_0", f"{JOB}_a_0"]
 
 
-def test_what_a_full_queue_holds_back_survives_a_pause():
+def test_a_task_held_by_a_full_queue_stays_held_after_a_pause():
     bench = chain().close_queue().start()
     bench.pause()
     bench.unpause()

@@ -37,7 +37,7 @@ def test_the_same_report_again_changes_nothing():
     assert bench.output("a") == {"x": 1}
 
 
-def test_of_two_reports_in_one_batch_the_first_counts():
+def test_the_first_of_two_reports_in_a_batch_counts():
     bench = chain()
     bench.send(bench.completed("a", {"x": 1}), TaskFailed("a", f"{JOB}_a_0", "other", bench.now, "no luck"))
     assert (bench.of("a"), bench.output("a")) == (NodeStatus.COMPLETED, {"x": 1})
@@ -51,7 +51,7 @@ def test_a_failure_after_a_success_changes_nothing():
     assert (bench.of("a"), bench.status) == (NodeStatus.COMPLETED, JobStatus.RUNNING)
 
 
-def test_starting_twice_is_starting_once():
+def test_a_repeated_start_changes_nothing():
     bench = chain()
     bench.begin("a")
     assert not bench.begin("a").events
@@ -63,7 +63,7 @@ def test_a_start_that_arrives_after_the_end_changes_nothing():
     assert not bench.begin("a").events
 
 
-def test_a_superseded_success_is_kept_noted_and_ignored():
+def test_a_superseded_success_is_kept_recorded_and_ignored():
     bench = chain()
     bench.begin("a")
     bench.lose("a")
@@ -80,14 +80,14 @@ def test_a_superseded_success_is_kept_noted_and_ignored():
     assert bench.output("a") == {"x": 1}
 
 
-def test_a_superseded_failure_does_not_use_up_an_attempt():
+def test_a_superseded_failure_uses_no_attempt():
     bench = chain()
     bench.lose("a")
     bench.fail("a", task_id=f"{JOB}_a_0", permanent=True)
     assert (bench.status, bench.store.nodes["a"].attempt) == (JobStatus.RUNNING, 1)
 
 
-def test_a_result_for_a_job_that_has_ended_is_kept_and_noted():
+def test_a_result_for_an_ended_job_is_kept_and_recorded():
     bench = Bench(a=task(), b=task(), end=end("a", "b")).start()
     bench.cancel()
     changes = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
@@ -110,7 +110,7 @@ def test_a_result_for_a_job_that_has_ended_is_kept_and_noted():
         ("", ""),
     ],
 )
-def test_a_forged_report_leaves_no_trace(node_id: str, task_id: str):
+def test_a_forged_report_changes_nothing(node_id: str, task_id: str):
     bench = chain()
     before = dict(bench.store.nodes)
     for message in (
@@ -124,7 +124,7 @@ def test_a_forged_report_leaves_no_trace(node_id: str, task_id: str):
     assert not bench.store.results
 
 
-def test_a_forged_result_of_an_attempt_to_come_does_not_take_its_place():
+def test_a_forged_result_of_a_future_attempt_does_not_replace_it():
     bench = chain()
     bench.send(TaskCompleted("a", f"{JOB}_a_1", "forger", bench.now, b'{"forged":true}'))
     bench.lose("a")
@@ -133,21 +133,21 @@ def test_a_forged_result_of_an_attempt_to_come_does_not_take_its_place():
     assert bench.store.results[f"{JOB}_a_1"].output == b'{"x":1}'
 
 
-def test_a_child_cannot_be_reported_under_the_name_of_its_fan_out():
+def test_a_child_cannot_be_reported_under_the_id_of_its_fan_out():
     """Its task id begins like one of the fan-out's own."""
     bench = Bench(f=fan_out([1, 2], max_parallel=1), end=end("f")).start()
     bench.send(TaskCompleted("f", f"{JOB}_f__1_0", "forger", bench.now, b'{"forged":true}'))
     assert not bench.store.results
 
 
-def test_a_report_for_a_node_that_waits_changes_nothing():
+def test_a_report_for_a_waiting_node_changes_nothing():
     bench = chain()
     bench.complete("b")
     assert bench.of("b") is NodeStatus.PENDING
     assert not bench.store.results
 
 
-def test_a_worker_in_the_owners_process_takes_its_task_in_the_same_turn():
+def test_a_local_worker_claims_its_task_in_the_same_change_set():
     bench = Bench(a=task(), end=end("a"))
     changes = decide(bench.job, [Load()], bench.now, bench.rules)
     [dispatch] = changes.dispatches.values()
@@ -156,7 +156,7 @@ def test_a_worker_in_the_owners_process_takes_its_task_in_the_same_turn():
     assert changes.events[-1].event_type == "node_started"
 
 
-def test_a_local_claim_leaves_held_back_children_where_they_are():
+def test_a_local_claim_skips_children_over_max_parallel():
     """They were once taken out of the queue by it, and nobody started them."""
     bench = Bench(f=fan_out([1, 2, 3], max_parallel=1), end=end("f"))
     changes = decide(bench.job, [Load()], bench.now, bench.rules)
@@ -166,7 +166,7 @@ def test_a_local_claim_leaves_held_back_children_where_they_are():
     assert not changes.ready
 
 
-def test_a_checkpoint_is_saved_with_the_attempt_that_is_under_way():
+def test_a_checkpoint_is_saved_with_the_current_attempt():
     bench = chain()
     bench.begin("a")
     changes = bench.send(TaskCheckpoint("a", f"{JOB}_a_0", "worker", bench.now, "read", b'{"rows":3}'))
@@ -175,7 +175,7 @@ def test_a_checkpoint_is_saved_with_the_attempt_that_is_under_way():
     assert changes.touched["a"].status is NodeStatus.RUNNING
 
 
-def test_a_checkpoint_of_an_attempt_that_is_over_changes_nothing():
+def test_a_checkpoint_of_an_ended_attempt_changes_nothing():
     bench = chain()
     bench.begin("a")
     bench.fail("a")
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_an_attempt_that_is_over_changes_nothing():
         assert not changes.events and not changes.touched
 
 
-def test_times_are_those_that_the_worker_measured_however_late_they_are_written():
+def test_times_are_measured_by_the_worker_however_late_they_are_written():
     bench = chain()
     dispatched_at = bench.now
     bench.begin("a")
@@ -197,7 +197,7 @@ def test_times_are_those_that_the_worker_measured_however_late_they_are_written(
     assert bench.job.nodes["b"].dispatched_at == bench.now
 
 
-def test_a_failure_for_good_has_the_times_of_its_last_attempt():
+def test_a_permanent_failure_has_the_times_of_its_last_attempt():
     bench = chain()
     ended_at = bench.now + timedelta(seconds=2)
     bench.wait(10)
@@ -206,7 +206,7 @@ def test_a_failure_for_good_has_the_times_of_its_last_attempt():
     assert (node.started_at, node.completed_at) == (ended_at - timedelta(milliseconds=500), ended_at)
 
 
-def test_a_worker_whose_clock_is_ahead_ends_nothing_in_the_future_or_before_it_was_dispatched():
+def test_a_fast_worker_clock_ends_nothing_in_the_future_or_before_its_dispatch():
     bench = chain()
     at = bench.now + timedelta(hours=2)
     bench.send(TaskCompleted("a", f"{JOB}_a_0", "worker", at, b"{}", 60_000))

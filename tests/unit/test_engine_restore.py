@@ -40,7 +40,7 @@ def happen(bench: Bench, event: str, node_id: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_job_that_is_read_anew_after_every_step_goes_the_same_way(seed: int):
+def test_a_job_reloaded_after_every_step_takes_the_same_course(seed: int):
     live = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
     read = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
     rng = Random(seed)
@@ -57,6 +57,6 @@ def test_a_job_that_is_read_anew_after_every_step_goes_the_same_way(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_memory_is_what_the_rows_are_after_every_commit(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_state_equals_the_rows_after_every_commit(seed: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(owners, "COMPARED", 1.0)
     prepare(10_000 + seed).build().run()

@@ -10,7 +10,7 @@ from dagmaster.model.states import JobStatus, NodeStatus
 PENDING, RUNNING = NodeStatus.PENDING, NodeStatus.RUNNING
 
 
-def test_a_task_may_give_the_result_of_a_node_that_it_has_added():
+def test_a_task_can_return_the_result_of_a_node_that_it_added():
     bench = job()
     add(bench, node("a.1"))
     bench.complete("a", result_of("a.1"))
@@ -19,7 +19,7 @@ def test_a_task_may_give_the_result_of_a_node_that_it_has_added():
     assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
 
 
-def test_the_other_may_have_completed_before():
+def test_the_referenced_node_may_have_completed_before():
     bench = job()
     add(bench, node("a.1"))
     bench.complete("a.1", {"result": 9})
@@ -27,7 +27,7 @@ def test_the_other_may_have_completed_before():
     assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
 
 
-def test_results_are_passed_on_through_any_number_of_nodes():
+def test_results_are_passed_through_any_number_of_nodes():
     bench = job()
     adder = "a"
     for _ in range(3):
@@ -39,7 +39,7 @@ def test_results_are_passed_on_through_any_number_of_nodes():
     assert (bench.output("a"), bench.status) == ({"result": "deep"}, JobStatus.COMPLETED)
 
 
-def test_while_it_waits_for_the_other_nothing_concerns_its_attempt():
+def test_reports_for_an_attempt_that_awaits_a_result_change_nothing():
     bench = job(timeout_seconds=10)
     add(bench, node("a.1", timeout_seconds=1000))
     bench.complete("a", result_of("a.1"))
@@ -64,7 +64,7 @@ def test_while_it_waits_for_the_other_nothing_concerns_its_attempt():
         ("a.skipped", "which was skipped"),
     ],
 )
-def test_a_result_that_can_never_come_fails_the_attempt_for_good(name: str, reason: str):
+def test_a_result_that_can_never_arrive_fails_the_attempt_permanently(name: str, reason: str):
     bench = Bench(
         {"x": 1},
         a=task(retry=AT_ONCE),
@@ -79,7 +79,7 @@ def test_a_result_that_can_never_come_fails_the_attempt_for_good(name: str, reas
     assert reason in (bench.error or "")
 
 
-def test_two_that_give_each_others_result_are_found():
+def test_two_nodes_that_reference_each_others_result_are_detected():
     bench = job()
     add(bench, node("a.1"), node("a.2"))
     bench.complete("a.1", result_of("a.2"))
@@ -87,14 +87,14 @@ def test_two_that_give_each_others_result_are_found():
     assert "which waits for it" in (bench.error or "")
 
 
-def test_a_fan_out_waits_for_its_children_and_they_cannot_wait_for_what_is_behind_it():
+def test_children_of_a_fan_out_cannot_wait_for_its_successors():
     bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
     add(bench, node("f__0.1", "f"), adder="f__0")
     bench.complete("f__0", result_of("f__0.1"))
     assert "which waits for it" in (bench.error or "")
 
 
-def test_if_the_other_is_skipped_later_the_node_fails():
+def test_if_the_referenced_node_is_skipped_the_node_fails():
     bench = Bench(
         {"x": 1}, a=task(), b=task(), c=choose("inputs.x", "b", is_1=("end",), default=("d",)), d=task(), end=end("a")
     ).start()
@@ -105,7 +105,7 @@ def test_if_the_other_is_skipped_later_the_node_fails():
     assert "which was skipped" in (bench.error or "")
 
 
-def test_a_withdrawn_node_gives_its_result_after_reopening():
+def test_a_revoked_node_returns_its_result_after_reopening():
     bench = job()
     add(bench, node("a.1"), node("a.2"))
     bench.complete("a", result_of("a.1"))

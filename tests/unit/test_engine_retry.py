@@ -26,7 +26,7 @@ def test_max_attempts_counts_the_retries(retries: int):
     assert bench.events("a").count("dispatched") == retries + 1
 
 
-def test_a_retried_node_starts_anew():
+def test_a_retried_node_starts_over():
     bench = single_node(AT_ONCE)
     bench.begin("a")
     bench.fail("a", "no luck")
@@ -36,7 +36,7 @@ def test_a_retried_node_starts_anew():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_the_timeline_tells_of_the_failure_and_of_the_retry():
+def test_the_timeline_records_the_failure_and_the_retry():
     bench = single_node(RetryPolicy(max_attempts=1, initial_delay_seconds=7))
     bench.fail("a", "no luck")
     assert bench.events("a") == ["ready", "dispatched", "started", "failed", "retrying"]
@@ -57,7 +57,7 @@ def test_the_timeline_tells_of_the_failure_and_of_the_retry():
     ("backoff", "delays"),
     [(Backoff.FIXED, [10, 10, 10]), (Backoff.LINEAR, [10, 20, 25]), (Backoff.EXPONENTIAL, [10, 20, 25])],
 )
-def test_the_back_off_is_really_waited(backoff: Backoff, delays: list[int]):
+def test_the_retry_waits_for_its_back_off(backoff: Backoff, delays: list[int]):
     """Up to the longest delay."""
     policy = RetryPolicy(max_attempts=3, backoff=backoff, initial_delay_seconds=10, max_delay_seconds=25)
     bench = single_node(policy)
@@ -89,14 +89,14 @@ def test_jitter_spreads_the_delays():
     assert len(waits) == 20 and 8 <= min(waits) < 10 < max(waits) <= 12
 
 
-def test_whoever_decides_finds_the_same_delay():
+def test_the_delay_is_deterministic():
     benches = [single_node(RetryPolicy(initial_delay_seconds=10, jitter=0.2)) for _ in range(2)]
     for bench in benches:
         bench.fail("a")
     assert benches[0].store.nodes["a"].not_before == benches[1].store.nodes["a"].not_before
 
 
-def test_a_worker_may_say_when_to_try_again():
+def test_a_worker_can_choose_the_retry_delay():
     bench = single_node(RetryPolicy(initial_delay_seconds=5))
     bench.fail("a", retry_after_seconds=120)
     bench.wait(119)
@@ -105,7 +105,7 @@ def test_a_worker_may_say_when_to_try_again():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_back_off_goes_on_after_a_take_over():
+def test_a_back_off_continues_after_a_takeover():
     bench = single_node(RetryPolicy(initial_delay_seconds=60))
     bench.fail("a")
     bench.wait(30)
@@ -115,7 +115,7 @@ def test_a_back_off_goes_on_after_a_take_over():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_back_off_that_ended_while_nobody_owned_the_job_is_over():
+def test_a_back_off_that_ended_without_an_owner_is_over():
     bench = single_node(RetryPolicy(initial_delay_seconds=60))
     bench.fail("a")
     bench.now += timedelta(hours=1)
@@ -124,14 +124,14 @@ def test_a_back_off_that_ended_while_nobody_owned_the_job_is_over():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_permanent_error_is_not_tried_again():
+def test_a_permanent_error_is_not_retried():
     bench = single_node(AT_ONCE)
     bench.fail("a", "wrong input", permanent=True)
     assert bench.events("a").count("dispatched") == 1
     assert bench.error == "node a failed: wrong input"
 
 
-def test_an_expression_that_fails_is_a_failed_attempt():
+def test_a_failing_expression_is_a_failed_attempt():
     """READY to FAILED, with retry."""
     policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5, on=["ExpressionFailed"])
     bench = Bench(
@@ -146,7 +146,7 @@ def test_an_expression_that_fails_is_a_failed_attempt():
     assert not bench.waiting
 
 
-def test_a_condition_that_fails_is_tried_again_and_then_fails_the_job():
+def test_a_failing_condition_is_retried_and_then_fails_the_job():
     policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5, on=["ExpressionFailed"])
     route = choose("inputs.object.missing", is_1=("a",), default=("b",)).model_copy(update={"retry": policy})
     bench = Bench({"object": {}}, route=route, a=task(), b=task(), end=end("a", "b")).start()
@@ -156,7 +156,7 @@ def test_a_condition_that_fails_is_tried_again_and_then_fails_the_job():
     assert bench.in_state(NodeStatus.SKIPPED) == {"a", "b", "end"}
 
 
-def test_parameters_that_no_json_can_hold_fail_the_attempt():
+def test_parameters_that_are_not_json_fail_the_attempt():
     bench = Bench(
         a=task(), b=task("a", params={"x": "{{ nodes.a.output.n ** 99 }}"}, retry=NO_RETRY), end=end("b")
     ).start()
@@ -168,7 +168,7 @@ def test_parameters_that_no_json_can_hold_fail_the_attempt():
 # Lost workers
 
 
-def test_a_lost_worker_costs_an_attempt_and_no_pause():
+def test_a_lost_worker_costs_an_attempt_without_back_off():
     bench = single_node(RetryPolicy(max_attempts=1, initial_delay_seconds=60))
     bench.begin("a")
     bench.lose("a")
@@ -177,7 +177,7 @@ def test_a_lost_worker_costs_an_attempt_and_no_pause():
     assert bench.status is JobStatus.FAILED
 
 
-def test_what_a_worker_gives_back_costs_nothing():
+def test_a_returned_task_costs_no_attempt():
     bench = single_node(NO_RETRY)
     for attempt in range(1, 4):
         bench.begin("a")
@@ -187,7 +187,7 @@ def test_what_a_worker_gives_back_costs_nothing():
     assert bench.status is JobStatus.FAILED
 
 
-def test_a_task_that_loses_worker_after_worker_is_poison():
+def test_a_task_that_loses_several_workers_is_poisoned():
     bench = single_node(RetryPolicy(max_attempts=50), Rules(max_worker_deaths=3))
     for _ in range(2):
         bench.begin("a")
@@ -201,7 +201,7 @@ def test_a_task_that_loses_worker_after_worker_is_poison():
     )
 
 
-def test_an_attempt_that_fails_by_itself_is_no_poison():
+def test_a_failed_attempt_does_not_count_as_poison():
     bench = single_node(RetryPolicy(max_attempts=50, initial_delay_seconds=0), Rules(max_worker_deaths=2))
     for _ in range(3):
         bench.lose("a")
@@ -209,7 +209,7 @@ def test_an_attempt_that_fails_by_itself_is_no_poison():
     assert bench.status is JobStatus.RUNNING
 
 
-def test_a_lost_worker_is_a_warning_and_no_failure():
+def test_a_lost_worker_is_a_warning_not_a_failure():
     bench = single_node(AT_ONCE)
     bench.begin("a")
     bench.lose("a")
@@ -217,7 +217,7 @@ def test_a_lost_worker_is_a_warning_and_no_failure():
     assert (event.event_status, event.error_message) == ("warning", "worker worker was lost")
 
 
-def test_what_is_said_of_an_earlier_worker_does_not_count():
+def test_a_report_about_an_earlier_worker_is_ignored():
     bench = single_node(AT_ONCE)
     bench.begin("a")
     bench.lose("a")
@@ -251,7 +251,7 @@ def ruled(**rules: Any) -> Bench:
     return single_node(RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules))
 
 
-def test_an_error_that_is_never_retried_fails_the_job_at_once():
+def test_an_error_in_never_fails_the_job_at_once():
     bench = ruled(never=["OSError"])
     bench.fail("a", "refused", error_types=REFUSED)
     assert bench.data("a", "node_failed") == {
@@ -264,7 +264,7 @@ def test_an_error_that_is_never_retried_fails_the_job_at_once():
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: refused")
 
 
-def test_with_a_list_of_errors_only_these_are_retried():
+def test_with_a_list_of_errors_only_those_are_retried():
     bench = ruled(on=["ConnectionError"])
     bench.fail("a", error_types=REFUSED)
     assert bench.data("a", "node_failed") == {
@@ -288,7 +288,7 @@ def test_a_rule_is_named_only_if_it_ended_the_retries():
     assert "retry_rule" not in bench.data("a", "node_failed")
 
 
-def test_a_failure_of_no_known_class_is_not_among_those_that_are_retried():
+def test_a_failure_without_a_known_class_is_not_retried_by_a_list():
     bench = ruled(on=["ConnectionError"])
     bench.fail("a")
     assert bench.status is JobStatus.FAILED
@@ -297,7 +297,7 @@ def test_a_failure_of_no_known_class_is_not_among_those_that_are_retried():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_handler_that_says_when_is_tried_again_whatever_is_listed():
+def test_a_handler_that_requests_a_retry_is_retried_whatever_is_listed():
     bench = ruled(on=["ConnectionError"])
     bench.fail("a", retry_after_seconds=3, error_types=("Retry", "dagmaster.handlers.contract.Retry", "Exception"))
     bench.wait(3)
@@ -310,7 +310,7 @@ def test_a_handler_that_says_when_is_tried_again_whatever_is_listed():
 
 
 @pytest.mark.parametrize("rules", [{"on": ["ValueError"]}, {"never": ["Exception"]}])
-def test_no_rule_speaks_of_a_worker_that_is_gone(rules: dict[str, Any]):
+def test_retry_rules_do_not_apply_to_lost_workers(rules: dict[str, Any]):
     bench = ruled(**rules)
     bench.begin("a")
     bench.lose("a")
@@ -325,7 +325,7 @@ def test_no_rule_speaks_of_a_worker_that_is_gone(rules: dict[str, Any]):
     [({}, True), ({"on": ["OSError"]}, True), ({"on": ["ValueError"]}, False), ({"never": ["TimeoutError"]}, False)],
 )
 @pytest.mark.parametrize("begins", [True, False])
-def test_what_took_too_long_is_a_timeout_error(rules: dict[str, Any], is_retried: bool, begins: bool):
+def test_a_timeout_is_a_timeout_error(rules: dict[str, Any], is_retried: bool, begins: bool):
     bench = ruled(**rules)
     if begins:
         bench.begin("a")
@@ -343,7 +343,7 @@ def test_what_took_too_long_is_a_timeout_error(rules: dict[str, Any], is_retried
         ({"on": ["Exception"], "never": ["ExpressionFailed"]}, 0),
     ],
 )
-def test_an_expression_that_fails_is_tried_again_only_if_the_policy_names_it(rules: dict[str, Any], retries: int):
+def test_a_failing_expression_is_retried_only_if_the_policy_names_it(rules: dict[str, Any], retries: int):
     """Otherwise a typo takes 38 seconds to be reported."""
     policy = RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules)
     bench = Bench({"object": {}}, a=task(params={"x": "{{ inputs.object.missing }}"}, retry=policy), end=end("a"))
@@ -363,7 +363,7 @@ def test_an_expression_that_fails_is_tried_again_only_if_the_policy_names_it(rul
         (("ZeroDivisionError", "ArithmeticError", "Exception"), True),
     ],
 )
-def test_errors_of_calling_are_not_retried_unless_the_policy_names_them(error_types: tuple[str, ...], is_retried: bool):
+def test_call_errors_are_retried_only_if_the_policy_names_them(error_types: tuple[str, ...], is_retried: bool):
     bench = ruled()
     bench.fail("a", error_types=error_types)
     assert (bench.status is JobStatus.RUNNING) is is_retried
@@ -377,7 +377,7 @@ def test_errors_of_calling_are_not_retried_unless_the_policy_names_them(error_ty
 # Out of memory
 
 
-def test_what_ran_out_of_memory_goes_to_the_queue_for_it():
+def test_a_task_out_of_memory_moves_to_the_on_oom_queue():
     bench = ruled(on_oom="heavy")
     assert bench.data("a", "node_dispatched")["queue"] == "tasks"
     bench.fail("a", error_types=EXHAUSTED)
@@ -386,14 +386,14 @@ def test_what_ran_out_of_memory_goes_to_the_queue_for_it():
     assert [row.queue for row in bench.store.waiting.values()] == ["heavy"]
 
 
-def test_other_errors_leave_it_where_it_is():
+def test_other_errors_do_not_change_the_queue():
     bench = ruled(on_oom="heavy")
     bench.fail("a", error_types=REFUSED)
     assert "queue" not in bench.data("a", "node_retrying")
     assert [row.queue for row in bench.store.waiting.values()] == ["tasks"]
 
 
-def test_it_stays_in_the_other_queue_whatever_comes_next():
+def test_the_node_stays_in_the_on_oom_queue_afterwards():
     bench = ruled(on_oom="heavy")
     bench.fail("a", error_types=EXHAUSTED)
     bench.restart()
@@ -406,7 +406,7 @@ def test_it_stays_in_the_other_queue_whatever_comes_next():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_out_of_memory_in_the_last_attempt_counts_when_somebody_wants_it_tried_again():
+def test_running_out_of_memory_in_the_last_attempt_counts_for_a_manual_retry():
     bench = single_node(RetryPolicy(max_attempts=0, on_oom="heavy"))
     bench.fail("a", error_types=EXHAUSTED)
     assert bench.status is JobStatus.FAILED
@@ -414,14 +414,14 @@ def test_out_of_memory_in_the_last_attempt_counts_when_somebody_wants_it_tried_a
     assert [row.queue for row in bench.store.waiting.values()] == ["heavy"]
 
 
-def test_only_the_child_that_ran_out_of_memory_goes_elsewhere():
+def test_only_the_child_that_ran_out_of_memory_changes_its_queue():
     policy = RetryPolicy(max_attempts=1, initial_delay_seconds=0, on_oom="heavy")
     bench = Bench(f=fan_out([1, 2], child={"retry": policy}), end=end("f")).start()
     bench.fail("f__1", error_types=EXHAUSTED)
     assert {row.node_id: row.queue for row in bench.store.waiting.values()} == {"f__0": "tasks", "f__1": "heavy"}
 
 
-def test_a_full_queue_holds_back_only_what_belongs_into_it():
+def test_a_full_queue_holds_only_its_own_tasks():
     bench = ruled(on_oom="heavy")
     bench.close_queue("tasks")
     bench.fail("a", error_types=EXHAUSTED)
@@ -435,7 +435,7 @@ def test_a_full_queue_holds_back_only_what_belongs_into_it():
     assert bench.waiting == [f"{JOB}_a_2"]
 
 
-def test_nobody_took_it_from_the_queue_that_it_was_in():
+def test_a_queue_timeout_names_the_current_queue():
     bench = ruled(on_oom="heavy")
     bench.fail("a", error_types=EXHAUSTED)
     bench.wait(3700)

@@ -22,19 +22,19 @@ def is_stalled(bench: Bench) -> bool:
     ],
     ids=["time", "signal", "approval", "job"],
 )
-def test_a_job_that_waits_for_somebody_or_something_is_not_stalled(node: Node) -> None:
+def test_a_job_that_waits_for_an_event_is_not_stalled(node: Node) -> None:
     bench = Bench(a=node, b=task("a"), end=end("b")).start()
     assert not is_stalled(bench)
 
 
-def test_a_job_whose_task_nobody_takes_is_stalled_until_one_begins() -> None:
+def test_a_job_with_an_unclaimed_task_is_stalled_until_one_starts() -> None:
     bench = Bench(a=task(timeout_seconds=100), end=end("a")).start()
     assert is_stalled(bench)
     bench.begin("a")
     assert not is_stalled(bench)
 
 
-def test_a_task_that_runs_far_beyond_its_time_stalls_its_job() -> None:
+def test_a_task_far_beyond_its_timeout_stalls_its_job() -> None:
     bench = Bench(a=task(timeout_seconds=100), end=end("a")).start()
     bench.begin("a")
     bench.timers.clear()  # The owner has lost its timer.
@@ -42,7 +42,7 @@ def test_a_task_that_runs_far_beyond_its_time_stalls_its_job() -> None:
     assert is_stalled(bench)
 
 
-def test_a_pause_a_retry_and_a_full_queue_are_good_reasons() -> None:
+def test_pauses_retries_and_full_queues_are_not_stalls() -> None:
     bench = Bench(a=task(retry=RetryPolicy(max_attempts=1)), end=end("a")).start()
     bench.pause()
     assert not is_stalled(bench)
@@ -54,7 +54,7 @@ def test_a_pause_a_retry_and_a_full_queue_are_good_reasons() -> None:
     assert not is_stalled(bench)
 
 
-def test_a_paused_job_is_not_stalled_though_nothing_is_left_but_what_waits_in_its_queue() -> None:
+def test_a_paused_job_with_only_queued_tasks_is_not_stalled() -> None:
     bench = Bench(a=task(), end=end("a"), clean=task(), chains={"finally": ("clean",)}).start()
     bench.complete("a")
     assert is_stalled(bench)
@@ -62,14 +62,14 @@ def test_a_paused_job_is_not_stalled_though_nothing_is_left_but_what_waits_in_it
     assert not is_stalled(bench)
 
 
-def test_children_that_wait_for_a_place_say_nothing_of_their_job() -> None:
+def test_children_over_max_parallel_do_not_stall_their_job() -> None:
     bench = Bench(f=fan_out([1, 2, 3], max_parallel=1), end=end("f")).start()
     assert is_stalled(bench)
     bench.begin("f__0")
     assert not is_stalled(bench)
 
 
-def test_a_job_that_has_ended_is_not_stalled() -> None:
+def test_an_ended_job_is_not_stalled() -> None:
     bench = Bench(a=task(), end=end("a")).start()
     bench.cancel()
     assert not is_stalled(bench)

@@ -21,7 +21,7 @@ def single_node(rules: Rules | None = None, **fields: Any) -> Bench:
     return Bench(None, rules, a=task(**({"retry": AT_ONCE} | fields)), end=end("a")).start()
 
 
-def test_a_task_that_runs_too_long_is_tried_again():
+def test_a_task_that_times_out_is_retried():
     bench = single_node(timeout_seconds=100)
     bench.wait(50)
     bench.begin("a")
@@ -38,7 +38,7 @@ def test_a_task_that_runs_too_long_is_tried_again():
     }
 
 
-def test_the_time_in_the_queue_does_not_count_as_execution():
+def test_queue_time_does_not_count_as_execution_time():
     bench = single_node(timeout_seconds=10)
     bench.wait(1799)
     assert bench.waiting == [f"{JOB}_a_0"]
@@ -47,14 +47,14 @@ def test_the_time_in_the_queue_does_not_count_as_execution():
     assert bench.of("a") is NodeStatus.RUNNING
 
 
-def test_a_task_that_nobody_takes_is_tried_again_after_half_an_hour():
+def test_an_unclaimed_task_is_retried_after_the_queue_timeout():
     bench = single_node(timeout_seconds=10)
     bench.wait(1800)
     assert bench.waiting == [f"{JOB}_a_1"]
     assert bench.data("a", "node_failed")["timeout"] == "dispatch"
 
 
-def test_a_task_with_a_long_timeout_may_wait_as_long():
+def test_a_task_with_a_long_timeout_may_wait_as_long_in_its_queue():
     bench = single_node(timeout_seconds=2 * HOUR)
     bench.wait(2 * HOUR - 1)
     assert bench.waiting == [f"{JOB}_a_0"]
@@ -62,7 +62,7 @@ def test_a_task_with_a_long_timeout_may_wait_as_long():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_the_operator_may_set_how_long_a_task_waits():
+def test_the_operator_can_set_the_queue_timeout():
     bench = single_node(Rules(dispatch_timeout_seconds=60), timeout_seconds=10)
     bench.wait(60)
     assert bench.waiting == [f"{JOB}_a_1"]
@@ -75,7 +75,7 @@ def test_the_last_timeout_fails_the_job():
     assert bench.error == "node a failed: timed out after 10 s"
 
 
-def test_the_timer_of_an_attempt_that_is_over_does_nothing():
+def test_the_timer_of_an_ended_attempt_does_nothing():
     bench = single_node(timeout_seconds=100)
     bench.begin("a")
     bench.wait(60)
@@ -85,12 +85,12 @@ def test_the_timer_of_an_attempt_that_is_over_does_nothing():
     assert (bench.of("a"), bench.store.nodes["a"].attempt) == (NodeStatus.RUNNING, 1)
 
 
-def test_a_timer_for_a_node_that_is_not_there_does_nothing():
+def test_a_timer_for_an_unknown_node_does_nothing():
     bench = single_node()
     assert not bench.send(TimerDue(TimerKind.TIMEOUT, "ghost", 0)).events
 
 
-def test_timeouts_go_on_after_a_take_over():
+def test_timeouts_continue_after_a_takeover():
     bench = single_node(timeout_seconds=100)
     bench.begin("a")
     bench.wait(90)
@@ -99,7 +99,7 @@ def test_timeouts_go_on_after_a_take_over():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_the_wait_in_the_queue_goes_on_after_a_take_over():
+def test_the_queue_timeout_continues_after_a_takeover():
     bench = single_node(timeout_seconds=10)
     bench.wait(1000)
     bench.restart()
@@ -117,7 +117,7 @@ def test_children_have_the_timeout_of_their_task():
 # Jobs without progress
 
 
-def test_a_job_that_has_not_moved_for_a_day_is_failed():
+def test_a_job_stalled_for_a_day_fails():
     bench = single_node()
     bench.begin("a")
     bench.now += timedelta(seconds=2 * DAY)
@@ -140,7 +140,7 @@ PATIENT: dict[str, Callable[[Bench], object]] = {
 @pytest.mark.parametrize("name", PATIENT)
 @pytest.mark.parametrize("late_seconds", [0, 1, 100])
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_the_order_of_timers_that_are_due_at_once_cannot_matter(name: str, late_seconds: float, is_reversed: bool):
+def test_the_order_of_simultaneous_timers_does_not_matter(name: str, late_seconds: float, is_reversed: bool):
     """A wait that was longer than the limit failed its job in the moment in which it should have woken."""
     nodes: dict[str, Any] = {
         "wait": WaitNode(seconds=20),
@@ -160,7 +160,7 @@ def test_the_order_of_timers_that_are_due_at_once_cannot_matter(name: str, late_
 
 
 @pytest.mark.parametrize("seconds", [40, 20 * DAY])
-def test_a_wait_of_any_length_is_no_zombie(seconds: float):
+def test_a_wait_of_any_length_is_not_a_stall(seconds: float):
     bench = Bench(rules=Rules(zombie_after_seconds=12), w=WaitNode(seconds=seconds), end=end("w")).start()
     bench.wait(seconds - 1)
     bench.restart()
@@ -168,7 +168,7 @@ def test_a_wait_of_any_length_is_no_zombie(seconds: float):
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_wait_that_was_due_while_nobody_had_the_job_wakes():
+def test_a_wait_that_expired_without_an_owner_completes():
     bench = Bench(rules=Rules(zombie_after_seconds=12), w=WaitNode(seconds=40), end=end("w")).start()
     bench.now += timedelta(seconds=1000)
     bench.restart()
@@ -176,7 +176,7 @@ def test_a_wait_that_was_due_while_nobody_had_the_job_wakes():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_job_that_moves_is_no_zombie():
+def test_a_job_with_progress_is_not_stalled():
     bench = Bench(a=task(), b=task("a"), end=end("b")).start()
     bench.now += timedelta(seconds=DAY - 1)
     bench.complete("a")
@@ -184,7 +184,7 @@ def test_a_job_that_moves_is_no_zombie():
     assert bench.status is JobStatus.RUNNING
 
 
-def test_a_job_that_waits_for_a_long_back_off_is_no_zombie():
+def test_a_job_in_a_long_back_off_is_not_stalled():
     bench = single_node(retry=RetryPolicy(max_attempts=1, initial_delay_seconds=DAY, max_delay_seconds=3 * DAY))
     bench.fail("a", retry_after_seconds=2 * DAY)
     bench.wait(DAY + HOUR)
@@ -193,7 +193,7 @@ def test_a_job_that_waits_for_a_long_back_off_is_no_zombie():
     assert bench.waiting == [f"{JOB}_a_1"]
 
 
-def test_a_task_that_may_run_for_a_day_is_timed_out_before_its_job_is_given_up():
+def test_a_task_with_a_timeout_of_a_day_times_out_before_its_job_stalls():
     bench = single_node(timeout_seconds=DAY)
     bench.begin("a")
     bench.wait(DAY + 1)

@@ -82,7 +82,7 @@ def assigned_elsewhere(root: Path) -> list[str]:
     return places
 
 
-def test_no_other_module_assigns_the_fields_of_a_state():
+def test_only_transitions_assigns_state_fields():
     assert assigned_elsewhere(PACKAGE) == []
 
 
@@ -99,7 +99,7 @@ def test_no_other_module_assigns_the_fields_of_a_state():
         "with clock as job.deadline_at: pass",
     ],
 )
-def test_an_assignment_elsewhere_is_refused(tmp_path, statement):
+def test_an_assignment_elsewhere_is_detected(tmp_path, statement):
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "edges.py").write_text(f"def propagate(node):\n    {statement}\n")
     [place] = assigned_elsewhere(tmp_path)
@@ -145,7 +145,7 @@ def test_each_move_has_its_transition():
 
 @pytest.mark.parametrize("source", NodeStatus)
 @pytest.mark.parametrize("move", NODE_MOVES, ids=lambda move: move.event)
-def test_a_node_moves_only_from_where_it_may(changes, move, source):
+def test_a_node_moves_only_along_legal_moves(changes, move, source):
     node = changes.job.nodes["a"]
     node.status = source
     if source in move.sources:
@@ -160,7 +160,7 @@ def test_a_node_moves_only_from_where_it_may(changes, move, source):
 
 @pytest.mark.parametrize("source", JobStatus)
 @pytest.mark.parametrize("move", JOB_MOVES, ids=lambda move: move.event)
-def test_a_job_moves_only_from_where_it_may(changes, move, source):
+def test_a_job_moves_only_along_legal_moves(changes, move, source):
     changes.job.status = source
     if source in move.sources:
         JOB_TRANSITIONS[move](changes)
@@ -172,7 +172,7 @@ def test_a_job_moves_only_from_where_it_may(changes, move, source):
         assert changes.job.status is source and not changes.events
 
 
-def test_a_node_that_ended_is_not_waiting_for_a_time(changes):
+def test_an_ended_node_has_no_not_before(changes):
     """What it waited for while it ran must not be read as the delay of a retry."""
     node = changes.job.nodes["a"]
     for status, transition in ((NodeStatus.RUNNING, NODE_FAILED), (NodeStatus.READY, NODE_SKIPPED)):

@@ -32,7 +32,7 @@ def decide_on(bench: Bench, node_id: str, approved: bool, comment: str | None = 
 # A time.
 
 
-def test_a_wait_of_seconds_ends_when_they_are_over():
+def test_a_timed_wait_completes_when_it_expires():
     bench = Bench(w=waiting(seconds=90), a=task("w"), end=end("a")).start()
     assert bench.of("w") is RUNNING and not bench.waiting
     assert bench.store.nodes["w"].not_before == START + timedelta(seconds=90)
@@ -43,7 +43,7 @@ def test_a_wait_of_seconds_ends_when_they_are_over():
     assert bench.waiting == ["42_a_0"]
 
 
-def test_another_owner_wakes_up_at_the_same_time():
+def test_a_new_owner_completes_the_wait_at_the_same_time():
     bench = Bench(w=waiting(seconds=90), end=end("w")).start()
     bench.wait(60)
     bench.restart()
@@ -53,12 +53,12 @@ def test_another_owner_wakes_up_at_the_same_time():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_wait_until_a_time_that_has_passed_ends_at_once():
+def test_a_wait_until_a_past_time_completes_at_once():
     bench = Bench({"at": "2029-12-31T23:59:59Z"}, w=waiting(until="{{ inputs.at }}"), end=end("w")).start()
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_a_wait_until_a_time_knows_its_time_zone():
+def test_a_wait_until_a_time_respects_its_time_zone():
     bench = Bench({"at": "2030-01-01T02:00:10+02:00"}, w=waiting(until="{{ inputs.at }}"), end=end("w")).start()
     bench.wait(9)
     assert bench.of("w") is RUNNING
@@ -74,13 +74,13 @@ def test_a_wait_until_a_time_knows_its_time_zone():
         ({"seconds": "{{ inputs.minus }}"}, "must be a number from 0"),
     ],
 )
-def test_a_wait_for_what_is_no_time_fails(fields: dict[str, Any], error: str):
+def test_a_wait_until_an_invalid_time_fails(fields: dict[str, Any], error: str):
     bench = Bench({"x": "soon", "minus": -1}, w=waiting(**fields), end=end("w")).start()
     assert bench.status is JobStatus.FAILED
     assert error in str(bench.error)
 
 
-def test_a_long_wait_is_no_reason_to_give_up_the_job():
+def test_a_long_wait_is_not_a_stall():
     bench = Bench(
         rules=Rules(zombie_after_seconds=60), w=waiting(seconds=3600), s=waiting(signal="go"), end=end("w", "s")
     )
@@ -95,7 +95,7 @@ def test_a_long_wait_is_no_reason_to_give_up_the_job():
 # A signal.
 
 
-def test_a_signal_wakes_all_that_wait_for_it():
+def test_a_signal_completes_all_nodes_that_wait_for_it():
     bench = Bench(a=waiting(signal="go"), b=waiting(signal="go"), c=waiting(signal="stop"), end=end("a", "b", "c"))
     bench.start()
     bench.wait(5)
@@ -105,7 +105,7 @@ def test_a_signal_wakes_all_that_wait_for_it():
     assert bench.data(None, "signal_received") == {"name": "go", "actor": "ann", "woke": ["a", "b"], "kept": False}
 
 
-def test_a_signal_that_nobody_waits_for_is_kept_for_the_first_that_does():
+def test_an_early_signal_is_kept_for_the_first_wait():
     bench = Bench(a=task(), w=waiting("a", signal="go"), v=waiting("w", signal="go"), end=end("v")).start()
     signal(bench, data=1)
     signal(bench, data=2)
@@ -115,7 +115,7 @@ def test_a_signal_that_nobody_waits_for_is_kept_for_the_first_that_does():
     assert bench.status is JobStatus.COMPLETED and not bench.store.job.signals
 
 
-def test_a_signal_that_comes_when_the_job_has_ended_is_a_line_in_its_timeline():
+def test_a_signal_after_the_jobs_end_is_an_event():
     bench = Bench(w=waiting(signal="go"), end=end("w")).start()
     bench.send(*(SignalSent("go", None, bench.now, actor) for actor in ("ann", "bob")))
     assert bench.status is JobStatus.COMPLETED and not bench.store.job.signals
@@ -123,7 +123,7 @@ def test_a_signal_that_comes_when_the_job_has_ended_is_a_line_in_its_timeline():
     assert bench.data(None, "signal_received") == late
 
 
-def test_a_signal_before_the_job_began_is_kept():
+def test_a_signal_before_the_jobs_start_is_kept():
     bench = Bench(w=waiting(signal="go"), end=end("w"))
     signal(bench)
     assert bench.status is JobStatus.PENDING
@@ -131,14 +131,14 @@ def test_a_signal_before_the_job_began_is_kept():
     assert bench.status is JobStatus.COMPLETED
 
 
-def test_only_so_many_signals_are_kept():
+def test_the_number_of_kept_signals_is_limited():
     bench = Bench(w=waiting(signal="go"), end=end("w"))
     bench.send(*(SignalSent("other", None, bench.now) for _ in range(MAX_KEPT_SIGNALS + 1)))
     assert len(bench.store.job.signals) == MAX_KEPT_SIGNALS
     assert "is lost" in bench.data(None, "job_warning")["warning"]
 
 
-def test_a_signal_may_come_too_late():
+def test_a_signal_can_time_out():
     bench = Bench(w=waiting(signal="go", timeout_seconds=10), end=end("w")).start()
     bench.wait(10)
     assert (bench.status, bench.error) == (
@@ -147,14 +147,14 @@ def test_a_signal_may_come_too_late():
     )
 
 
-def test_a_signal_in_time_is_not_followed_by_a_timeout():
+def test_a_signal_in_time_cancels_the_timeout():
     bench = Bench(w=waiting(signal="go", timeout_seconds=10), a=task("w"), end=end("a")).start()
     signal(bench)
     bench.wait(60)
     assert bench.of("w") is COMPLETED and bench.store.nodes["w"].not_before is None
 
 
-def test_a_paused_job_hears_signals_and_starts_nothing():
+def test_a_paused_job_accepts_signals_and_starts_nothing():
     bench = Bench(w=waiting(signal="go"), a=task("w"), end=end("a")).start()
     bench.pause()
     signal(bench)
@@ -163,7 +163,7 @@ def test_a_paused_job_hears_signals_and_starts_nothing():
     assert bench.waiting == ["42_a_0"]
 
 
-def test_waits_are_withdrawn_with_their_job():
+def test_waits_are_revoked_with_their_job():
     bench = Bench(w=waiting(signal="go"), v=waiting(seconds=10), end=end("w", "v")).start()
     bench.cancel()
     assert bench.in_state(FAILED) == {"w", "v"}
@@ -179,7 +179,7 @@ def approval(**fields: Any) -> Bench:
     return Bench({"what": "it"}, ask=node, ship=task("ask"), end=end("ship")).start()
 
 
-def test_an_approval_asks_and_waits():
+def test_an_approval_waits_for_a_decision():
     bench = approval()
     assert bench.of("ask") is RUNNING
     assert bench.params("ask") == {"message": "Ship it?", "approvers": ["ann", "bob"]}
@@ -187,7 +187,7 @@ def test_an_approval_asks_and_waits():
     assert (request["message"], request["approvers"]) == ("Ship it?", ["ann", "bob"])
 
 
-def test_who_approves_is_in_the_output():
+def test_the_approver_is_in_the_output():
     bench = approval()
     decide_on(bench, "ask", True, "looks good")
     assert bench.output("ask") == {
@@ -201,20 +201,20 @@ def test_who_approves_is_in_the_output():
     assert bench.status is JobStatus.RUNNING
 
 
-def test_a_rejection_fails_the_node_for_good():
+def test_a_rejection_fails_the_node_permanently():
     bench = approval()
     decide_on(bench, "ask", False, "not today")
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node ask failed: rejected by ann: not today")
     assert bench.data("ask", "approval_decided") == {"approved": False, "by": "ann", "comment": "not today"}
 
 
-def test_the_job_may_go_on_after_a_rejection():
+def test_a_rejection_can_be_tolerated():
     bench = approval(allow_failure=True)
     decide_on(bench, "ask", False)
     assert bench.waiting == ["42_ship_0"]
 
 
-def test_nobody_decides_in_time():
+def test_an_approval_can_time_out():
     bench = approval(timeout_seconds=60)
     bench.wait(30)
     bench.restart()
@@ -222,7 +222,7 @@ def test_nobody_decides_in_time():
     assert bench.error == "node ask failed: timed out: nobody decided within 60 s"
 
 
-def test_a_decision_counts_only_for_the_attempt_that_asked():
+def test_a_decision_counts_only_for_the_current_attempt():
     bench = approval(timeout_seconds=60)
     bench.wait(60)
     bench.retry()
@@ -248,7 +248,7 @@ def report(bench: Bench, output: Any, task_id: str | None = None, worker: str | 
     return bench.send(TaskCompleted("sub", task_id, worker, bench.now, orjson.dumps(output)))
 
 
-def test_a_call_is_placed_when_it_is_written():
+def test_a_child_is_started_after_the_commit():
     bench = calling()
     [call] = bench.changes.new_child_jobs.values()
     assert (call.node_id, call.task_id, call.workflow_hash, call.inputs) == ("sub", "42_sub_0", "h", b'{"x":7}')
@@ -257,13 +257,13 @@ def test_a_call_is_placed_when_it_is_written():
     assert bench.waiting == ["42_a_0"]
 
 
-def test_another_owner_places_the_call_again():
+def test_a_new_owner_starts_the_child_again():
     bench = calling()
     bench.restart()
     assert list(bench.changes.new_child_jobs) == ["42_sub_0"]
 
 
-def test_a_child_that_failed_fails_its_caller_or_is_called_again():
+def test_a_failed_child_fails_its_caller_or_is_retried():
     bench = calling(retry=RetryPolicy(max_attempts=1, initial_delay_seconds=0))
     failure = TaskFailed("sub", "42_sub_0", None, bench.now, "job 8 failed: no luck", error_types=("JobFailed",))
     bench.send(failure)
@@ -272,26 +272,26 @@ def test_a_child_that_failed_fails_its_caller_or_is_called_again():
     assert bench.waiting == ["42_a_0"]
 
 
-def test_without_a_policy_a_job_is_called_once():
+def test_without_a_retry_policy_a_child_runs_once():
     bench = calling()
     bench.send(TaskFailed("sub", "42_sub_0", None, bench.now, "job 8 failed: no luck"))
     assert bench.error == "node sub failed: job 8 failed: no luck"
 
 
-def test_a_call_is_called_off_with_its_job():
+def test_a_child_is_cancelled_with_its_job():
     bench = calling()
     bench.cancel()
     assert bench.changes.cancelled_children == ["42_sub_0"] and not bench.changes.new_child_jobs
 
 
-def test_a_call_that_takes_too_long_is_called_off():
+def test_a_child_that_times_out_is_cancelled():
     bench = calling(timeout_seconds=60)
     bench.wait(60)
     assert bench.changes.cancelled_children == ["42_sub_0"]
     assert bench.error == "node sub failed: timed out: the job that it called did not end within 60 s"
 
 
-def test_no_worker_speaks_for_a_child():
+def test_a_worker_cannot_report_for_a_child_job():
     bench = calling()
     report(bench, {"forged": True}, worker="worker")
     bench.send(TaskLost("sub", "42_sub_0", "worker", bench.now))

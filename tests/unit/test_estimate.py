@@ -65,12 +65,12 @@ def left(over: Graph, snapshot: JobSnapshot, **usual: Usual) -> float | None:
     return result.total_seconds() if result is not None else None
 
 
-def test_what_follows_each_other_takes_as_long_as_all_of_it() -> None:
+def test_sequential_nodes_take_the_sum_of_their_times() -> None:
     assert left(CHAIN, job(CHAIN), a=Usual(10), b=Usual(5, wait_seconds=1)) == 16
     assert left(CHAIN, job(CHAIN, a=DONE), a=Usual(10), b=Usual(5, wait_seconds=1)) == 6
 
 
-def test_of_what_goes_beside_each_other_the_longest_way_counts() -> None:
+def test_parallel_branches_take_the_longest_path() -> None:
     forked = graph("a", a=task("b", "c"), b=task("d"), c=task("d"), d=task("END"))
     times = {"a": TEN, "b": Usual(1), "c": Usual(30), "d": Usual(2)}
     assert left(forked, job(forked), **times) == 42
@@ -78,19 +78,19 @@ def test_of_what_goes_beside_each_other_the_longest_way_counts() -> None:
     assert left(forked, job(forked, a=DONE, b=DONE, c=running), **times) == 7
 
 
-def test_of_what_runs_the_rest_counts_and_a_fifth_more_of_what_is_late() -> None:
+def test_a_running_node_counts_its_remainder_and_a_late_one_a_fifth_more() -> None:
     for elapsed, remaining in ((0, 10), (4, 6), (10, 2), (100, 20), (-5, 10)):
         running = NodeSnapshot(RUNNING, started_at=ago(elapsed))
         assert left(CHAIN, job(CHAIN, a=running), a=TEN, b=TEN) == remaining + 10
 
 
-def test_the_usual_waiting_counts_until_a_worker_has_it() -> None:
+def test_the_usual_queue_time_counts_until_a_worker_claims_the_task() -> None:
     usual = Usual(10, wait_seconds=4)
     assert left(CHAIN, job(CHAIN, a=NodeSnapshot(NodeStatus.DISPATCHED, ago(1))), a=usual, b=TEN) == 23
     assert left(CHAIN, job(CHAIN, a=NodeSnapshot(NodeStatus.DISPATCHED, ago(50))), a=usual, b=TEN) == 30
 
 
-def test_a_retry_waits_for_its_time() -> None:
+def test_a_retry_includes_its_back_off() -> None:
     waiting = NodeSnapshot(NodeStatus.READY, ago(9), not_before=NOW + timedelta(seconds=30))
     assert left(CHAIN, job(CHAIN, a=waiting), a=TEN, b=TEN) == 50
     assert left(CHAIN, job(CHAIN, a=replace(waiting, not_before=ago(3))), a=TEN, b=TEN) == 20
@@ -104,7 +104,7 @@ def test_the_longest_branch_counts_until_one_is_taken() -> None:
     assert left(chosen, job(chosen, choose=DONE, long=SKIPPED, short=NodeStatus.READY), **times) == 5
 
 
-def test_a_branch_that_was_never_taken_counts_when_it_is() -> None:
+def test_a_never_taken_branch_counts_once_it_is_taken() -> None:
     branches = (Branch(name="bad", when="{{ false }}", next=("repair",)), Branch(name="good", next=("go_on",)))
     chosen = graph("choose", choose=ConditionalNode(branches=branches), repair=task("END"), go_on=task("END"))
     times = {"repair": Usual(None, is_skipped=True), "go_on": Usual(5)}
@@ -112,7 +112,7 @@ def test_a_branch_that_was_never_taken_counts_when_it_is() -> None:
     assert left(chosen, job(chosen, choose=DONE, go_on=SKIPPED, repair=NodeStatus.READY), **times) is None
 
 
-def test_of_any_the_soonest_counts_that_is_not_skipped() -> None:
+def test_any_of_counts_its_fastest_member_that_is_not_skipped() -> None:
     joined = graph(
         "a",
         a=task("b", "c", "d"),
@@ -150,17 +150,17 @@ def spread(items: int, since: float | None = None, **counts: int) -> NodeSnapsho
         (spread(10, completed=2, ready=2), 4, 20),
     ],
 )
-def test_children_are_done_some_at_a_time(snapshot: NodeSnapshot, parallel: float, seconds: float) -> None:
+def test_children_are_estimated_in_parallel_batches(snapshot: NodeSnapshot, parallel: float, seconds: float) -> None:
     assert left(FAN, job(FAN, spread=snapshot), spread=Usual(10, parallel=parallel), last=Usual(1)) == seconds + 1
 
 
-def test_no_more_children_run_at_once_than_may() -> None:
+def test_max_parallel_limits_the_estimate() -> None:
     node = FanOutNode(source=[1], task=ChildTask(handler="work", queue="q"), max_parallel=2, next=("gather",))
     bounded = graph("spread", spread=node, gather=FanInNode(next=("END",)))
     assert left(bounded, job(bounded, spread=spread(10, ready=10)), spread=Usual(10, parallel=8)) == 50
 
 
-def test_a_fan_out_that_is_not_open_yet_has_as_many_items_as_usual() -> None:
+def test_an_unexpanded_fan_out_has_its_usual_number_of_items() -> None:
     assert left(FAN, job(FAN), spread=Usual(10, items=6, parallel=3), last=Usual(1)) == 21
     assert left(FAN, job(FAN), spread=Usual(None, items=0), last=Usual(1)) == 1
     assert left(FAN, job(FAN, spread=spread(2, ready=2)), spread=Usual(None, items=0), last=Usual(1)) is None
@@ -170,13 +170,13 @@ def test_a_fan_out_that_is_not_open_yet_has_as_many_items_as_usual() -> None:
 # What it rests on
 
 
-def test_nothing_is_said_about_what_nobody_knows() -> None:
+def test_without_enough_data_there_is_no_estimate() -> None:
     assert left(CHAIN, job(CHAIN), a=TEN) is None
     assert left(CHAIN, job(CHAIN, b=DONE), a=TEN) == 10, "what has ended need not be known"
     assert estimate(CHAIN, job(CHAIN), {"a": TEN}) is None
 
 
-def test_history_goes_before_what_was_done_so_far() -> None:
+def test_history_takes_precedence_over_the_current_run() -> None:
     ended = NodeSnapshot(DONE, started_at=ago(20), completed_at=ago(17))
     history = {"a": Usual(4), "b": Usual(30)}
     assert estimate(CHAIN, job(CHAIN, a=ended), history) == Estimate(NOW + timedelta(seconds=30), Basis.HISTORY)
@@ -186,7 +186,7 @@ def test_history_goes_before_what_was_done_so_far() -> None:
     assert estimate(CHAIN, ready, passed_by) == Estimate(NOW + timedelta(seconds=3), Basis.SO_FAR)
 
 
-def test_so_far_the_children_of_a_fan_out_tell_of_the_others_of_their_own() -> None:
+def test_ended_children_estimate_their_siblings() -> None:
     fan = FanSnapshot(9, {DONE: 4, RUNNING: 2, NodeStatus.READY: 3}, newest_started_at=NOW, child_seconds=6.0)
     begun = job(FAN, spread=NodeSnapshot(DONE, fan=fan), last=DONE)
     assert so_far(FAN, begun) == {"spread": Usual(6.0)}
@@ -194,7 +194,7 @@ def test_so_far_the_children_of_a_fan_out_tell_of_the_others_of_their_own() -> N
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.RUNNING])
-def test_only_a_job_that_runs_has_an_end_to_be_expected(status: JobStatus) -> None:
+def test_only_a_running_job_has_an_estimate(status: JobStatus) -> None:
     history = {"a": TEN, "b": TEN}
     assert estimate(CHAIN, job(CHAIN), history) is not None
     assert estimate(CHAIN, replace(job(CHAIN), status=status), history) is None
@@ -206,7 +206,9 @@ def test_only_a_job_that_runs_has_an_end_to_be_expected(status: JobStatus) -> No
     times=st.tuples(*[st.floats(0, 1e6)] * 3),
     elapsed=st.floats(-1e3, 1e6),
 )
-def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[float, ...], elapsed: float) -> None:
+def test_the_remaining_time_is_never_negative(
+    statuses: tuple[Any, ...], times: tuple[float, ...], elapsed: float
+) -> None:
     chain = graph("a", a=task("b"), b=task("c"), c=task("END"))
     snapshots = [NodeSnapshot(status, ago(elapsed), ago(elapsed)) for status in statuses]
     snapshot = job(chain, **dict(zip("abc", snapshots, strict=True)))
@@ -214,7 +216,7 @@ def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[floa
     assert remaining is not None and remaining >= 0
 
 
-def test_what_takes_longer_than_usual_says_by_how_much() -> None:
+def test_a_late_node_shows_by_how_much() -> None:
     late = NodeSnapshot(RUNNING, started_at=ago(130))
     result = estimate(CHAIN, job(CHAIN, a=late), {"a": TEN, "b": TEN})
     assert result is not None

@@ -54,7 +54,7 @@ def join(**nodes: Any) -> Bench:
 # Other nodes.
 
 
-def test_a_node_waits_for_each_of_all_of_that_is_undecided():
+def test_a_node_waits_for_each_undecided_member_of_all_of():
     bench = join(merge=task("a", "b"), end=end("merge"))
     assert text_of(bench, "merge") == "Node `merge` waits for `a` and `b`, which are queued."
     bench.begin("a")
@@ -64,7 +64,7 @@ def test_a_node_waits_for_each_of_all_of_that_is_undecided():
     assert text_of(bench, "end") == "Node `end` waits for `merge`, which is waiting."
 
 
-def test_a_node_waits_for_one_of_any_of_until_one_has_completed():
+def test_a_node_waits_for_any_of_until_one_completes():
     bench = join(merge=task(any_of=("a", "b")), x=task(), both=task("x", any_of=("a", "b")), end=end("merge", "both"))
     assert text_of(bench, "merge") == "Node `merge` waits for one of `a` and `b`, which are queued."
     assert text_of(bench, "both") == "Node `both` waits for `x` (queued) and for one of `a` (queued) and `b` (queued)."
@@ -74,7 +74,7 @@ def test_a_node_waits_for_one_of_any_of_until_one_has_completed():
     assert (explanation.data["any_of"], explanation.data["will_be_skipped"]) == ([], False)
 
 
-def test_a_node_that_will_be_skipped_says_so():
+def test_a_node_that_will_be_skipped_is_explained():
     nodes: dict[str, Any] = {
         "c": choose("inputs.n", is_3=("x",), default=("y",)),
         "x": task(),
@@ -87,7 +87,7 @@ def test_a_node_that_will_be_skipped_says_so():
     assert explanation.data["will_be_skipped"] is True
 
 
-def test_what_follows_a_fan_out_waits_for_its_children():
+def test_successors_of_a_fan_out_wait_for_its_children():
     bench = Bench({"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}"), g=fan_in("f"), end=end("g")).start()
     bench.complete("f__0")
     explanation = why(bench, "g")
@@ -96,7 +96,7 @@ def test_what_follows_a_fan_out_waits_for_its_children():
     assert text_of(bench, "f").endswith("; 2 of its 3 children are still open.")
 
 
-def test_a_fan_out_that_is_being_expanded_counts_its_children():
+def test_an_expanding_fan_out_counts_its_children():
     bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
     bench.expands = False
     bench.start()
@@ -125,14 +125,14 @@ def test_a_fan_out_that_is_being_expanded_counts_its_children():
         ((Consumer("v", None, 1, 1), Consumer("w", frozenset({"work"}), 2, 1)), "1 of 2 workers for it is free"),
     ],
 )
-def test_a_queued_task_says_how_its_queue_is_served(consumers: tuple[Consumer, ...], service: str):
+def test_a_queued_task_describes_the_workers_of_its_queue(consumers: tuple[Consumer, ...], service: str):
     bench = join(end=end("a", "b"))
     queues = {"tasks": QueueFacts(2, None, consumers)}
     assert text_of(bench, "a", queues=queues) == f"Node `a` is next in queue `tasks`; {service}."
     assert text_of(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` after 1 other task; {service}."
 
 
-def test_a_full_queue_is_named_with_its_depth_and_its_limit():
+def test_a_full_queue_is_named_with_its_depth_and_limit():
     bench = Bench(a=task(), end=end("a")).close_queue().start()
     explanation = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})
     assert explanation.sentence == (
@@ -141,7 +141,7 @@ def test_a_full_queue_is_named_with_its_depth_and_its_limit():
     assert explanation.kind is Kind.BACK_PRESSURE
 
 
-def test_max_parallel_names_those_that_hold_the_places():
+def test_max_parallel_names_the_running_children():
     bench = Bench({"n": [1] * 9}, f=fan_out("{{ inputs.n }}", max_parallel=6), end=end("f")).start()
     explanation = why(bench, "f__7")
     expected = "held by `f__0`, `f__1`, `f__2`, `f__3` and 2 more."
@@ -149,7 +149,7 @@ def test_max_parallel_names_those_that_hold_the_places():
     assert len(explanation.data["held_by"]) == 6
 
 
-def test_a_running_task_says_where_and_since_when():
+def test_a_running_task_names_its_worker_and_its_start():
     bench = Bench(a=task(timeout_seconds=600), end=end("a")).start()
     bench.begin("a")
     bench.now += timedelta(seconds=90)
@@ -162,7 +162,7 @@ def test_a_running_task_says_where_and_since_when():
 # Time, pauses and owners.
 
 
-def test_a_retry_tells_how_often_it_failed_and_when_it_is_tried_again():
+def test_a_retry_shows_its_failures_and_its_next_time():
     bench = Bench(a=task(retry=SLOWLY), end=end("a")).start()
     bench.fail("a")
     bench.now += timedelta(seconds=6)
@@ -174,7 +174,7 @@ def test_a_retry_tells_how_often_it_failed_and_when_it_is_tried_again():
     assert why(bench, "a").kind is Kind.ABOUT_TO_RUN
 
 
-def test_a_paused_job_says_so_before_everything_else():
+def test_a_pause_is_the_first_reason():
     bench = join(end=end("a", "b"))
     bench.pause()
     bench.now += timedelta(minutes=3)
@@ -184,7 +184,7 @@ def test_a_paused_job_says_so_before_everything_else():
     assert also(explanation) == ["queued", "no_owner"]
 
 
-def test_every_reason_that_holds_at_once_is_listed():
+def test_all_simultaneous_reasons_are_listed():
     bench = Bench({"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}", max_parallel=1, child={"retry": SLOWLY}), end=end("f"))
     bench.start()
     bench.fail("f__0")
@@ -214,19 +214,19 @@ def test_every_reason_that_holds_at_once_is_listed():
         ),
     ],
 )
-def test_a_job_without_a_living_owner_says_so(owner: OwnerFacts, orchestrators: int, sentence: str):
+def test_a_job_without_a_live_owner_is_explained(owner: OwnerFacts, orchestrators: int, sentence: str):
     bench = join(end=end("a", "b"))
     assert text_of(bench, owner=owner, orchestrators=orchestrators) == sentence
 
 
-def test_a_dead_owner_does_not_hide_what_a_node_waits_for():
+def test_a_dead_owner_does_not_hide_other_reasons():
     bench = join(merge=task("a", "b"), end=end("merge"))
     for node_id, kind in (("merge", Kind.WAITING_FOR_NODES), ("a", Kind.QUEUED)):
         explanation = why(bench, node_id, owner=OwnerFacts("one", 300.0))
         assert (explanation.kind, also(explanation)) == (kind, ["no_owner"])
 
 
-def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
+def test_a_claimed_task_is_about_to_run_unless_its_start_is_overdue():
     bench = join(end=end("a", "b"))
     bench.store.claim(f"{JOB}_a_0", "w", bench.now)
     assert text_of(bench, "a") == "Node `a` was taken by worker w; its owner is about to record that."
@@ -236,7 +236,7 @@ def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
 # The end.
 
 
-def test_what_has_ended_tells_why_and_who_was_the_cause():
+def test_an_ended_node_shows_why_and_its_cause():
     nodes: dict[str, Any] = {
         "c": choose("inputs.n", is_3=("x",), default=("y",)),
         "x": task(retry=NO_RETRY),
@@ -258,7 +258,7 @@ def test_what_has_ended_tells_why_and_who_was_the_cause():
     assert (of_job.kind, of_job.data["cause"]) == (Kind.ENDED, ["x"])
 
 
-def test_what_a_last_chain_has_added_tells_why_it_was_skipped():
+def test_a_skipped_node_added_by_a_finalizer_shows_why():
     bench = Bench(chains={"finally": ("clean",)}, a=task(retry=NO_RETRY), end=end("a"), clean=task()).start()
     bench.fail("a")
     behind = [node(f"clean.{number}", f"clean.{number - 1}") for number in range(1, 1500)]
@@ -275,7 +275,7 @@ def test_what_a_last_chain_has_added_tells_why_it_was_skipped():
     assert text_of(bench, "clean.0") == again
 
 
-def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
+def test_a_failed_job_with_an_owner_is_about_to_be_retried():
     bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
     bench.fail("a")
     assert why(bench).kind is Kind.ABOUT_TO_RUN
@@ -283,7 +283,7 @@ def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
     assert why(bench, owner=OwnerFacts()).kind is Kind.ENDED
 
 
-def test_a_cancelled_and_a_completed_job_say_so():
+def test_cancelled_and_completed_jobs_are_explained():
     bench = join(end=end("a", "b"))
     bench.cancel()
     assert text_of(bench, owner=OwnerFacts()) == (
@@ -298,7 +298,7 @@ def test_a_cancelled_and_a_completed_job_say_so():
 # The job as a whole.
 
 
-def test_a_job_names_the_nodes_that_all_others_wait_for():
+def test_a_job_names_the_nodes_that_block_all_others():
     bench = Bench(
         {"n": [1] * 10}, f=fan_out("{{ inputs.n }}", max_parallel=3), g=fan_in("f"), after=task("g"), end=end("after")
     ).start()
@@ -309,7 +309,7 @@ def test_a_job_names_the_nodes_that_all_others_wait_for():
     assert explanation.data["stands"][0]["nodes"] == ["f__0", "f__1", "f__2"]
 
 
-def test_a_queue_that_nobody_serves_comes_before_what_runs():
+def test_a_queue_without_workers_comes_before_running_tasks():
     lone = task().model_copy(update={"queue": "gpu"})
     bench = Bench(a=task(), lone=lone, end=end("a", "lone")).start()
     bench.begin("a")
@@ -321,14 +321,14 @@ def test_a_queue_that_nobody_serves_comes_before_what_runs():
     assert f"Job {JOB} waits for `a`, which has been running" in text_of(bench, queues=served | free)
 
 
-def test_a_job_that_has_not_begun_is_about_to_start():
+def test_a_pending_job_is_about_to_start():
     bench = Bench(a=task(retry=AT_ONCE), end=end("a"))
     assert text_of(bench) == f"Job {JOB} is about to start: its owner acts within a moment."
     assert why(bench, "start").kind is Kind.ABOUT_TO_RUN
     assert text_of(bench, "a") == "Node `a` waits for `start`, which is waiting."
 
 
-def test_every_open_node_has_a_reason_and_every_kind_has_words():
+def test_every_open_node_has_a_reason_and_every_kind_has_a_sentence():
     bench = join(merge=task("a", "b"), end=end("merge"))
     for row in bench.store.nodes.values():
         explanation = why(bench, row.node_id)
@@ -336,7 +336,7 @@ def test_every_open_node_has_a_reason_and_every_kind_has_words():
         assert explanation.data["node_id"] == row.node_id
 
 
-def test_names_and_times_are_short():
+def test_names_and_times_are_shortened():
     assert (names(["a"]), names(["a", "b"])) == ("`a`", "`a` and `b`")
     assert names(["a", "b", "c", "d", "e", "f"]) == "`a`, `b`, `c`, `d` and 2 more"
     assert (span(timedelta(seconds=95)), span(timedelta(seconds=-5))) == ("1 min 35 s", "0 ms")

@@ -37,7 +37,7 @@ def test_any_value_without_braces_is_a_constant(raw: Any) -> None:
 
 
 @given(st.dictionaries(NAMES, JSON, min_size=1, max_size=3), st.data())
-def test_whatever_the_data_a_path_returns_it_unchanged(inputs: dict[str, Any], data: st.DataObject) -> None:
+def test_a_path_returns_any_data_unchanged(inputs: dict[str, Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(inputs)))
     scope = {"inputs": inputs}
     assert resolve(f"{{{{ inputs.{name} }}}}", scope) is inputs[name]
@@ -48,7 +48,7 @@ def test_whatever_the_data_a_path_returns_it_unchanged(inputs: dict[str, Any], d
     st.recursive(st.integers(), lambda c: st.lists(c, max_size=3) | st.dictionaries(NAMES, c, max_size=3)),
     st.lists(NAMES | st.integers(0, 3), max_size=4),
 )
-def test_walking_and_jinja_agree(tree: Any, path: list[str | int]) -> None:
+def test_direct_lookup_and_jinja_agree(tree: Any, path: list[str | int]) -> None:
     """Brackets keep a path from being walked directly."""
     source = str(Reference("inputs", tuple(path)))
     assert _outcome(f"{{{{ {source} }}}}", tree) == _outcome(f"{{{{ ({source}) }}}}", tree)
@@ -62,7 +62,7 @@ def _outcome(text: str, tree: Any) -> tuple[str, Any]:
 
 
 @given(st.text(alphabet="{}%#'\"inputs.x |()[]~+-*/0123,:_\\=<>", max_size=60))
-def test_any_text_either_compiles_or_is_refused(text: str) -> None:
+def test_any_string_compiles_or_is_refused(text: str) -> None:
     for candidate in (text, f"{{{{ {text} }}}}"):
         try:
             template = compile_template(candidate)
@@ -73,7 +73,7 @@ def test_any_text_either_compiles_or_is_refused(text: str) -> None:
 
 
 @given(JSON, JSON)
-def test_two_values_in_a_text_are_their_texts_side_by_side(first: Any, second: Any) -> None:
+def test_two_values_in_a_string_are_concatenated(first: Any, second: Any) -> None:
     scope = {"inputs": {"a": first, "b": second}}
     assert resolve("{{ inputs.a }}|{{ inputs.b }}", scope) == f"{to_text(first)}|{to_text(second)}"
 

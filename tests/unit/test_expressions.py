@@ -69,14 +69,14 @@ from dagmaster.model.expressions import (
         ("{{ inputs.numbers + [4] }}", [3, 1, 2, 4]),
     ],
 )
-def test_one_expression_keeps_its_native_type(text: str, value: Any) -> None:
+def test_a_single_expression_keeps_its_native_type(text: str, value: Any) -> None:
     resolved = resolve(text)
     assert resolved == value
     assert type(resolved) is type(value)
 
 
 @pytest.mark.parametrize("text", ["007", "1_000", "[1, 2]", "None", "True", "{'a': 1}"])
-def test_a_string_is_never_read_as_a_literal(text: str) -> None:
+def test_a_string_is_never_parsed_as_a_literal(text: str) -> None:
     assert resolve("{{ inputs.s }}", {"inputs": {"s": text}}) == text
     assert resolve("{{ inputs.s | trim }}", {"inputs": {"s": text}}) == text
 
@@ -101,30 +101,30 @@ def test_mixed_text_renders_to_a_string(text: str, rendered: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["items", "keys", "values", "get", "update", "pop", "clear", "copy", "setdefault"])
-def test_keys_that_are_names_of_dict_methods_are_keys(word: str) -> None:
+def test_keys_named_like_dict_methods_are_keys(word: str) -> None:
     assert resolve(f"{{{{ inputs.{word} }}}}") == f"the {word}"
     assert resolve(f"{{{{ (inputs).{word} ~ '' }}}}") == f"the {word}"
 
 
-def test_expressions_are_found_in_nested_objects_and_lists() -> None:
+def test_expressions_are_found_at_any_depth() -> None:
     raw = {"a": ["{{ inputs.x }}", {"b": "<{{ item.a.b }}>"}], "c": 5, "d": "plain", "e": None}
     assert resolve(raw) == {"a": [1, {"b": "<c>"}], "c": 5, "d": "plain", "e": None}
     assert list(resolve(raw)) == list(raw)
 
 
-def test_a_value_without_expressions_is_returned_as_it_is() -> None:
+def test_a_value_without_expressions_is_returned_unchanged() -> None:
     raw = {"a": [1, {"b": "c"}], "brace": "{", "json": '{"a": {"b": 1}}', "percent": "100 {%"}
     assert resolve(raw) is raw
 
 
-def test_constant_parts_are_shared_and_the_raw_value_is_never_changed() -> None:
+def test_constant_parts_are_shared_and_the_raw_value_is_unchanged() -> None:
     raw = {"constant": {"big": [1, 2]}, "changing": ["{{ inputs.x }}", {"deep": 1}]}
     resolved = resolve(raw)
     assert resolved["constant"] is raw["constant"]
     assert raw["changing"] == ["{{ inputs.x }}", {"deep": 1}]
 
 
-def test_data_is_never_rendered_a_second_time() -> None:
+def test_data_is_never_rendered_twice() -> None:
     scope = {"inputs": {"evil": "{{ inputs.secret }}", "secret": "s3cret"}}
     for text in ("{{ inputs.evil }}", "{{ inputs.evil | trim }}", "{{ inputs['evil'] ~ '' }}"):
         assert resolve(text, scope) == "{{ inputs.secret }}"
@@ -172,7 +172,7 @@ def test_nodes_may_be_lazy_mappings() -> None:
         ("{{ inputs['my key'] }}", "inputs['my key'] is not defined; inputs are: a, b"),
     ],
 )
-def test_a_missing_reference_is_named_with_what_is_there(text: str, message: str) -> None:
+def test_a_missing_reference_error_lists_the_known_names(text: str, message: str) -> None:
     scope = {"inputs": {"a": 1, "b": [1, 2]}, "nodes": {"n": {"output": {"x": None}}}, "env": {}}
     assert why_it_fails(text, scope) == message
     assert why_it_fails(f"mixed {text}", scope) == message
@@ -180,7 +180,7 @@ def test_a_missing_reference_is_named_with_what_is_there(text: str, message: str
     assert why_it_fails(f"{{{{ {source} | upper }}}}", scope) == f"{message} (in {{{{ {source} | upper }}}})"
 
 
-def test_long_lists_of_names_are_cut() -> None:
+def test_long_lists_of_names_are_truncated() -> None:
     scope = {"inputs": {f"name_{i:02}": i for i in range(40)}}
     assert why_it_fails("{{ inputs.x }}", scope).endswith("name_11 and 28 more")
 
@@ -206,7 +206,7 @@ def test_default_works_at_any_depth(text: str) -> None:
     assert resolve(text) == "d"
 
 
-def test_default_keeps_what_is_there() -> None:
+def test_default_keeps_existing_values() -> None:
     assert resolve("{{ inputs.x | default('d') }}") == 1
     assert resolve("{{ inputs.nothing | default('d') }}") is None
     assert resolve("{{ inputs.missing | default('', true) }}") == ""
@@ -215,7 +215,7 @@ def test_default_keeps_what_is_there() -> None:
 @pytest.mark.parametrize(
     "expression", ["1 if inputs.nothing", "[] | first", "inputs.numbers[9]", "inputs[inputs.name]"]
 )
-def test_nothing_is_never_silently_null(expression: str) -> None:
+def test_a_missing_value_is_never_silently_null(expression: str) -> None:
     assert why_it_fails(f"{{{{ {expression} }}}}")
 
 
@@ -246,11 +246,11 @@ def test_nothing_is_never_silently_null(expression: str) -> None:
         "1 if inputs.missing else 2",
     ],
 )
-def test_whatever_is_done_with_a_missing_reference_the_message_names_it(expression: str) -> None:
+def test_every_use_of_a_missing_reference_names_it(expression: str) -> None:
     assert why_it_fails(f"{{{{ {expression} }}}}").startswith("inputs.missing is not defined; inputs are:")
 
 
-def test_a_list_with_holes_is_refused() -> None:
+def test_a_list_with_missing_values_is_refused() -> None:
     assert "'x' is not defined" in why_it_fails("{{ nodes.a.output.rows | map(attribute='x') | list }}")
     assert "'x' is not defined" in why_it_fails("{{ nodes.a.output.rows | map(attribute='x') | join(',') }}")
 
@@ -311,11 +311,11 @@ def test_filters_tests_and_methods(expression: str, value: Any) -> None:
     "expression",
     ["inputs.name | int + inputs.nothing", "'a' - 1", "1 / 0", "inputs.nothing | length", "['a', 1] | sum", "1 in 2"],
 )
-def test_what_cannot_be_computed_fails_and_names_the_expression(expression: str) -> None:
+def test_a_failed_computation_names_the_expression(expression: str) -> None:
     assert why_it_fails(f"{{{{ {expression} }}}}").endswith(f"(in {{{{ {expression} }}}})")
 
 
-def test_an_order_that_does_not_exist_is_its_own_failure() -> None:
+def test_incomparable_values_have_their_own_error() -> None:
     with pytest.raises(Incomparable, match="null > number cannot be compared"):
         resolve("{{ inputs.nothing > 5 }}")
 
@@ -356,7 +356,7 @@ def test_a_key_cannot_be_an_expression() -> None:
     assert "only values can" in why_it_is_refused({"{{ inputs.x }}": 1})
 
 
-def test_splitting_keeps_quotes_and_brackets_together() -> None:
+def test_splitting_respects_quotes_and_brackets() -> None:
     pieces = split_expressions("a {{ {'k': '}}'} }} b {{ \"{{\" }}")
     assert [(piece.text, piece.is_expression) for piece in pieces] == [
         ("a ", False),
@@ -391,7 +391,7 @@ def test_references_are_collected_from_everywhere() -> None:
     assert refs("plain") == set()
 
 
-def test_guarded_references_are_those_that_may_be_missing_everywhere() -> None:
+def test_guarded_references_are_those_with_a_default_everywhere() -> None:
     template = compile_template(["{{ inputs.a | default(inputs.b) }}", "{{ inputs.c is defined }}", "{{ inputs.c }}"])
     assert {str(reference) for reference in template.guarded} == {"inputs.a"}
     assert {str(reference) for reference in template.references} == {"inputs.a", "inputs.b", "inputs.c"}
@@ -405,5 +405,5 @@ def test_a_template_is_frozen_and_compares_by_its_value() -> None:
     assert isinstance(template, Template)
 
 
-def test_walking_strings_gives_their_paths() -> None:
+def test_iterating_over_strings_yields_their_paths() -> None:
     assert dict(walk_strings({"a": ["x", {"b": "y"}], "c": 1})) == {("a", 0): "x", ("a", 1, "b"): "y"}
