@@ -66,19 +66,19 @@ def with_internals(draw: st.DrawFn) -> tuple[Any, list[str]]:
 
 
 @given(with_internals())
-def test_no_internal_id_name_or_code_is_left_at_any_depth(data: tuple[Any, list[str]]) -> None:
+def test_no_internal_id_name_or_code_remains_at_any_depth(data: tuple[Any, list[str]]) -> None:
     value, internals = data
     seen = str(scrubber.value(value))
     assert not [word for word in internals if word in seen], seen
 
 
 @given(harmless)
-def test_data_without_internals_stays_as_it_is(value: Any) -> None:
+def test_data_without_internals_is_unchanged(value: Any) -> None:
     assert scrubber.value(value) == value
 
 
 @given(with_internals())
-def test_scrubbing_twice_changes_nothing_more(data: tuple[Any, list[str]]) -> None:
+def test_scrubbing_is_idempotent(data: tuple[Any, list[str]]) -> None:
     once = scrubber.value(data[0])
     assert scrubber.value(once) == once
 
@@ -121,7 +121,7 @@ def test_plain_words_hashes_urls_and_numbers_are_kept(text: str) -> None:
         ),
     ],
 )
-def test_what_is_hidden_in_a_text(text: str, seen: str) -> None:
+def test_internals_in_strings_are_hidden(text: str, seen: str) -> None:
     assert scrubber.text(text) == seen
 
 
@@ -134,18 +134,18 @@ def test_outputs_keep_their_paths_but_not_ids() -> None:
 @pytest.mark.parametrize(
     "name", [*KEYS, "jobId", "Task-Id", "_provenance", "current_job_id", "exportJobIds", "workerHost"]
 )
-def test_internal_names(name: str) -> None:
+def test_internal_names_are_hidden(name: str) -> None:
     assert scrubber.is_internal(name)
 
 
 @pytest.mark.parametrize(
     "name", ["dataset_id", "asset_id", "request_id", "workflow_id", "title", "job_title", "nodes", "id"]
 )
-def test_other_names(name: str) -> None:
+def test_other_names_are_kept(name: str) -> None:
     assert not scrubber.is_internal(name)
 
 
-def test_what_is_nested_without_end_is_cut() -> None:
+def test_deeply_nested_values_are_truncated() -> None:
     value: Any = "x"
     for _ in range(5 * MAX_DEPTH):
         value = [value]
@@ -167,7 +167,7 @@ def test_operators_see_jobs_and_nodes_but_no_owner_host_or_code() -> None:
     assert operators.text(text) == f"worker *** lost {job_id}_load_0: ***"
 
 
-def test_the_machines_of_the_settings_are_hidden_unless_they_are_public_or_any_word() -> None:
+def test_configured_hosts_are_hidden_unless_public_or_common_words() -> None:
     settings = load_settings(
         url="http://orchestrator-1.example.org:8080",
         worker_url="https://maps.example.org",

@@ -68,12 +68,12 @@ def test_the_basic_handlers_are_always_loaded():
     assert {handler.function.__module__ for handler in registry} == {basic.__name__, export.__name__}
 
 
-def test_the_default_registry_is_filled_unless_another_is_given(write):
+def test_the_default_registry_is_used_unless_another_is_given(write):
     load_handlers([write("mine.py", defining("mine"))])
     assert "mine" in default_registry.names()
 
 
-def test_a_file_is_loaded_by_its_path(write):
+def test_a_file_is_loaded_by_absolute_path(write):
     assert loaded(write("some/where/mine.py", defining("mine"))) == {"mine"}
 
 
@@ -88,40 +88,40 @@ def test_a_module_is_found_in_the_working_folder(write):
     assert loaded("package.mine") == {"mine"}
 
 
-def test_a_package_brings_what_its_modules_define(write):
+def test_a_package_registers_the_handlers_of_its_modules(write):
     write("package/__init__.py", "from package import mine")
     write("package/mine.py", defining("mine"))
     assert loaded("package") == {"mine"}
     assert loaded("package") == {"mine"}, "also when it was imported before"
 
 
-def test_a_file_may_import_its_neighbours(write):
+def test_a_file_can_import_its_neighbours(write):
     write("place/neighbour.py", "NAME = 'mine'")
     text = "import neighbour\nfrom dagmaster.handlers import handler\nhandler(neighbour.NAME)(lambda ctx: None)\n"
     assert loaded(write("place/mine.py", text)) == {"mine"}
 
 
-def test_a_file_that_a_neighbour_imports_too_is_executed_once(write, capsys):
+def test_a_file_also_imported_by_a_neighbour_runs_once(write, capsys):
     mine = write("mine.py", "print('executed')\n" + defining("mine"))
     flow = write("flow.py", "import mine\n" + defining("flow"))
     assert loaded(mine, flow) == {"mine", "flow"}
     assert capsys.readouterr().out.count("executed") == 1
 
 
-def test_files_of_one_name_in_two_folders_are_both_loaded(write):
+def test_files_with_the_same_name_in_two_folders_are_both_loaded(write):
     assert loaded(write("a/mine.py", defining("a.mine")), write("b/mine.py", defining("b.mine"))) == {
         "a.mine",
         "b.mine",
     }
 
 
-def test_a_file_named_like_a_known_module_hides_nothing(write):
+def test_a_file_named_like_a_known_module_does_not_shadow_it(write):
     known = importlib.import_module("json")
     assert loaded(write("json.py", defining("mine"))) == {"mine"}
     assert importlib.import_module("json") is known
 
 
-def test_a_file_whose_name_is_no_identifier_is_loaded(write):
+def test_a_file_name_that_is_not_an_identifier_is_allowed(write):
     assert loaded(write("my-handlers.py", defining("mine"))) == {"mine"}
 
 
@@ -138,13 +138,13 @@ def test_a_reloaded_module_replaces_its_handlers(write):
     assert default_registry.get("mine").function is not old
 
 
-def test_a_script_may_be_loaded_after_it_ran(write):
+def test_a_script_can_be_loaded_after_it_ran(write):
     mine = write("mine.py", defining("mine"))
     runpy.run_path(mine, run_name="__main__")
     assert loaded(mine) == {"mine"}
 
 
-def test_installed_packages_bring_their_handlers(write, monkeypatch):
+def test_installed_packages_register_their_handlers(write, monkeypatch):
     write("plugin.py", defining("plugged"))
     monkeypatch.setattr(
         loader, "entry_points", lambda group: [EntryPoint(name="plugin", value="plugin", group="dagmaster.handlers")]
@@ -186,7 +186,7 @@ def test_a_missing_file_is_named(spec):
     ],
 )
 @pytest.mark.parametrize("spec", ["broken.py", "broken", "other-folder/broken.py"])
-def test_an_error_in_a_module_is_shown_with_its_line(write, spec, text, problem):
+def test_an_error_in_a_module_names_its_line(write, spec, text, problem):
     write(spec if spec.endswith(".py") else f"{spec}.py", text)
     with pytest.raises(Misconfigured, match=f"cannot load handlers from '{spec}") as caught:
         load_handlers([spec])
@@ -194,19 +194,19 @@ def test_an_error_in_a_module_is_shown_with_its_line(write, spec, text, problem)
     assert "Traceback" not in str(caught.value)
 
 
-def test_an_error_behind_an_import_is_shown_with_both_lines(write):
+def test_an_error_in_an_imported_module_names_both_lines(write):
     write("inner.py", "x = 1\n1 / 0")
     with pytest.raises(Misconfigured, match=r"ZeroDivisionError: .*outer.py:1 -> .*inner.py:2\)"):
         load_handlers([write("outer.py", "import inner")])
 
 
-def test_a_mended_file_can_be_loaded_after_it_failed(write):
+def test_a_fixed_file_can_be_loaded_after_it_failed(write):
     with pytest.raises(Misconfigured):
         loaded(write("mine.py", defining("mine") + "oops"))
     assert loaded(write("mine.py", defining("mine"))) == {"mine"}
 
 
-def test_a_file_that_registers_nothing_is_warned_about(write, caplog):
+def test_a_file_that_registers_nothing_causes_a_warning(write, caplog):
     with caplog.at_level(logging.WARNING):
         assert loaded(write("mine.py", "def load(ctx): ...")) == set()
     assert "mine.py registers no handlers" in caplog.text

@@ -75,15 +75,15 @@ Pair = namedtuple("Pair", "left right")
         ([{"deep": ("\ud800", {1}, Decimal(2))}], [{"deep": ["\ufffd", [1], 2]}]),
     ],
 )
-def test_output_is_stored_in_a_sensible_form(value, stored):
+def test_output_is_converted_to_json(value, stored):
     assert orjson.loads(encode_output({"value": value}, LIMIT)) == {"value": stored}
 
 
-def test_numbers_keep_every_digit():
+def test_numbers_keep_full_precision():
     assert encode_output({"a": Decimal("0.10"), "b": 2**64 - 1}, LIMIT) == b'{"a":0.10,"b":18446744073709551615}'
 
 
-def test_an_integer_that_readers_would_round_is_refused():
+def test_an_integer_beyond_double_precision_is_refused():
     with pytest.raises(Permanent, match=r"output\.b\[1\]: an integer of more than 64 bits"):
         encode_output({"b": [1, 3**50]}, LIMIT)
 
@@ -98,25 +98,25 @@ def test_an_integer_that_readers_would_round_is_refused():
         ({"a": sys.modules}, "is not JSON"),
     ],
 )
-def test_what_cannot_be_json_fails_for_good_and_is_named(output, message):
+def test_a_value_that_is_not_json_fails_permanently_and_is_named(output, message):
     with pytest.raises(Permanent, match=message):
         encode_output(output, LIMIT)
 
 
-def test_a_circle_is_refused():
+def test_a_circular_structure_is_refused():
     circle: list[Any] = []
     circle.append({"again": circle})
     with pytest.raises(Permanent, match="in a circle"):
         encode_output({"circle": circle}, LIMIT)
 
 
-def test_an_output_above_the_limit_is_refused_with_both_sizes():
+def test_an_output_over_the_limit_is_refused_with_both_sizes():
     assert len(encode_output({"a": "x" * 992}, 1000)) == 1000
     with pytest.raises(Permanent, match=r"the output has 1,001 bytes; the limit is 1,000. Store large results"):
         encode_output({"a": "x" * 993}, 1000)
 
 
-def test_numpy_values_are_numbers_and_lists():
+def test_numpy_values_are_converted_to_numbers_and_lists():
     np = pytest.importorskip("numpy")
     output = {
         "scalar": np.float32(0.5),

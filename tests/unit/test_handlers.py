@@ -48,7 +48,7 @@ def empty_default(monkeypatch):
 # --- the context
 
 
-def test_context_is_another_name_of_handler_context():
+def test_context_is_an_alias_of_handler_context():
     assert Context is HandlerContext
 
 
@@ -58,13 +58,13 @@ def test_progress_without_a_sink_stays_on_the_context():
     assert ctx.last_progress == Progress(3.0, 4.0, "three")
 
 
-def test_progress_goes_to_the_sink():
+def test_progress_is_passed_to_the_sink():
     seen: list[Any] = []
     a_context(progress_sink=seen.append).progress(1)
     assert seen == [Progress(1.0, None, "")]
 
 
-def test_progress_from_many_threads_reaches_the_sink_one_call_at_a_time():
+def test_progress_from_many_threads_reaches_the_sink_serially():
     inside, overlaps, seen = [], [], []
 
     def sink(progress):
@@ -89,13 +89,13 @@ def test_progress_from_many_threads_reaches_the_sink_one_call_at_a_time():
 
 
 @pytest.mark.parametrize("current, total", [(float("nan"), 1), (1, float("inf"))])
-def test_progress_that_is_no_number_is_dropped(current, total):
+def test_nan_progress_is_dropped(current, total):
     ctx = a_context()
     ctx.progress(current, total)
     assert ctx.last_progress is None
 
 
-def test_progress_that_is_not_numeric_fails_where_it_is_reported():
+def test_non_numeric_progress_raises():
     with pytest.raises(ValueError):
         a_context().progress("half")  # type: ignore[arg-type]
 
@@ -110,7 +110,7 @@ def test_progress_that_is_not_numeric_fails_where_it_is_reported():
         (Progress(1, 0), None),
     ],
 )
-def test_percent_is_bounded_and_unknown_without_a_total(progress, percent):
+def test_percent_is_clamped_and_unknown_without_a_total(progress, percent):
     assert progress.percent == percent
 
 
@@ -144,14 +144,14 @@ async def test_a_checkpoint_in_a_coroutine_is_awaited():
     assert stored.done()
 
 
-def test_a_refused_checkpoint_tells_its_handler():
+def test_a_refused_checkpoint_raises_in_its_handler():
     stored: Future[Any] = Future()
     stored.set_exception(TaskOver("task 7_a_0 is over"))
     with pytest.raises(TaskOver):
         a_context(checkpoint_sink=lambda _: stored).checkpoint("load")
 
 
-def test_when_the_worker_stops_the_next_checkpoint_is_the_last():
+def test_after_a_stop_the_next_checkpoint_interrupts_the_handler():
     seen: list[Any] = []
     ctx = a_context(checkpoint_sink=seen.append)
     ctx.checkpoint("one")
@@ -161,19 +161,19 @@ def test_when_the_worker_stops_the_next_checkpoint_is_the_last():
     assert [checkpoint.phase for checkpoint in seen] == ["one", "two"]
 
 
-def test_no_handler_survives_its_interruption_by_accident():
+def test_an_interruption_is_not_caught_by_except_exception():
     assert not issubclass(Interrupted, Exception)
 
 
 @pytest.mark.parametrize(
     ("reached", "left"), [(None, ["a", "b", "c"]), ("a", ["b", "c"]), ("c", []), ("renamed", ["a", "b", "c"])]
 )
-def test_what_remains_lies_behind_the_phase_that_was_reached(reached, left):
+def test_remaining_returns_the_phases_after_the_last_checkpoint(reached, left):
     resumed = Checkpoint(reached, {}) if reached else None
     assert a_context(resumed_from=resumed).remaining(["a", "b", "c"]) == left
 
 
-def test_an_artifact_must_be_there_when_its_checkpoint_is_saved(tmp_path):
+def test_an_artifact_must_exist_when_its_checkpoint_is_saved(tmp_path):
     seen: list[Any] = []
     ctx = a_context(checkpoint_sink=seen.append)
     with pytest.raises(Invalid, match="is not there"):
@@ -193,14 +193,14 @@ def test_an_artifact_must_be_there_when_its_checkpoint_is_saved(tmp_path):
         ({"path": ""}, "a mapping with `path`"),
     ],
 )
-def test_an_artifact_must_be_what_it_is_said_to_be(tmp_path, claims, problem):
+def test_an_artifact_must_match_its_description(tmp_path, claims, problem):
     file = tmp_path / "there.tif"
     file.write_bytes(b"12345")
     with pytest.raises(Invalid, match=problem):
         a_context().checkpoint("load", artifacts=[{"path": str(file), **claims}])
 
 
-def test_a_checkpoint_whose_file_has_gone_cannot_be_taken_up(tmp_path):
+def test_a_checkpoint_whose_file_is_gone_cannot_be_resumed(tmp_path):
     file = tmp_path / "there.tif"
     file.write_bytes(b"12345")
     digest = hashlib.sha256(b"12345").hexdigest()
@@ -212,7 +212,7 @@ def test_a_checkpoint_whose_file_has_gone_cannot_be_taken_up(tmp_path):
     assert missing(artifacts) == f"its artifact {file} is not there"
 
 
-def test_a_context_starts_uncancelled():
+def test_a_new_context_is_not_cancelled():
     ctx = a_context()
     assert not ctx.cancelled.is_set()
     ctx.cancelled.set()
@@ -233,7 +233,7 @@ def test_the_repr_of_a_context_shows_no_params():
     )
 
 
-def test_text_is_cleaned_for_postgresql():
+def test_strings_are_cleaned_for_postgresql():
     assert clean_text("a\0b\ud800c") == "a\ufffdb\ufffdc"
     assert clean_text("\ud83d\ude00") == "😀"
     assert clean_text("x" * 3000) == "x" * (MESSAGE_LIMIT - 1) + "…"
@@ -249,14 +249,14 @@ def test_ok_and_failed_build_results():
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 10**9])
-def test_a_delay_that_no_timer_can_hold_is_refused(delay):
+def test_a_delay_too_large_for_a_timer_is_refused(delay):
     with pytest.raises(Invalid, match="0 and 604800 seconds"):
         Retry(after=delay)
     with pytest.raises(Invalid):
         HandlerResult(False, retry_after_seconds=delay)
 
 
-def test_retry_and_permanent_say_something_by_default():
+def test_retry_and_permanent_have_default_messages():
     assert str(Retry()) == "The handler asked for a retry."
     assert str(Retry("the tide is out", after=timedelta(seconds=5))) == "the tide is out"
     assert "cannot succeed" in str(Permanent())
@@ -266,7 +266,7 @@ def test_retry_and_permanent_say_something_by_default():
 # --- the decorator
 
 
-def test_the_decorator_leaves_the_function_as_it_is(empty_default):
+def test_the_decorator_returns_the_function_unchanged(empty_default):
     @handler("double", queue="light", timeout_seconds=5)
     def double(ctx):
         return 2
@@ -276,7 +276,7 @@ def test_the_decorator_leaves_the_function_as_it_is(empty_default):
     assert (registered.queue, registered.timeout_seconds, registered.in_loop) == ("light", 5, False)
 
 
-def test_register_handler_is_the_same_decorator():
+def test_register_handler_is_an_alias():
     assert register_handler is handler
 
 
@@ -288,7 +288,7 @@ def test_the_name_defaults_to_the_functions_own(empty_default, decorate):
     assert empty_default.names() == ["resample"]
 
 
-def test_async_functions_and_generators_run_in_the_loop_unless_asked_otherwise():
+def test_async_functions_run_in_the_loop_unless_requested_otherwise():
     async def coroutine(ctx): ...
 
     async def generator(ctx):
@@ -323,13 +323,13 @@ def test_the_params_model_is_passed_if_the_function_takes_it():
         (lambda ctx: (yield), {}, "plain generator"),
     ],
 )
-def test_a_handler_that_could_never_run_is_refused_at_once(function, options, message):
+def test_an_unusable_handler_is_refused_at_registration(function, options, message):
     with pytest.raises(Misconfigured, match=message):
         Handler("x", function, **options)
 
 
 @pytest.mark.parametrize("name", ["", " x", "x" * 129, "<lambda>", 5])
-def test_a_bad_name_is_refused(name):
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(Misconfigured, match="needs a name"):
         Handler(name, lambda ctx: None)
 
@@ -337,14 +337,14 @@ def test_a_bad_name_is_refused(name):
 # --- the registry
 
 
-def test_an_unknown_name_is_refused_with_near_matches():
+def test_an_unknown_name_error_suggests_near_matches():
     registry = Registry()
     registry.register(Handler("raster.validate", lambda ctx: None))
     with pytest.raises(UnknownHandler, match=r"no handler is named 'raster.valdate'; did you mean 'raster.validate'\?"):
         registry.get("raster.valdate")
 
 
-def test_an_unknown_name_unlike_any_other_is_refused_with_what_is_loaded():
+def test_an_unknown_name_without_near_matches_lists_what_is_loaded():
     registry = Registry()
     with pytest.raises(UnknownHandler, match="loaded are none"):
         registry.get("os.system")
@@ -354,7 +354,7 @@ def test_an_unknown_name_unlike_any_other_is_refused_with_what_is_loaded():
         registry.get("os.system")
 
 
-def test_queues_tells_where_each_handler_belongs():
+def test_queues_maps_each_handler_to_its_queue():
     registry = Registry()
     registry.register(Handler("b", lambda ctx: None, queue="heavy"))
     registry.register(Handler("a", lambda ctx: None))
@@ -398,7 +398,7 @@ def test_the_same_function_may_be_registered_again():
     [(("cell_1", "__main__"), ("cell_2", "__main__")), (("flow.py", "__main__"), ("flow.py", "flow"))],
     ids=["a notebook's cell run again", "a script imported under its name"],
 )
-def test_a_function_defined_again_replaces_the_old_one(first, second):
+def test_a_redefined_function_replaces_the_old_one(first, second):
     registry = Registry()
     for file, module in (first, second):
         names = {"__name__": module}

@@ -30,7 +30,7 @@ from dagmaster.model.optional_handlers import OPTIONAL_HANDLERS
 RESOLUTION = 6
 
 
-def test_chunks_together_have_every_hexagon_with_its_weighted_mean(tmp_path: Path) -> None:
+def test_chunks_together_contain_every_hexagon_with_its_weighted_mean(tmp_path: Path) -> None:
     chunks = discover(DEM)
     assert [chunk.cell for chunk in chunks] == sorted(chunk.cell for chunk in chunks)
     tables = [zonal_statistics(DEM, h3_cells.parse_cell(chunk.cell), RESOLUTION) for chunk in chunks]
@@ -62,7 +62,7 @@ def pixels_in(cell: int, values: Any, transform: Any) -> Any:
     return values[shapely.contains_xy(shapely.Polygon(ring), x, y)].compressed()
 
 
-def test_hexagons_are_found_in_other_projections_and_bands(tmp_path: Path) -> None:
+def test_hexagons_are_computed_in_other_projections_and_bands(tmp_path: Path) -> None:
     values = np.stack([np.full((40, 40), 3, "float32"), np.full((40, 40), 5, "float32")])
     where = {"crs": "EPSG:32633", "transform": Affine(1000, 0, 480000, 0, -1000, 5300000), "nodata": -1}
     path = write_tiff(tmp_path / "utm.tif", values, **where)
@@ -78,7 +78,7 @@ def test_hexagons_are_found_in_other_projections_and_bands(tmp_path: Path) -> No
         h3_cells.parse_cell("872681fffffffff")
 
 
-def test_cells_at_the_antimeridian_are_in_two_parts() -> None:
+def test_cells_at_the_antimeridian_are_split_in_two() -> None:
     cell = int(h3.latlng_to_cell(10.0, 180.0, 3), 16)
     [shape] = h3_cells.polygons(np.array([cell], np.uint64))
     west, _, east, _ = shape.bounds
@@ -109,7 +109,7 @@ def test_layers_are_counted_and_measured_by_hexagon(tmp_path: Path) -> None:
         layer_statistics.count_points(points, 5, "colour")
 
 
-def test_lines_are_measured_and_layers_are_found_by_hexagon(tmp_path: Path) -> None:
+def test_lines_are_measured_and_layers_found_by_hexagon(tmp_path: Path) -> None:
     layer_files.prepare(TRAIL, tmp_path / "trail.parquet")
     trail = tmp_path / "trail.parquet"
     measured = layer_measures.measure_lines(trail, 5).to_pylist()
@@ -124,7 +124,7 @@ def test_lines_are_measured_and_layers_are_found_by_hexagon(tmp_path: Path) -> N
         layer_measures.average_by_area(trail, 5, ["x"])
 
 
-def test_values_of_polygons_are_weighed_by_their_area_in_each_hexagon(tmp_path: Path) -> None:
+def test_values_of_polygons_are_weighted_by_area(tmp_path: Path) -> None:
     """Two halves of a country: where only one of them is, its value; at the border, between both by area."""
     halves = ["POLYGON ((7 46, 8 46, 8 47, 7 47, 7 46))", "POLYGON ((8 46, 9 46, 9 47, 8 47, 8 46))"]
     columns = {"rain": [10.0, 30.0], "snow": [None, 4.0], "name": ["w", "e"]}
@@ -144,7 +144,7 @@ def test_values_of_polygons_are_weighed_by_their_area_in_each_hexagon(tmp_path: 
         layer_measures.average_by_area(tmp_path / "halves.parquet", 4, ["name"])
 
 
-def test_the_cheapest_way_over_hexagons_is_that_of_a_plain_search(tmp_path: Path) -> None:
+def test_the_cheapest_path_equals_that_of_a_plain_search(tmp_path: Path) -> None:
     centre = h3.latlng_to_cell(46.5, 8.0, 6)
     cells = sorted(h3.grid_disk(centre, 8))
     friction = {cell: 1.0 + (int(cell, 16) >> 20) % 7 for cell in cells}
@@ -183,7 +183,7 @@ def search(friction: dict[str, float], sources: list[str]) -> dict[str, float]:
     return costs
 
 
-async def test_handlers_store_what_they_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_handlers_store_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGMASTER_DATA_DIR", str(tmp_path))
     storage = tmp_path / "storage"
     (storage / "silver").mkdir(parents=True)
@@ -209,7 +209,7 @@ async def test_handlers_store_what_they_compute(tmp_path: Path, monkeypatch: pyt
     assert (reached.num_rows, place) == (both.num_rows, "silver/h3_stats/vector=b/7/cost.parquet")
 
 
-def test_the_handlers_are_those_of_the_module() -> None:
+def test_the_registered_handlers_are_those_of_the_module() -> None:
     handlers = {entry.name for entry in registry if entry.function.__module__ == hexagons.__name__}
     assert handlers == {
         "h3_binary_intersect",

@@ -24,7 +24,7 @@ def problems(definition: Workflow, **args: Any) -> list[str]:
     return caught.value.problems
 
 
-def test_defaults_are_applied_and_given_values_win() -> None:
+def test_defaults_are_applied_and_given_values_take_precedence() -> None:
     definition = workflow(a=InputSpec(default="x", required=False), b=InputSpec(default="y", required=False))
     assert check_inputs(definition, {"b": "z"}) == {"a": "x", "b": "z"}
 
@@ -33,7 +33,7 @@ def test_an_optional_input_without_default_is_null() -> None:
     assert check_inputs(workflow(a=InputSpec(required=False)), {}) == {"a": None}
 
 
-def test_null_counts_as_not_given() -> None:
+def test_null_counts_as_missing() -> None:
     assert check_inputs(workflow(a=InputSpec(default="x", required=False)), {"a": None}) == {"a": "x"}
     assert problems(workflow(a=InputSpec()), a=None) == ["input 'a' is required (string)"]
 
@@ -52,12 +52,12 @@ def test_all_problems_are_reported_at_once() -> None:
     ]
 
 
-def test_the_message_holds_all_problems() -> None:
+def test_the_message_lists_all_problems() -> None:
     with pytest.raises(InvalidInputs, match=r"input 'a' is required \(string\); input 'b' is unknown"):
         check_inputs(workflow(a=InputSpec()), {"b": 1})
 
 
-def test_unknown_inputs_pass_where_the_workflow_allows_them() -> None:
+def test_unknown_inputs_are_accepted_if_the_workflow_allows_them() -> None:
     definition = workflow(additional_inputs=True, a=InputSpec())
     assert check_inputs(definition, {"a": "x", "more": [1]}) == {"a": "x", "more": [1]}
 
@@ -81,7 +81,7 @@ def test_a_workflow_without_inputs_says_so() -> None:
         ("object", {}, {}),
     ],
 )
-def test_values_that_fit(kind: str, value: Any, fitted: Any) -> None:
+def test_valid_values_are_accepted(kind: str, value: Any, fitted: Any) -> None:
     result = fit(value, InputType(kind))
     assert result == fitted
     assert type(result) is type(fitted)
@@ -107,13 +107,13 @@ def test_values_that_fit(kind: str, value: Any, fitted: Any) -> None:
         ("integer", "x" * 100, "must be an integer, not a string"),
     ],
 )
-def test_values_that_do_not_fit(kind: str, value: Any, message: str) -> None:
+def test_invalid_values_are_refused(kind: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidInputs) as caught:
         fit(value, InputType(kind))
     assert str(caught.value) == message
 
 
-def test_the_schema_says_what_is_accepted() -> None:
+def test_the_schema_describes_the_accepted_inputs() -> None:
     definition = workflow(
         a=InputSpec(type=InputType.INTEGER, description="how many"),
         b=InputSpec(type=InputType.ARRAY, default=[1], required=False),
@@ -137,7 +137,7 @@ VALUES = (
 
 
 @given(st.sampled_from(list(InputType)), VALUES)
-def test_fitting_twice_changes_nothing_more(kind: InputType, value: Any) -> None:
+def test_validation_is_idempotent(kind: InputType, value: Any) -> None:
     try:
         once = fit(value, kind)
     except InvalidInputs:
@@ -182,14 +182,14 @@ SCALE = InputSpec(type=InputType.NUMBER, minimum=0.5, maximum=2)
         (TIFF, "https://example.com/a.tiff?sig=x", "https://example.com/a?name=a.tif", "with the extension"),
     ],
 )
-def test_a_value_is_held_to_its_limits(spec: InputSpec, good: Any, bad: Any, reason: str) -> None:
+def test_limits_are_enforced(spec: InputSpec, good: Any, bad: Any, reason: str) -> None:
     assert check_inputs(workflow(x=spec), {"x": good}) == {"x": good}
     [problem] = problems(workflow(x=spec), x=bad)
     assert problem.startswith("input 'x' ")
     assert reason in problem
 
 
-def test_limits_are_part_of_the_schema_and_only_where_they_are_set() -> None:
+def test_limits_are_in_the_schema_only_if_set() -> None:
     definition = workflow(colour=COLOUR, scale=SCALE, day=InputSpec(format=InputFormat.DATE, required=False))
     described = input_schema(definition)["properties"]
     assert described["colour"] == {"type": "string", "enum": ["red", "green"]}

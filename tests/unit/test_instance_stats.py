@@ -57,7 +57,7 @@ def test_the_last_hundred_completions_and_failures_are_kept() -> None:
     assert summary["counters"]["jobs_failed"] == 1
 
 
-def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
+def test_only_tasks_are_counted_not_engine_nodes() -> None:
     memory = InstanceStats()
     run(memory)
     counters = memory.summary()["counters"]
@@ -65,7 +65,7 @@ def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
     assert (counters["jobs_created"], counters["jobs_cancelled"]) == (1, 0)
 
 
-def test_times_fall_into_their_buckets() -> None:
+def test_durations_are_counted_in_buckets() -> None:
     memory = InstanceStats()
     run(memory)
     histograms = memory.summary()["histograms"]
@@ -80,7 +80,7 @@ def test_times_fall_into_their_buckets() -> None:
 
 
 @pytest.mark.parametrize(("value", "bucket"), [(0.5, 0), (1, 0), (1.5, 1), (3, 2)])
-def test_a_bound_belongs_to_its_bucket(value: float, bucket: int) -> None:
+def test_an_upper_bound_belongs_to_its_bucket(value: float, bucket: int) -> None:
     histogram = Histogram((1, 2))
     histogram.observe(value)
     assert histogram.counts.index(1) == bucket
@@ -98,7 +98,7 @@ def test_failing_handlers_and_queues_are_counted_by_attempt() -> None:
     assert summary["error_rate"] == pytest.approx(2 / 3, abs=1e-4)
 
 
-def test_what_was_withdrawn_did_not_fail() -> None:
+def test_revoked_tasks_are_not_failures() -> None:
     memory = InstanceStats()
     bench = Remembered(memory, f=fan_out([1, 2, 3]), end=end("f")).start()
     bench.fail("f__1", "no luck")
@@ -115,7 +115,7 @@ def test_a_cancelled_job_is_neither_success_nor_failure() -> None:
     assert (summary["completions"], summary["failures"], summary["workflows"]) == ([], [], {})
 
 
-def test_averages_of_a_workflow_are_exact_first_and_then_follow_the_newest() -> None:
+def test_averages_are_exact_at_first_and_then_weighted_to_recent_runs() -> None:
     record = Record()
     for seconds in (1, 2, 3):
         record.add(seconds, success=seconds != 2)
@@ -127,7 +127,7 @@ def test_averages_of_a_workflow_are_exact_first_and_then_follow_the_newest() -> 
     assert record.success_rate < 0.01
 
 
-def test_names_are_bounded_and_the_longest_unheard_of_goes() -> None:
+def test_the_number_of_names_is_limited_and_the_least_recent_is_dropped() -> None:
     known: dict[str, Record] = {}
     for number in range(instance_stats.MAX_NAMES):
         instance_stats._renewed(known, str(number), Record)
@@ -138,7 +138,7 @@ def test_names_are_bounded_and_the_longest_unheard_of_goes() -> None:
     assert "1" not in known
 
 
-def test_a_rate_forgets_after_a_minute() -> None:
+def test_a_rate_covers_the_last_minute() -> None:
     rate = Rate()
     rate.add(5, 1000.2)
     rate.add(1, 1030)
@@ -149,7 +149,7 @@ def test_a_rate_forgets_after_a_minute() -> None:
     assert rate.sum(5000) == 2
 
 
-def test_the_time_of_each_phase_is_known() -> None:
+def test_the_duration_of_each_phase_is_recorded() -> None:
     memory = InstanceStats()
     memory.begin_cycle(datetime.now(UTC))
     memory.enter(Phase.EVALUATING_JOBS)
@@ -167,7 +167,7 @@ def test_the_time_of_each_phase_is_known() -> None:
     assert sum(memory.cycle_seconds.counts) == 1, "looking in vain is no cycle to be measured"
 
 
-def test_all_of_it_is_json() -> None:
+def test_the_statistics_are_json() -> None:
     memory = InstanceStats()
     run(memory)
     run(memory, succeeds=False)
@@ -177,7 +177,7 @@ def test_all_of_it_is_json() -> None:
     assert len(orjson.dumps(summary)) < 5000
 
 
-def test_remembering_costs_a_few_microseconds_for_each_step() -> None:
+def test_recording_costs_microseconds_per_step() -> None:
     memory = InstanceStats()
     bench = Remembered(memory, f=fan_out(list(range(500))), end=end("f")).start()
     change_sets = []

@@ -35,13 +35,13 @@ RING = {
         ({"type": "GeometryCollection", "geometries": [{"type": "Point", "coordinates": [1, 9]}]}, True),
     ],
 )
-def test_parts_holes_and_borders_count_as_they_should(geometry: Any, is_touching: bool) -> None:
+def test_parts_holes_and_borders_are_respected(geometry: Any, is_touching: bool) -> None:
     assert shape(geometry).intersects(shape(RING)) is is_touching, "the library agrees"
     assert intersects(parse_shape(geometry), parse_shape(RING)) is is_touching
     assert intersects(parse_shape(RING), parse_shape(geometry)) is is_touching
 
 
-def test_random_geometries_touch_as_shapely_says() -> None:
+def test_random_geometries_intersect_as_in_shapely() -> None:
     rng = random.Random(7)
     for _ in range(400):
         first, second = (_random_geometry(rng) for _ in range(2))
@@ -69,6 +69,6 @@ def _random_geometry(rng: random.Random) -> Any:
         {"type": "MultiPoint", "coordinates": [[0, 0]] * 2001},
     ],
 )
-def test_what_is_no_geometry_is_refused(geometry: Any) -> None:
+def test_an_invalid_geometry_is_refused(geometry: Any) -> None:
     with pytest.raises(Invalid, match="intersects"):
         parse_shape(geometry)

@@ -69,7 +69,7 @@ def raising(error):
         (HandlerResult(success=True, output=Size(width=2)), {"width": 2, "height": 1}),  # type: ignore[arg-type]
     ],
 )
-async def test_what_a_handler_returns_becomes_its_output(returned, output):
+async def test_a_handlers_return_value_becomes_its_output(returned, output):
     async def in_loop(ctx):
         return returned
 
@@ -80,7 +80,7 @@ async def test_what_a_handler_returns_becomes_its_output(returned, output):
     assert (await run(in_thread)).output == output
 
 
-async def test_a_result_is_taken_as_it_is():
+async def test_a_result_object_is_used_unchanged():
     result = HandlerResult(False, error_message="later", metrics={"rows": 3}, retry_after_seconds=5)
     assert await run(lambda ctx: result) == result
 
@@ -121,7 +121,7 @@ async def test_an_async_handler_shares_the_loop():
     assert (await run(handler)).output["result"] is asyncio.get_running_loop()
 
 
-async def test_an_async_handler_can_be_given_a_thread_and_a_loop_of_its_own():
+async def test_an_async_handler_can_have_its_own_thread_and_loop():
     async def handler(ctx):
         return [threading.current_thread() is threading.main_thread(), asyncio.get_running_loop()]
 
@@ -130,7 +130,7 @@ async def test_an_async_handler_can_be_given_a_thread_and_a_loop_of_its_own():
     assert loop is not asyncio.get_running_loop()
 
 
-async def test_a_coroutine_behind_a_plain_function_is_awaited():
+async def test_a_coroutine_returned_by_a_plain_function_is_awaited():
     async def hidden(ctx):
         return {"found": True}
 
@@ -150,7 +150,7 @@ async def test_params_are_validated_and_passed():
     assert (await run(area, a_context(params={"width": "6"}), params=Size)).output == {"result": 6}
 
 
-async def test_invalid_params_fail_for_good_and_name_the_fields():
+async def test_invalid_params_fail_permanently_and_name_the_fields():
     result = await run(lambda ctx: None, a_context(params={"width": "s3cret", "height": 0}), params=Size)
     assert result.permanent
     assert result.error_message.startswith("invalid params: width: Input should be a valid integer")
@@ -170,13 +170,13 @@ async def test_an_exception_becomes_a_failure_with_the_traceback_in_the_log(func
 
 
 @pytest.mark.parametrize("function", raising(Permanent("the file is no raster")))
-async def test_permanent_is_not_tried_again(function, caplog):
+async def test_permanent_is_not_retried(function, caplog):
     assert await run(function) == HandlerResult.failed("the file is no raster", permanent=True)
     assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("function", raising(Retry("the source is busy", after=30)))
-async def test_retry_says_when(function):
+async def test_retry_carries_its_delay(function):
     result = await run(function)
     assert result == HandlerResult(False, error_message="the source is busy", retry_after_seconds=30)
 
@@ -196,20 +196,20 @@ async def test_a_panic_is_a_failure(function):
 
 
 @pytest.mark.parametrize("function", raising(StopIteration()))
-async def test_stop_iteration_is_a_failure_and_hangs_nothing(function):
+async def test_stop_iteration_is_a_failure_and_does_not_hang(function):
     async with asyncio.timeout(5):
         result = await run(function)
     assert "StopIteration" in result.error_message
 
 
 @pytest.mark.parametrize("function", raising(asyncio.CancelledError()))
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure(function):
+async def test_a_cancellation_without_a_request_is_a_failure(function):
     assert (await run(function)).error_message == "CancelledError"
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit])
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_what_looks_like_the_end_of_the_caller_is_a_failure_of_the_handler(kind, in_thread):
+def test_exceptions_that_usually_end_the_process_are_failures_of_the_handler(kind, in_thread):
     result = asyncio.run(run(raising(kind())[in_thread]))
     assert not result.success
     assert kind.__name__ in result.error_message
@@ -235,14 +235,14 @@ def taking_ctrl_c(handler=lambda *_: None):
         signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_passes_where_nobody_takes_it():
+def test_keyboard_interrupt_propagates_if_it_is_not_expected():
     with asyncio.Runner() as runner, taking_ctrl_c(signal.default_int_handler):  # In the background it is ignored.
         loop = runner.get_loop()
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(run(raising(KeyboardInterrupt())[0]))
 
 
-def test_a_call_that_is_dropped_is_no_failure(caplog):
+def test_a_dropped_call_is_not_a_failure(caplog):
     async def forever(ctx):
         await asyncio.Event().wait()
 
@@ -253,13 +253,13 @@ def test_a_call_that_is_dropped_is_no_failure(caplog):
     assert "handler h failed" not in caplog.text
 
 
-async def test_an_error_message_is_bounded_and_storable():
+async def test_an_error_message_is_truncated_and_storable():
     result = await run(raising(ValueError("\0" + "x" * 5000))[0])
     assert len(result.error_message) == 2000
     assert result.error_message.startswith("ValueError: \ufffdxxx")
 
 
-async def test_an_exception_that_cannot_be_shown_is_still_named():
+async def test_an_exception_that_cannot_be_printed_is_named():
     class Shy(Exception):
         def __str__(self):
             raise RuntimeError
@@ -267,7 +267,7 @@ async def test_an_exception_that_cannot_be_shown_is_still_named():
     assert (await run(raising(Shy())[0])).error_message == "Shy"
 
 
-async def test_a_group_names_its_first_members():
+async def test_an_exception_group_names_its_first_members():
     group = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("left"), KeyError("right")])
     message = (await run(raising(group)[0])).error_message
     assert message.endswith("ValueError: left; KeyError: 'right'")
@@ -305,7 +305,7 @@ async def test_cancelling_the_call_tells_a_thread_to_stop():
     assert await asyncio.to_thread(stopped.wait, 5)
 
 
-async def test_a_timeout_around_the_call_stays_a_timeout():
+async def test_a_timeout_around_the_call_is_raised():
     async def handler(ctx):
         await asyncio.sleep(10)
 
@@ -334,7 +334,7 @@ async def test_a_generator_checkpoints_reports_and_ends_with_its_last_result():
 
 
 @pytest.mark.parametrize("isolation", ["auto", "thread"])
-async def test_a_generator_without_a_result_has_failed_but_may_be_tried_again(isolation):
+async def test_a_generator_without_a_result_is_a_retryable_failure(isolation):
     async def handler(ctx):
         yield {"type": "progress", "current": 1}
 
@@ -363,7 +363,7 @@ async def test_a_generator_may_yield_a_failure():
         (5, "a int"),
     ],
 )
-async def test_a_generator_that_yields_something_else_is_told_what_it_may_yield(item, described):
+async def test_a_generator_that_yields_an_unknown_value_is_told_the_valid_ones(item, described):
     async def handler(ctx):
         yield item
 
@@ -386,7 +386,7 @@ async def test_failures_of_handlers_are_logged_as_errors(caplog):
     assert [record.getMessage() for record in caplog.records] == ["handler h failed"]
 
 
-async def test_a_call_whose_arguments_do_not_fit_is_told_apart_from_a_type_error_inside() -> None:
+async def test_mismatched_arguments_are_distinguished_from_a_type_error_inside() -> None:
     def needs_more(ctx, other):
         return {}
 

@@ -21,7 +21,7 @@ def unchanged() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def test_lines_for_people_have_time_level_and_task(capsys: pytest.CaptureFixture[str]) -> None:
+def test_human_readable_lines_have_time_level_and_task(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("info", "text")
     log.info("hello %s", "you", extra={"task_id": "1_a_0", "job_id": 1})
     log.debug("not this")
@@ -31,7 +31,7 @@ def test_lines_for_people_have_time_level_and_task(capsys: pytest.CaptureFixture
     assert (level, message) == ("INFO", "dagmaster.tests: hello you (task_id=1_a_0)")
 
 
-def test_lines_for_machines_are_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machine_readable_lines_are_json(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("warning", "json")
     try:
         raise ValueError("oops")
@@ -43,9 +43,7 @@ def test_lines_for_machines_are_json(capsys: pytest.CaptureFixture[str]) -> None
     assert "ValueError: oops" in line["exception"]
 
 
-def test_lines_follow_a_stderr_that_is_replaced(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_go_to_a_replaced_stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     set_up_logs("info", "text")
     other = io.StringIO()
     monkeypatch.setattr(sys, "stderr", other)
@@ -54,7 +52,7 @@ def test_lines_follow_a_stderr_that_is_replaced(
     assert capsys.readouterr().err == ""
 
 
-async def test_a_traceback_begins_in_the_handler(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_traceback_starts_in_the_handler(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(ctx: HandlerContext) -> None:
         raise ValueError("oops")
 
@@ -67,7 +65,7 @@ async def test_a_traceback_begins_in_the_handler(capsys: pytest.CaptureFixture[s
     assert "calling.py" not in printed
 
 
-def test_every_line_tells_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_carries_its_ids(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("info", "json")
     with about(request_id="r"):
         with about(job_id=7, node_id="a", task_id="7_a_0"):
@@ -81,7 +79,7 @@ def test_every_line_tells_what_it_is_about(capsys: pytest.CaptureFixture[str]) -
     assert [elsewhere.get(name) for name in ids] == [None] * 4
 
 
-def test_people_see_the_most_precise_id_on_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_human_readable_lines_show_the_most_precise_id(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("info", "text")
     with about(request_id="r"):
         log.info("one")
@@ -93,7 +91,7 @@ def test_people_see_the_most_precise_id_on_the_first_line(capsys: pytest.Capture
     assert third == "three"
 
 
-async def test_what_a_task_remembers_is_its_own() -> None:
+async def test_the_log_context_is_task_local() -> None:
     async def work(name: str) -> str | None:
         remember(request_id=name)
         await asyncio.sleep(0)
@@ -103,7 +101,7 @@ async def test_what_a_task_remembers_is_its_own() -> None:
     assert current_request_id() is None
 
 
-async def test_a_line_from_a_handlers_thread_tells_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_line_from_a_handlers_thread_carries_its_task(capsys: pytest.CaptureFixture[str]) -> None:
     def talk(ctx: HandlerContext) -> None:
         logging.getLogger("some.library").warning("hello")
 
@@ -117,7 +115,7 @@ async def test_a_line_from_a_handlers_thread_tells_its_task(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_secrets_are_hidden_in_messages_and_exceptions(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_redacted_in_messages_and_exceptions(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("info", style)
     try:
         raise ValueError("cannot connect to postgresql://ada:hunter2@db/x")

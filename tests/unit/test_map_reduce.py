@@ -36,7 +36,7 @@ def planned(*items):
     return Planner(items, 7, "entry", Numbers(), lambda task: task.queue).plan()
 
 
-def test_a_list_is_cut_into_chunks_and_one_task_collects():
+def test_a_list_is_split_into_chunks_and_collected_by_one_task():
     group = map_chunks(work, range(5), 2, factor=3)
     assert arguments(group) == [{"rows": rows, "factor": 3} for rows in ([0, 1], [2, 3], [4])]
     collector = planned(group).nodes[-1]
@@ -44,13 +44,13 @@ def test_a_list_is_cut_into_chunks_and_one_task_collects():
     assert collector.params == {"values": [{"$result": f"entry.{n}"} for n in (1, 2, 3)]}
 
 
-def test_nothing_is_collected_of_nothing():
+def test_an_empty_list_is_not_collected():
     group = map_chunks(work, [])
     assert list(group.tasks()) == [group.result]
     assert group.result.kwargs == {"values": []}
 
 
-def test_a_view_is_cut_by_offset_and_limit():
+def test_a_view_is_split_by_offset_and_limit():
     view = ViewRef(table_id=9, offset=100, limit=25_000, where={"a": 1})
     chunks = [kwargs["rows"] for kwargs in arguments(map_chunks(work, view))]
     assert [(chunk.offset, chunk.limit) for chunk in chunks] == [(100, 10_000), (10_100, 10_000), (20_100, 5_000)]
@@ -70,7 +70,7 @@ def test_a_table_needs_its_number_of_rows():
         map_chunks(work, ObjectRef(table_id=9))
 
 
-def test_results_of_others_can_be_mapped_one_by_one_but_not_cut():
+def test_results_of_other_tasks_can_be_mapped_but_not_chunked():
     parts = [create_task(work, {"rows": [n]}) for n in range(3)]
     group = map_chunks(work, parts, 2)
     assert [len(kwargs["rows"]) for kwargs in arguments(group)] == [2, 1]
@@ -79,7 +79,7 @@ def test_results_of_others_can_be_mapped_one_by_one_but_not_cut():
         map_chunks(work, parts[0])  # type: ignore[arg-type]
 
 
-def test_reduce_makes_layers_until_one_is_left():
+def test_reduce_builds_layers_until_one_value_is_left():
     group = reduce_layers(work, list(range(10)), fan_in=3)
     plan = planned(group)
     assert [len(node.params["rows"]) for node in plan.nodes] == [3, 3, 3, 1, 3, 1, 2]
@@ -92,7 +92,7 @@ def test_one_value_or_none_is_reduced_once():
         assert only.kwargs == {"rows": values}
 
 
-def test_reduce_takes_what_map_made_along():
+def test_reduce_includes_the_tasks_of_map():
     chunks = map_chunks(work, range(4), 1)
     reduced = reduce_layers(work, chunks, fan_in=4)
     assert chunks.group is reduced
@@ -100,7 +100,7 @@ def test_reduce_takes_what_map_made_along():
     assert awaited(planned(reduced).nodes[-1]) == ("entry.1", "entry.2", "entry.3", "entry.4")
 
 
-def test_tasks_are_made_as_their_decorator_says():
+def test_tasks_have_the_options_of_their_decorator():
     [first, _] = map_chunks(work, [1]).tasks()
     assert (first.queue, first.timeout_seconds, first.retry.max_attempts) == ("heavy", 60, 7)
     other = create_task(work, {"rows": []}, queue="light", timeout=5, retries=0)
@@ -113,17 +113,17 @@ def test_only_a_function_with_a_first_parameter_can_be_mapped(callback):
         map_chunks(callback, [1])
 
 
-def test_a_name_that_is_known_here_can_be_mapped():
+def test_a_local_name_can_be_mapped():
     [mapped, *_] = map_chunks(work.handler, [1]).items
     assert isinstance(mapped, Task) and mapped.handler == work.handler
 
 
-def test_a_name_that_only_workers_know_is_mapped_by_its_place():
+def test_a_name_known_only_to_workers_is_mapped_by_position():
     [first, _] = map_chunks("far.module:function", [1, 2], add=3).tasks()
     assert (first.handler, first.kwargs) == ("far.module:function", {FIRST_PARAMETER: [1, 2], "add": 3})
 
 
-def test_a_first_argument_is_given_to_the_first_parameter():
+def test_the_first_argument_is_passed_to_the_first_parameter():
     def take(rows, add=0):
         return rows, add
 
@@ -141,7 +141,7 @@ def test_a_first_argument_is_given_to_the_first_parameter():
         lambda: reduce_layers(work, [1], fan_in=1),
     ],
 )
-def test_sizes_must_lead_to_an_end(make):
+def test_sizes_must_terminate(make):
     with pytest.raises(Invalid, match="or more"):
         make()
 
@@ -151,7 +151,7 @@ def test_lists_have_no_rows():
         map_chunks(work, [1], chunk_rows=5)
 
 
-def test_a_group_of_map_is_a_value():
+def test_the_group_returned_by_map_is_a_value():
     chunks = map_chunks(work, [1, 2])
     after = Task("work", {"all": chunks})
     assert after.previous == (chunks.result,)

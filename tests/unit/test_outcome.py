@@ -19,12 +19,12 @@ from dagmaster.model.outcome import Children, Outcome, children_of, count_outcom
         ({"completed": 3, "cancelled": 1}, True, Outcome.CANCELLED),
     ],
 )
-def test_a_fan_out_is_shown_as_its_children_ended(fan: dict[str, int], may_fail: bool, outcome: Outcome) -> None:
+def test_a_fan_outs_outcome_follows_its_children(fan: dict[str, int], may_fail: bool, outcome: Outcome) -> None:
     assert outcome_of("completed", children_of(fan, {}, may_fail=may_fail)) is outcome
 
 
 @pytest.mark.parametrize("status", ["pending", "ready", "dispatched", "running", "failed", "skipped"])
-def test_a_node_that_has_not_completed_is_shown_as_it_is(status: str) -> None:
+def test_an_uncompleted_nodes_outcome_is_its_status(status: str) -> None:
     assert outcome_of(status, Children({"failed": 1})) == status
 
 
@@ -34,7 +34,7 @@ def test_a_node_that_ended_with_its_job_is_cancelled(ended_by: str) -> None:
     assert outcome_of("failed", ended_by="failure") is Outcome.FAILED
 
 
-def test_what_a_task_has_added_fails_it_and_may_be_skipped() -> None:
+def test_failures_of_added_nodes_fail_their_task() -> None:
     assert outcome_of("completed", children_of({}, {"failed": 1})) is Outcome.FAILED
     assert outcome_of("completed", children_of({}, {"skipped": 1})) is Outcome.COMPLETED
     both = children_of({"failed": 2}, {"failed": 1}, may_fail=True)
