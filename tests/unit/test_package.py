@@ -4,16 +4,16 @@ import sys
 import dagmaster
 
 
-def test_exactly_the_public_names_are_listed() -> None:
+def test_the_public_names_are_exactly_these() -> None:
     assert dir(dagmaster) == sorted(dagmaster.__all__)
 
 
-def test_every_public_name_can_be_loaded() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in dagmaster.__all__:
         assert getattr(dagmaster, name) is not None
 
 
-def test_a_prompt_completes_the_public_names() -> None:
+def test_dir_lists_the_public_names() -> None:
     script = """
 import rlcompleter, dagmaster
 complete = rlcompleter.Completer({"dagmaster": dagmaster}).complete

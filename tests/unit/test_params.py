@@ -72,14 +72,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("params", FITTING, ids=str)
-def test_what_the_worker_takes_is_not_refused(params: dict[str, Any]) -> None:
+def test_parameters_that_the_worker_accepts_are_not_refused(params: dict[str, Any]) -> None:
     values = {"source": "a.tif", **params}
     Params.model_validate(values)
     assert find_faults(values, SCHEMA) == []
 
 
 @pytest.mark.parametrize(("params", "message"), REFUSED, ids=str)
-def test_what_the_worker_refuses_is_refused_with_its_place(params: dict[str, Any], message: str) -> None:
+def test_parameters_that_the_worker_refuses_are_refused_with_their_place(params: dict[str, Any], message: str) -> None:
     values = {"source": "a.tif", **params}
     with pytest.raises(ValidationError):
         Params.model_validate(values)
@@ -88,7 +88,7 @@ def test_what_the_worker_refuses_is_refused_with_its_place(params: dict[str, Any
     assert fault.path[0] == next(iter(params))
 
 
-def test_expressions_are_left_to_the_worker() -> None:
+def test_expressions_are_not_checked() -> None:
     assert find_faults({"source": "{{ inputs.a }}", "levels": "{{ inputs.n }}", "bands": ["{{ item }}"]}, SCHEMA) == []
 
 
@@ -139,12 +139,12 @@ class Around(BaseModel):
         (Around, {"inner": {"n": 3}}),
     ],
 )
-def test_what_the_code_of_a_handler_reads_itself_is_left_to_it(model: type[BaseModel], params: dict[str, Any]) -> None:
+def test_parameters_with_custom_validators_are_not_checked(model: type[BaseModel], params: dict[str, Any]) -> None:
     model.model_validate(params)
     assert find_faults(params, schema_of(model)) == []
 
 
-def test_what_stands_beside_a_value_that_code_reads_is_still_judged() -> None:
+def test_values_next_to_custom_validators_are_checked() -> None:
     assert len(find_faults({"names": "a,b", "count": "x"}, schema_of(Coerced))) == 1
     assert len(find_faults({"inner": {"n": 3}, "other": "x"}, schema_of(Around))) == 1
 
@@ -158,7 +158,7 @@ WIDE = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 9}}, "properties": {"
     [LOOP, WIDE, {"properties": 3, "required": "x"}, {"$defs": [], "$ref": "#/$defs/x"}, {"type": ["odd", 3]}],
     ids=["loop", "wide", "odd", "dangling", "types"],
 )
-def test_a_hostile_schema_ends_nothing(schema: dict[str, Any]) -> None:
+def test_a_hostile_schema_does_no_harm(schema: dict[str, Any]) -> None:
     assert find_faults({"x": 1}, schema) == []
 
 
@@ -187,7 +187,7 @@ def problems(*, is_uniform: bool, schema: Any = SCHEMA) -> tuple[Workflow | None
     return read_workflow(FLOW, file="w.yaml", queues=QueueRules({"cog": "q"}, "q", contracts=contracts))
 
 
-def test_problems_have_the_place_in_the_file() -> None:
+def test_problems_have_their_place_in_the_file() -> None:
     workflow, mistakes = problems(is_uniform=True)
     assert workflow is None
     assert [str(problem) for problem in mistakes] == [
@@ -200,14 +200,14 @@ def test_problems_have_the_place_in_the_file() -> None:
     ]
 
 
-def test_where_workers_may_run_other_code_it_is_a_warning() -> None:
+def test_problems_are_warnings_if_workers_may_run_other_code() -> None:
     workflow, mistakes = problems(is_uniform=False)
     assert workflow is not None
     assert {problem.severity for problem in mistakes} == {"warning"}
     assert len(list(find_param_problems(workflow, {}))) == 0
 
 
-def test_a_value_that_looks_secret_is_not_shown() -> None:
+def test_a_value_that_looks_like_a_secret_is_redacted() -> None:
     class Login(BaseModel):
         password: int
 
@@ -215,7 +215,7 @@ def test_a_value_that_looks_secret_is_not_shown() -> None:
     assert "hunter2" not in fault.message
 
 
-def test_an_input_takes_the_description_of_the_parameter_that_it_goes_to() -> None:
+def test_an_input_inherits_the_description_of_its_parameter() -> None:
     workflow, _ = problems(is_uniform=False)
     assert workflow is not None
     contracts = {"cog": Contract("cog", params=SCHEMA)}

@@ -26,14 +26,14 @@ def percent(*nodes: NodeSnapshot, status: JobStatus = JobStatus.RUNNING, ended_a
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 30, 999])
-def test_without_fan_outs_it_is_the_share_of_nodes_that_completed_or_were_skipped(total: int) -> None:
+def test_without_fan_outs_progress_is_the_share_of_completed_or_skipped_nodes(total: int) -> None:
     for done in {*range(0, total, 1 + total // 50), total}:
         ended = [plain(DONE[at % 2]) for at in range(done)]
         nodes = ended + [plain(NodeStatus.RUNNING)] * (total - done)
         assert percent(*nodes) == round(100 * done / total, 1)
 
 
-def test_a_fan_out_counts_as_much_as_its_children_have_ended() -> None:
+def test_a_fan_out_counts_by_its_ended_children() -> None:
     pending = plain(NodeStatus.PENDING)
     assert percent(plain(NodeStatus.RUNNING), pending) == 0.0
     assert percent(fan(8, ready=2), pending) == 0.0
@@ -42,12 +42,12 @@ def test_a_fan_out_counts_as_much_as_its_children_have_ended() -> None:
     assert percent(fan(8, NodeStatus.COMPLETED, completed=8), pending) == 50.0
 
 
-def test_a_fan_out_without_items_or_that_is_skipped_counts_whole() -> None:
+def test_an_empty_or_skipped_fan_out_counts_as_done() -> None:
     assert percent(plain(NodeStatus.COMPLETED), plain(NodeStatus.PENDING)) == 50.0
     assert percent(plain(NodeStatus.SKIPPED), plain(NodeStatus.PENDING)) == 50.0
 
 
-def test_what_was_allowed_to_fail_is_done_when_it_has_failed() -> None:
+def test_a_tolerated_failure_counts_as_done() -> None:
     pending = plain(NodeStatus.PENDING)
     failed = replace(plain(NodeStatus.FAILED), may_fail=True)
     assert percent(failed, pending) == 50.0
@@ -55,20 +55,20 @@ def test_what_was_allowed_to_fail_is_done_when_it_has_failed() -> None:
     assert percent(replace(fan(4, completed=1, failed=1, running=2), may_fail=True), pending) == 25.0
 
 
-def test_what_was_withdrawn_with_its_job_is_not_done_though_it_was_allowed_to_fail() -> None:
+def test_a_revoked_node_is_not_done_even_if_its_failure_is_tolerated() -> None:
     before, skipped = NOW - timedelta(seconds=9), plain(NodeStatus.SKIPPED)
     nodes = [replace(plain(NodeStatus.FAILED, at), may_fail=True) for at in (before, NOW)]
     assert percent(*nodes, skipped, skipped, status=JobStatus.CANCELLED, ended_at=NOW) == 25.0
 
 
-def test_what_is_not_all_is_never_shown_as_all() -> None:
+def test_incomplete_progress_never_rounds_to_100() -> None:
     assert percent(fan(100_000, completed=99_999)) == 99.9
     assert percent(*[plain(NodeStatus.COMPLETED)] * 4999, plain(NodeStatus.RUNNING)) == 99.9
     assert percent(fan(100_000, completed=100_000)) == 100.0
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.CANCELLED])
-def test_what_the_end_of_the_job_has_skipped_is_not_done(status: JobStatus) -> None:
+def test_nodes_skipped_by_the_jobs_end_are_not_done(status: JobStatus) -> None:
     before, ended_at = NOW - timedelta(seconds=9), NOW
     nodes = [
         plain(NodeStatus.COMPLETED, before),
@@ -81,7 +81,7 @@ def test_what_the_end_of_the_job_has_skipped_is_not_done(status: JobStatus) -> N
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.CANCELLED])
-def test_a_job_that_did_not_complete_is_never_shown_as_all_done(status: JobStatus) -> None:
+def test_an_unsuccessful_job_never_shows_100(status: JobStatus) -> None:
     """Its deadline has skipped what was open; the last chains ran after that, and ended well."""
     nodes = [plain(NodeStatus.SKIPPED, NOW - timedelta(seconds=9)), plain(NodeStatus.COMPLETED)]
     assert percent(*nodes, status=status, ended_at=NOW) == ALMOST_ALL
@@ -151,7 +151,7 @@ def targets(status: NodeStatus) -> list[NodeStatus]:
     items=st.lists(st.integers(0, 5), max_size=3),
     choices=st.lists(st.integers(0, 10_000), max_size=120),
 )
-def test_it_never_falls_and_is_all_when_all_has_ended(nodes: int, items: list[int], choices: list[int]) -> None:
+def test_progress_never_falls_and_ends_at_100(nodes: int, items: list[int], choices: list[int]) -> None:
     world = World([NodeStatus.PENDING] * nodes, items)
     last = percent_done(world.snapshot())
     for choice in choices:
@@ -166,7 +166,7 @@ def test_it_never_falls_and_is_all_when_all_has_ended(nodes: int, items: list[in
 
 
 @given(nodes=st.lists(st.sampled_from(list(NodeStatus)), min_size=1, max_size=8), items=st.integers(1, 9))
-def test_the_end_of_a_job_changes_nothing(nodes: list[NodeStatus], items: int) -> None:
+def test_the_jobs_end_does_not_change_its_progress(nodes: list[NodeStatus], items: int) -> None:
     """What is open is skipped or withdrawn by it."""
     before = NOW - timedelta(seconds=1)
     open_job = [plain(status, before) for status in nodes] + [fan(items, completed=items // 2, ready=1)]
@@ -182,17 +182,17 @@ def work(*nodes: NodeSnapshot, status: JobStatus = JobStatus.RUNNING) -> float:
     return work_percent(JobSnapshot(status, NOW, {str(at): node for at, node in enumerate(nodes)}))
 
 
-def test_the_work_that_is_known_counts_each_item_of_a_fan_out() -> None:
+def test_known_work_counts_each_item_of_a_fan_out() -> None:
     around = [plain(NodeStatus.COMPLETED), *[plain(NodeStatus.PENDING)] * 3]
     assert work(fan(5000, NodeStatus.COMPLETED, completed=50, ready=4950), *around) == 1.0
 
 
-def test_what_was_skipped_is_no_work_and_not_done() -> None:
+def test_skipped_nodes_are_neither_work_nor_done() -> None:
     nodes = [plain(NodeStatus.COMPLETED), plain(NodeStatus.SKIPPED), plain(NodeStatus.RUNNING)]
     assert work(*nodes) == 50.0
 
 
-def test_the_known_work_is_all_done_only_at_the_end() -> None:
+def test_known_work_is_complete_only_at_the_end() -> None:
     nodes = [plain(NodeStatus.COMPLETED)] * 3
     assert work(*nodes) == ALMOST_ALL
     assert work(*nodes, status=JobStatus.COMPLETED) == 100.0

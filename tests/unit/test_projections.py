@@ -51,7 +51,7 @@ def version(**changes: Any) -> VersionRow:
     return cast(VersionRow, {**row, **changes})
 
 
-def test_the_entry_of_the_catalogue_is_keyed_by_the_table_of_the_version() -> None:
+def test_a_catalogue_entry_is_keyed_by_the_versions_table() -> None:
     entry = catalog_entry(layer(), version())
     assert entry is not None
     assert (entry["table_name"], entry["source_asset_id"], entry["version_ordinal"]) == ("geo.roads", "a1", 2)
@@ -62,7 +62,7 @@ def test_a_version_without_a_table_has_no_entry() -> None:
     assert catalog_entry(layer(), version(table_name=None)) is None
 
 
-def test_an_asset_without_a_collection_gets_one_of_its_own_for_discovery() -> None:
+def test_an_asset_without_a_collection_gets_its_own() -> None:
     collection = described(None, layer(), version())
     assert (collection.collection_id, collection.layer_asset_id, collection.replaced) == ("a1", "a1", None)
     assert collection.content["type"] == "Collection"
@@ -88,7 +88,7 @@ ORIGINAL = {
 }
 
 
-def test_an_existing_collection_keeps_the_rest_and_becomes_again_what_it_was() -> None:
+def test_an_existing_collection_is_described_and_restored() -> None:
     before = Collection("imagery", ORIGINAL)
     once = described(before, layer(), version(stac_collection_id="imagery"))
     assert (once.content["title"], once.content["links"]) == ("Roads", ORIGINAL["links"])
@@ -106,7 +106,7 @@ def test_describing_twice_changes_nothing() -> None:
     assert described(once, layer(), version()) == once
 
 
-def test_a_layer_without_a_description_leaves_that_of_the_collection() -> None:
+def test_a_layer_without_a_description_keeps_that_of_the_collection() -> None:
     document = described(Collection("imagery", ORIGINAL), layer(description=None), version())
     assert document.content["description"] == "From the sky"
     assert described(None, layer(description=None), version()).content["description"] == "Roads"

@@ -53,14 +53,14 @@ def _labels(node: AddedNode, by_id: dict[str, AddedNode]) -> Iterator[str]:
 # Operators.
 
 
-def test_an_arrow_lets_the_right_wait_for_the_left_and_gives_the_right():
+def test_a_right_arrow_makes_the_right_depend_on_the_left_and_returns_the_right():
     a, b, c = tasks("a b c")
     assert a >> b >> c is c
     assert b.previous == (a,)
     assert c.previous == (b,)
 
 
-def test_an_arrow_back_lets_the_left_wait_and_gives_the_left():
+def test_a_left_arrow_makes_the_left_depend_on_the_right_and_returns_the_left():
     a, b = tasks("a b")
     assert a << b is a
     assert a.previous == (b,)
@@ -74,13 +74,13 @@ def test_an_arrow_to_a_list_fans_out_and_one_from_a_list_fans_in():
     assert (b.previous, c.previous, d.previous) == ((a,), (a,), (b, c))
 
 
-def test_a_diamond_is_one_line():
+def test_a_diamond_can_be_written_in_one_line():
     a, b, c, d = tasks("a b c d")
     assert a >> [b, c] >> d is d
     assert waits(planned(a, b, c, d)) == {"a": set(), "b": {"a"}, "c": {"a"}, "d": {"b", "c"}}
 
 
-def test_arrows_back_take_lists_on_either_side():
+def test_left_arrows_accept_lists_on_either_side():
     a, b, c = tasks("a b c")
     both = [a, b]
     assert both << c is both
@@ -90,13 +90,13 @@ def test_arrows_back_take_lists_on_either_side():
     assert d.previous == (a, b)
 
 
-def test_depends_on_gives_itself_and_takes_one_or_several():
+def test_depends_on_returns_its_item_and_accepts_one_or_several():
     a, b, c, d = tasks("a b c d")
     assert d.depends_on(a).depends_on([b, c]) is d
     assert d.previous == (a, b, c)
 
 
-def test_the_same_said_twice_is_said_once():
+def test_duplicate_dependencies_are_merged():
     a, b = tasks("a b")
     for _ in range(3):
         a >> b
@@ -106,7 +106,7 @@ def test_the_same_said_twice_is_said_once():
     assert len(planned(a, b).dependencies) == 1
 
 
-def test_two_lists_are_python_s_own_type_error():
+def test_an_arrow_between_two_lists_is_a_type_error():
     a, b = tasks("a b")
     with pytest.raises(TypeError, match="unsupported operand"):
         _ = [a] >> [b]  # type: ignore[operator]
@@ -122,7 +122,7 @@ def test_only_items_and_lists_of_them_can_be_linked(other):
         task() >> [other]
 
 
-def test_groups_take_the_place_of_tasks_everywhere():
+def test_groups_can_be_used_like_tasks():
     a, b, c, d = tasks("a b c d")
     before, after = Group("before", [a, b]), Group("after", [c, d])
     assert before >> after is after
@@ -132,7 +132,7 @@ def test_groups_take_the_place_of_tasks_everywhere():
 # Groups.
 
 
-def test_what_is_in_an_inner_group_waits_for_what_the_outer_one_waits_for():
+def test_members_of_an_inner_group_inherit_the_outer_groups_dependencies():
     first, deep, last = tasks("first deep last")
     inner = Group("inner", [deep])
     outer = Group("outer", [inner])
@@ -140,14 +140,14 @@ def test_what_is_in_an_inner_group_waits_for_what_the_outer_one_waits_for():
     assert waits(planned(first, outer, last)) == {"first": set(), "deep": {"first"}, "last": {"deep"}}
 
 
-def test_an_empty_group_passes_on():
+def test_an_empty_group_passes_its_dependencies_on():
     a, b = tasks("a b")
     empty = Group("empty")
     a >> empty >> b
     assert waits(planned(a, empty, b)) == {"a": set(), "b": {"a"}}
 
 
-def test_an_item_is_in_one_group_only_and_never_in_itself():
+def test_an_item_belongs_to_one_group_and_never_to_itself():
     a = task()
     inner = Group("one", [a])
     with pytest.raises(Invalid, match=r"task 'a' is in group 'one' already"):
@@ -157,7 +157,7 @@ def test_an_item_is_in_one_group_only_and_never_in_itself():
         inner.add(outer)
 
 
-def test_a_member_alone_is_not_applied_without_its_group():
+def test_a_member_cannot_be_applied_without_its_group():
     a = task()
     group = Group("g", [a])
     with pytest.raises(Invalid, match="apply the group"):
@@ -165,7 +165,7 @@ def test_a_member_alone_is_not_applied_without_its_group():
     assert len(planned(group, a).nodes) == 1
 
 
-def test_edges_of_groups_cost_their_sum_and_not_their_product():
+def test_edges_between_groups_grow_with_their_sum_not_their_product():
     left, right = (Group(name, [task(f"{name}{n}") for n in range(100)]) for name in "lr")
     left >> right
     plan = planned(left, right)
@@ -174,7 +174,7 @@ def test_edges_of_groups_cost_their_sum_and_not_their_product():
     assert [node.group for node in plan.nodes if node.type == "gate"] == [plan.group_ids[right]]
 
 
-def test_no_gate_stands_where_one_meets_many():
+def test_a_gate_is_not_used_between_one_and_many():
     a, z = tasks("a z")
     group = Group("g", tasks("b c d"))
     a >> group >> z
@@ -184,7 +184,7 @@ def test_no_gate_stands_where_one_meets_many():
 # Circles and strangers.
 
 
-def test_a_circle_is_named_with_its_path():
+def test_a_cycle_is_reported_with_its_path():
     a, b, c = tasks("a b c")
     a >> b >> c >> a
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_circle_is_named_with_its_path():
         planned(a, b, c)
 
 
-def test_a_circle_through_groups_is_found():
+def test_a_cycle_through_groups_is_detected():
     a, b = tasks("a b")
     left, right = Group("left", [a]), Group("right", [b])
     left >> right
@@ -203,7 +203,7 @@ def test_a_circle_through_groups_is_found():
     assert {"a", "b", "left", "right"} == set(str(caught.value).partition(": ")[2].split(" >> "))
 
 
-def test_a_task_that_waits_for_its_own_group_is_a_circle():
+def test_a_task_that_depends_on_its_own_group_is_a_cycle():
     a = task()
     group = Group("g", [a])
     group >> a
@@ -211,28 +211,28 @@ def test_a_task_that_waits_for_its_own_group_is_a_circle():
         planned(group)
 
 
-def test_an_item_that_waits_for_itself_is_a_circle():
+def test_an_item_that_depends_on_itself_is_a_cycle():
     for item in (task(), Group("a")):
         item >> item
         with pytest.raises(Invalid, match="a >> a"):
             planned(item)
 
 
-def test_waiting_for_what_is_not_applied_is_an_error():
+def test_depending_on_an_unapplied_item_is_an_error():
     a, b = tasks("a b")
     a >> b
     with pytest.raises(Invalid, match=r"task 'b' waits for task 'a', which is not applied"):
         planned(b)
 
 
-def test_waiting_for_what_was_applied_before_is_an_edge_to_it():
+def test_depending_on_an_applied_item_adds_an_edge():
     a, b = tasks("a b")
     planned(a).settle()
     a >> b
     assert planned(b, adder="other").nodes[0].after == ("entry.1",)
 
 
-def test_a_group_that_was_applied_can_be_waited_for_by_many():
+def test_an_applied_group_can_have_many_dependents():
     group = Group("g", tasks("a b c"))
     first = planned(group)
     first.settle()
@@ -243,7 +243,7 @@ def test_a_group_that_was_applied_can_be_waited_for_by_many():
     assert [len(node.after) for node in plan.nodes] == [3, 1, 1, 1]
 
 
-def test_what_was_applied_to_another_job_cannot_be_waited_for():
+def test_items_of_another_job_cannot_be_dependencies():
     a, b = tasks("a b")
     planned(a).settle()
     a >> b
@@ -251,7 +251,7 @@ def test_what_was_applied_to_another_job_cannot_be_waited_for():
         planned(b, job_id=8)
 
 
-def test_what_was_applied_cannot_be_changed_nor_applied_again():
+def test_applied_items_cannot_be_changed_or_applied_again():
     a, b = tasks("a b")
     group = Group("g", [a])
     planned(group).settle()
@@ -269,7 +269,7 @@ def test_what_was_applied_cannot_be_changed_nor_applied_again():
 # Results, names and ids.
 
 
-def test_a_task_among_the_arguments_stands_for_its_result_and_is_waited_for():
+def test_a_task_as_an_argument_is_a_dependency_and_its_result():
     a = task("a")
     b = task("b", x=a, many=[1, {"deep": (a,)}])
     plan = planned(a, b)
@@ -280,7 +280,7 @@ def test_a_task_among_the_arguments_stands_for_its_result_and_is_waited_for():
     ]
 
 
-def test_a_result_that_is_not_applied_is_an_error():
+def test_an_unapplied_result_is_an_error():
     with pytest.raises(Invalid, match="apply both"):
         planned(task("b", x=task("a")))
 
@@ -290,29 +290,29 @@ def test_a_group_without_a_result_cannot_be_an_argument():
         task("b", x=Group("g"))
 
 
-def test_data_cannot_pretend_to_be_a_result():
+def test_data_cannot_forge_a_result_reference():
     with pytest.raises(Invalid, match="which stands for a result"):
         planned(task("a", x={"$result": "secret_node"}))
 
 
-def test_ids_count_on_and_names_are_kept():
+def test_ids_are_numbered_and_names_are_kept():
     named = Task("work", name="load")
     plan = planned(task(), named, task())
     assert [node.node_id for node in plan.nodes] == ["entry.1", "entry.load", "entry.2"]
 
 
 @pytest.mark.parametrize("name", ["1", "a.b", "", "x" * 49, "ä"])
-def test_a_name_must_make_an_id(name):
+def test_a_name_must_give_a_valid_id(name):
     with pytest.raises(Invalid, match="cannot be named"):
         planned(Task("work", name=name))
 
 
-def test_two_tasks_of_one_name_are_refused():
+def test_duplicate_names_are_refused():
     with pytest.raises(Invalid, match="two tasks are named 'load'"):
         planned(Task("work", name="load"), Task("work", name="load"))
 
 
-def test_a_name_is_given_once_by_an_attempt():
+def test_an_attempt_can_use_a_name_once():
     numbers = Numbers()
     planned(Task("work", name="x"), numbers=numbers)
     with pytest.raises(Invalid, match="two tasks are named 'x'"):
@@ -337,13 +337,13 @@ def nested() -> list[Item]:
     return [outer, d, *first, first >> Group("last", tasks("g h"))]
 
 
-def test_a_repeated_attempt_plans_the_same_but_for_the_ids_of_its_tasks():
+def test_a_repeated_attempt_plans_the_same_apart_from_task_ids():
     first, again = (planned(*nested()) for _ in range(2))
     assert (first.groups, first.dependencies) == (again.groups, again.dependencies)
     assert [replace(node, task=None) for node in first.nodes] == [replace(node, task=None) for node in again.nodes]
 
 
-def test_groups_have_ids_of_their_own_in_each_job_and_attempt():
+def test_groups_have_their_own_ids_in_each_job_and_attempt():
     plans = [
         planned(*nested()),
         planned(*nested(), job_id=JOB + (1 << 22)),
@@ -354,14 +354,14 @@ def test_groups_have_ids_of_their_own_in_each_job_and_attempt():
     assert len(ids) == 4 * 4
 
 
-def test_a_stored_group_is_known_by_its_place_in_the_job():
+def test_a_stored_group_is_identified_by_its_position_in_the_job():
     group = Group("g", [task()])
     plan = planned(group)
     plan.settle()
     assert (group.id, group.job_id) == (plan.groups[0].group_id, JOB)
 
 
-def test_a_plan_of_25_000_tasks_comes_in_slices():
+def test_a_plan_of_25_000_tasks_is_split_into_slices():
     items = [task(str(n), n=n) for n in range(25_000)]
     slices = [read_slice(part) for part in planned(*items).encode()]
     assert [len(part.nodes) for part in slices] == [1000] * 25
@@ -422,7 +422,7 @@ def outermost(everything: list[Item]) -> list[Item]:
 
 
 @given(graphs())
-def test_each_task_waits_for_exactly_what_the_rules_say(everything: list[Item]):
+def test_each_task_waits_for_exactly_its_dependencies(everything: list[Item]):
     plan = planned(*outermost(everything))
     direct = waits(plan)
     reached = {label: set(known) for label, known in direct.items()}
@@ -434,7 +434,7 @@ def test_each_task_waits_for_exactly_what_the_rules_say(everything: list[Item]):
 
 
 @given(graphs(), st.randoms(use_true_random=False))
-def test_the_engine_runs_them_in_the_order_that_the_rules_say(everything: list[Item], rng: Random):
+def test_the_engine_runs_tasks_in_dependency_order(everything: list[Item], rng: Random):
     bench = Bench(entry=an_entry(), end=end("entry")).start()
     bench.begin("entry")
     plan = planned(*outermost(everything))
@@ -458,7 +458,7 @@ def test_the_engine_runs_them_in_the_order_that_the_rules_say(everything: list[I
 
 
 @given(graphs(), st.data())
-def test_whatever_would_be_a_circle_is_refused(everything: list[Item], data: st.DataObject):
+def test_any_cycle_is_refused(everything: list[Item], data: st.DataObject):
     previous, item = data.draw(st.sampled_from(everything)), data.draw(st.sampled_from(everything))
     is_circle = would_be_a_circle(everything, previous, item)
     previous >> item
@@ -469,7 +469,7 @@ def test_whatever_would_be_a_circle_is_refused(everything: list[Item], data: st.
         planned(*outermost(everything))
 
 
-def test_a_task_of_a_function_is_made_by_create_task() -> None:
+def test_create_task_wraps_a_function() -> None:
     with pytest.raises(TypeError, match=r"create_task\(\) makes one of <built-in function len>"):
         Task(len)  # type: ignore[arg-type]
 

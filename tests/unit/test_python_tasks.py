@@ -79,7 +79,7 @@ class Named(BaseModel):
         (int, "no number", None),  # Whoever takes it says so.
     ],
 )
-async def test_a_result_is_the_model_that_the_function_says(annotation: Any, value: Any, fault: str | None) -> None:
+async def test_a_result_has_the_annotated_model(annotation: Any, value: Any, fault: str | None) -> None:
     def give() -> Any:
         return value
 
@@ -90,23 +90,23 @@ async def test_a_result_is_the_model_that_the_function_says(annotation: Any, val
     assert result.permanent is (fault is not None)
 
 
-def test_outside_of_a_workflow_a_call_is_a_call() -> None:
+def test_outside_a_workflow_a_task_is_a_plain_call() -> None:
     assert double(Row("a", 2), times=4) == Row("a", 8)
     assert double.map([Row("a", 1), Row("b", 2)], times=3) == [Row("a", 3), Row("b", 6)]
 
 
-async def test_an_async_task_is_awaited_outside_of_a_workflow() -> None:
+async def test_an_async_task_is_awaited_outside_a_workflow() -> None:
     assert await greet("Ada") == "hello Ada"  # type: ignore[misc]
     assert await greet.fn("Ada") == "hello Ada"
 
 
-async def test_a_worker_calls_it_with_what_the_signature_says() -> None:
+async def test_a_worker_calls_the_task_according_to_its_signature() -> None:
     done = await outcome(double.handler, row={"name": "a", "size": 3})
     assert done == HandlerResult.ok({"result": Row("a", 6)})
     assert await outcome(greet.handler, name="Bo") == HandlerResult.ok({"result": "hello Bo"})
 
 
-async def test_a_function_without_a_result_has_the_result_null() -> None:
+async def test_a_function_without_a_return_value_has_the_result_null() -> None:
     @task
     def silent() -> None:
         """Says nothing."""
@@ -114,12 +114,12 @@ async def test_a_function_without_a_result_has_the_result_null() -> None:
     assert (await outcome(silent.handler)).output == {"result": None}
 
 
-async def test_all_kinds_of_parameters_arrive() -> None:
+async def test_all_kinds_of_parameters_are_passed() -> None:
     done = await outcome(gather.handler, first=1, others=[2, 3], a="x")
     assert done.output == {"result": [1, (2, 3), {"a": "x"}]}
 
 
-async def test_arguments_that_do_not_fit_fail_for_good_and_are_not_told() -> None:
+async def test_mismatched_arguments_fail_permanently_and_are_not_shown() -> None:
     done = await outcome(double.handler, row={"name": "a", "size": "secret"})
     assert done.permanent
     assert "row.size: Input should be a valid integer" in str(done.error_message)
@@ -127,13 +127,13 @@ async def test_arguments_that_do_not_fit_fail_for_good_and_are_not_told() -> Non
     assert "row: Field required" in str((await outcome(double.handler)).error_message)
 
 
-async def test_what_a_function_does_not_take_is_ignored_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_parameters_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     done = await outcome(greet.handler, name="Bo", shared="global")
     assert done.success
     assert "takes no 'shared'; ignored" in caplog.text
 
 
-async def test_parameters_may_be_called_as_nothing_else_may() -> None:
+async def test_parameters_may_have_reserved_names() -> None:
     @task
     def odd(schema: int, _x: int, model_config: int = 3) -> int:
         return schema + _x + model_config
@@ -141,12 +141,12 @@ async def test_parameters_may_be_called_as_nothing_else_may() -> None:
     assert (await outcome(odd.handler, schema=1, _x=2)).output == {"result": 6}
 
 
-def test_the_name_is_the_place() -> None:
+def test_a_task_is_named_after_its_place() -> None:
     assert double.handler == f"{__name__}:double"
     assert registry.get(f"{__name__}.double") is registry.get(double.handler)
 
 
-def test_local_tasks_of_the_same_name_are_told_apart() -> None:
+def test_local_tasks_with_the_same_name_are_distinguished() -> None:
     def make() -> Any:
         @task
         def inner() -> None: ...
@@ -157,14 +157,14 @@ def test_local_tasks_of_the_same_name_are_told_apart() -> None:
     assert second.handler == f"{first.handler}~2"
 
 
-def test_an_annotation_that_only_type_checkers_know_leaves_the_others_as_they_are() -> None:
+def test_an_annotation_only_for_type_checkers_does_not_affect_the_others() -> None:
     def known_in_part(when: "date", rows: "Sequence[int]", *, limit: "int | None" = None) -> "list[int]": ...  # type: ignore[name-defined]  # noqa: F821
 
     hints = Signature(known_in_part).hints
     assert hints == {"when": date, "rows": Any, "limit": int | None, "return": list[int]}
 
 
-def test_options_make_a_variant_and_leave_the_task_alone() -> None:
+def test_options_create_a_variant_and_leave_the_task_unchanged() -> None:
     other = double.options(name="twice", retries=5, retry_delay=timedelta(seconds=2), timeout=30, queue="heavy")
     assert (other.chosen.name, other.chosen.queue, other.chosen.timeout_seconds) == ("twice", "heavy", 30)
     assert other.chosen.retry == RetryPolicy(max_attempts=5, initial_delay_seconds=2, max_delay_seconds=300)
@@ -172,7 +172,7 @@ def test_options_make_a_variant_and_leave_the_task_alone() -> None:
     assert double.chosen.retry is None
 
 
-def test_options_keep_what_they_do_not_name() -> None:
+def test_options_keep_unnamed_values() -> None:
     patient = double.options(retries=5, retry_delay=2)
     assert patient.options(retries=1).chosen.retry == patient.options(retries=1, retry_delay=2).chosen.retry
     assert patient.options(retry_delay=7).chosen.retry == RetryPolicy(
@@ -185,11 +185,11 @@ def test_options_keep_what_they_do_not_name() -> None:
 plus_one, plus_two = task(lambda x: x + 1), task(lambda x: x + 2)
 
 
-def test_each_lambda_is_a_task_of_its_own() -> None:
+def test_each_lambda_is_its_own_task() -> None:
     assert plus_one.handler != plus_two.handler
 
 
-def test_a_method_is_no_task() -> None:
+def test_a_method_cannot_be_a_task() -> None:
     class Steps:
         @staticmethod
         @task
@@ -212,18 +212,18 @@ def test_a_method_is_no_task() -> None:
     ("arguments", "fault"),
     [({"row": 1, "time": 3}, "double\\(\\): it takes no 'time'"), ({"times": 1}, "double\\(\\): missing 'row'")],
 )
-def test_arguments_that_a_task_cannot_be_called_with_are_told_when_it_is_created(arguments: Any, fault: str) -> None:
+def test_mismatched_arguments_are_refused_at_creation(arguments: Any, fault: str) -> None:
     with pytest.raises(TypeError, match=fault):
         create_task(double, arguments)
     assert create_task(double.handler, arguments).kwargs == arguments
 
 
-def test_a_wrong_number_of_retries_is_refused() -> None:
+def test_an_invalid_number_of_retries_is_refused() -> None:
     with pytest.raises(Invalid, match="retries=-1"):
         double.options(retries=-1)
 
 
-def test_generators_and_classes_are_no_tasks() -> None:
+def test_generators_and_classes_cannot_be_tasks() -> None:
     def generator() -> Iterator[int]:
         yield 1
 
@@ -233,7 +233,7 @@ def test_generators_and_classes_are_no_tasks() -> None:
         task(Row)
 
 
-def test_outside_of_a_worker_there_is_no_current_task() -> None:
+def test_outside_a_worker_there_is_no_current_task() -> None:
     with pytest.raises(Conflict, match="no task is running here"):
         current_task()
 
@@ -241,7 +241,7 @@ def test_outside_of_a_worker_there_is_no_current_task() -> None:
 # Entry points.
 
 
-async def test_a_plain_function_is_made_known_by_naming_it() -> None:
+async def test_a_plain_function_is_registered_by_naming_it() -> None:
     name = entry_point(plain)
     assert name == f"{__name__}:plain"
     assert (await outcome(name, x="4")).output == {"result": 5}
@@ -278,12 +278,12 @@ def test_only_public_functions_of_allowed_modules_are_entry_points(package: str)
     assert "allowed_package.inner.work" in known.queues()
 
 
-def test_a_module_that_is_not_there_is_a_wrong_setting() -> None:
+def test_a_missing_module_is_an_invalid_setting() -> None:
     with pytest.raises(Misconfigured, match=r"task_modules names 'no_such_place\.\*'"):
         allow_modules(["no_such_place.*"], Registry())
 
 
-def test_loading_a_module_makes_its_tasks_known(tmp_path: Path) -> None:
+def test_loading_a_module_registers_its_tasks(tmp_path: Path) -> None:
     file = tmp_path / "tasks_of_a_file.py"
     file.write_text("from dagmaster import task\n@task(queue='heavy', timeout=9)\ndef clean(x: int) -> int: return x\n")
     known = Registry()
@@ -293,7 +293,7 @@ def test_loading_a_module_makes_its_tasks_known(tmp_path: Path) -> None:
     assert isinstance(sys.modules["tasks_of_a_file"], ModuleType)
 
 
-def test_retries_of_a_task_hold_where_yaml_names_it() -> None:
+def test_a_tasks_retries_apply_when_yaml_names_it() -> None:
     stubborn = Handler("m:f", lambda ctx: None, retry=RetryPolicy(max_attempts=9))
     nodes = {
         "START": StartNode(next=("a", "b")),

@@ -62,14 +62,14 @@ EXAMPLES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_a_value_comes_back_as_its_annotation_has_it(value: Any, annotation: Any) -> None:
+def test_a_value_is_decoded_to_its_annotation(value: Any, annotation: Any) -> None:
     encoded = encode(value)
     assert orjson.loads(orjson.dumps(encoded)) == encoded, "it is plain JSON"
     assert decode(encoded, annotation) == value
 
 
 @pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_a_result_comes_back_as_an_argument_does(value: Any, annotation: Any) -> None:
+def test_a_result_is_decoded_like_an_argument(value: Any, annotation: Any) -> None:
     stored = orjson.loads(encode_output({"result": value}, 10_000))
     assert decode(stored["result"], annotation) == value
 
@@ -86,12 +86,12 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_json_is_passed_as_it_is(value: Any) -> None:
+def test_json_is_passed_unchanged(value: Any) -> None:
     assert encode(value) == value
     assert decode(value, Any) == value
 
 
-def test_references_are_known_without_an_annotation() -> None:
+def test_references_are_recognised_without_an_annotation() -> None:
     view = ViewRef(table_id="42", where=["a", "=", 1])
     assert encode(view) == {"object_type": "view", "table_id": "42", "where": ["a", "=", 1]}
     [table] = decode({"parts": [encode(view)]}, Any)["parts"]
@@ -114,13 +114,13 @@ def test_tables_are_passed_as_references() -> None:
         decode(encode(view), Object)
 
 
-def test_what_only_looks_like_a_reference_stays_data() -> None:
+def test_data_that_resembles_a_reference_stays_data() -> None:
     data = {"object_type": "view", "table_id": 1, "colour": "red"}
     assert decode(data, Any) == data
 
 
 @pytest.mark.parametrize("value", [object(), lambda: None, {"a": open}], ids=["object", "function", "inside"])
-def test_what_cannot_travel_is_refused_with_what_to_do(value: Any | Callable[[], None]) -> None:
+def test_values_that_cannot_be_serialized_are_refused_with_advice(value: Any | Callable[[], None]) -> None:
     with pytest.raises(Invalid, match="cannot be passed to a task: pass JSON data"):
         encode(value)
 
@@ -130,15 +130,15 @@ def test_what_cannot_travel_is_refused_with_what_to_do(value: Any | Callable[[],
     [
         (3**50, "717897987691852588770249 cannot be passed to a task: Integer exceeds 64-bit range"),
         (["\ud800"], r"'\\ud800' cannot be passed to a task: str is not valid UTF-8"),
-        (test_json_is_passed_as_it_is, "Is the call of .* missing?"),
+        (test_json_is_passed_unchanged, "Is the call of .* missing?"),
     ],
     ids=["integer", "text", "function"],
 )
-def test_what_cannot_be_stored_is_named(value: Any, fault: str) -> None:
+def test_values_that_cannot_be_stored_are_named(value: Any, fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         encode(value)
 
 
-def test_a_value_of_another_shape_is_refused() -> None:
+def test_a_value_of_another_type_is_refused() -> None:
     with pytest.raises(Invalid, match="Point does not fit"):
         decode({"x": "many"}, Point)

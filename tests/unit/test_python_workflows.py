@@ -59,7 +59,7 @@ def written(function: Callable[..., Any]) -> Workflow:
     return definition
 
 
-def test_values_make_the_edges_and_the_expressions() -> None:
+def test_passed_values_create_edges_and_expressions() -> None:
     nodes = etl.workflow.nodes
     assert list(nodes) == ["START", "extract", "clean", "clean_all", "load", "END"]
     extracting, spreading, gathering, loading = (nodes[name] for name in list(nodes)[1:5])
@@ -73,7 +73,7 @@ def test_values_make_the_edges_and_the_expressions() -> None:
     assert (etl.workflow.workflow_id, etl.workflow.description) == ("etl", "Every night.")
 
 
-def test_it_is_the_same_workflow_as_in_yaml() -> None:
+def test_the_workflow_equals_the_same_one_in_yaml() -> None:
     text = f"""
 workflow_id: chained
 inputs: {{n: integer}}
@@ -103,7 +103,7 @@ def test_calls_of_the_same_task_are_numbered() -> None:
     assert list(written(several).nodes)[1:-1] == ["clean", "clean_2", "clean_3", "last_one"]
 
 
-def test_results_can_be_looked_into() -> None:
+def test_parts_of_results_can_be_passed() -> None:
     def inner() -> None:
         handle = call("echo", x=1)
         clean(handle.echoed_params["a key's"][0].b)
@@ -118,7 +118,7 @@ def test_results_can_be_looked_into() -> None:
 
 
 @pytest.mark.parametrize("text", ["{{ x }}", "{% if %}", "{# a #}", "it's {{ \\ 'q' \" \n\r\t é }} }} {{", "{", "a}}"])
-def test_a_text_with_braces_stays_a_text(text: str) -> None:
+def test_a_string_with_braces_stays_a_string(text: str) -> None:
     def braces() -> None:
         clean({"deep": [text]})
 
@@ -143,7 +143,7 @@ def test_handles_are_found_in_lists_dicts_and_dataclasses() -> None:
     assert node.depends_on.all_of == ("clean", "clean_2")
 
 
-def test_order_without_values() -> None:
+def test_order_can_be_declared_without_values() -> None:
     def ordered() -> None:
         a, b, c, d = clean(1), clean(2), clean(3), clean(4)
         a >> [b, c] >> d  # type: ignore[operator, unused-ignore]
@@ -185,7 +185,7 @@ def _format(x: Any) -> str:
         (lambda x: x[clean(2)], "be looked into by <nodes.clean_2.output.result>"),
     ],
 )
-def test_what_is_not_known_yet_cannot_be_used_as_a_value(misuse: Callable[[Any], Any], purpose: str) -> None:
+def test_unknown_results_cannot_be_used_as_values(misuse: Callable[[Any], Any], purpose: str) -> None:
     def wrong() -> None:
         misuse(clean(1))
 
@@ -203,7 +203,7 @@ def test_none_is_refused_where_it_would_become_the_default() -> None:
         limited.inputs(None)
 
 
-def test_wrong_arguments_are_found_when_it_is_written_down() -> None:
+def test_mismatched_arguments_are_found_at_definition() -> None:
     def wrong() -> None:
         clean(rows=1)  # type: ignore[call-arg]
 
@@ -211,7 +211,7 @@ def test_wrong_arguments_are_found_when_it_is_written_down() -> None:
         _ = workflow(wrong).workflow
 
 
-def test_a_handle_stays_in_its_workflow() -> None:
+def test_a_handle_cannot_leave_its_workflow() -> None:
     handles: list[Any] = []
 
     def first() -> None:
@@ -289,7 +289,7 @@ def test_async_functions_and_calls_outside_are_refused() -> None:
         call("echo")
 
 
-def test_a_workflow_in_another_is_a_job_of_its_own() -> None:
+def test_a_nested_workflow_is_its_own_job() -> None:
     def outer() -> None:
         counts = etl("monday", factor=3)
         clean(counts["n"])
@@ -301,7 +301,7 @@ def test_a_workflow_in_another_is_a_job_of_its_own() -> None:
     assert after.params == {"row": "{{ nodes.etl.output.result['load'].result['n'] }}"}
 
 
-def test_workflows_cannot_call_each_other_in_a_circle() -> None:
+def test_call_cycles_are_refused() -> None:
     @workflow
     def ping() -> None:
         pong()
@@ -314,7 +314,7 @@ def test_workflows_cannot_call_each_other_in_a_circle() -> None:
         _ = ping.workflow
 
 
-def test_last_tasks_are_told_how_it_went() -> None:
+def test_finalizers_receive_the_jobs_status() -> None:
     @task
     def notify(error: str | None, status: str) -> None: ...
 
@@ -338,7 +338,7 @@ def single() -> Callable[[], None]:
     return clean_once
 
 
-def test_a_schedule_is_the_one_of_a_file() -> None:
+def test_a_schedule_equals_that_of_a_file() -> None:
     nightly = workflow(schedule="0 6 * * *", timezone="Europe/Berlin", catchup="all")(single()).workflow
     assert nightly.schedule is not None
     assert (nightly.schedule.cron, nightly.schedule.timezone) == ("0 6 * * *", "Europe/Berlin")
@@ -350,7 +350,7 @@ def test_a_schedule_is_the_one_of_a_file() -> None:
         _ = workflow(schedule="never")(single()).workflow
 
 
-def test_the_result_is_what_the_function_returned() -> None:
+def test_the_result_is_the_functions_return_value() -> None:
     def pair() -> tuple[int, dict[str, int]]:
         first = clean(1)
         return first, {"two": clean(2)}
@@ -366,14 +366,14 @@ def test_the_result_is_what_the_function_returned() -> None:
 # The catalogue.
 
 
-def test_workflows_of_loaded_modules_join_the_catalogue() -> None:
+def test_workflows_of_loaded_modules_are_in_the_catalogue() -> None:
     load_handlers([])
     catalog = Catalog(queues=QueueRules(registry.queues(), "q"))
     assert join(catalog, __name__) == []
     assert catalog.get("etl").nodes.keys() == etl.workflow.nodes.keys()
 
 
-def test_what_is_wrong_with_one_keeps_no_other_from_joining(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_workflow_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         call("no_such_handler")
 
@@ -389,7 +389,7 @@ def test_what_is_wrong_with_one_keeps_no_other_from_joining(monkeypatch: pytest.
     assert "etl" in catalog.workflows
 
 
-def test_two_workflows_of_one_id_are_refused() -> None:
+def test_duplicate_ids_are_refused() -> None:
     with pytest.raises(Misconfigured, match=r"two workflows are named 'etl': .*; give one of them another id"):
         workflow(id="etl")(written)
 
@@ -398,7 +398,7 @@ def test_two_workflows_of_one_id_are_refused() -> None:
     ("name", "module"),
     [("a.py", "a.py"), ("x/a.py:f", "x/a.py"), ("p.m:f", "p.m"), ("etl", None), ("a.yaml", None), ("x/a.yaml", None)],
 )
-def test_a_place_in_python_is_told_from_other_names(name: str, module: str | None) -> None:
+def test_a_python_place_is_distinguished_from_other_names(name: str, module: str | None) -> None:
     assert module_in(name) == module
 
 

@@ -55,7 +55,7 @@ async def ingest(**inputs: Any) -> dict[str, Any]:
     return await output("raster.stac_register_item", cog=cog, collection_id="hub", **inputs)
 
 
-async def test_the_steps_pass_on_what_the_next_one_takes(folder: Path) -> None:
+async def test_each_step_accepts_the_output_of_the_previous_one(folder: Path) -> None:
     item = await ingest(
         asset_id="abc", version_ordinal=2, platform_refs={"dataset_id": 7}, acquired_at="2026-05-01T00:00:00Z"
     )
@@ -69,7 +69,7 @@ async def test_the_steps_pass_on_what_the_next_one_takes(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "mount" / "7").iterdir()) == ["dem.tif"]
 
 
-async def test_only_the_files_of_the_job_itself_are_removed_from_the_mount(folder: Path) -> None:
+async def test_only_the_jobs_own_files_are_removed_from_the_mount(folder: Path) -> None:
     await output("raster.blob_to_mount", source="bronze/dem.tif")
     await output("raster.blob_to_mount", source="bronze/dem.tif", target="mount/8/dem.tif")
     assert await output("raster.clean_mount") == {"removed_files": 1, "removed_bytes": DEM.stat().st_size}
@@ -77,7 +77,7 @@ async def test_only_the_files_of_the_job_itself_are_removed_from_the_mount(folde
     assert await output("raster.clean_mount") == {"removed_files": 0, "removed_bytes": 0}
 
 
-async def test_items_of_one_version_have_ids_of_their_own(folder: Path) -> None:
+async def test_items_of_one_version_have_their_own_ids(folder: Path) -> None:
     await ingest()
     copied = await output("raster.blob_to_mount", source="bronze/dem.tif")
     report = await output("raster.validate", path=copied["path"])
@@ -90,7 +90,7 @@ async def test_items_of_one_version_have_ids_of_their_own(folder: Path) -> None:
     assert "same item_id" in await problem("raster.stac_register_items", collection_id="hub", items=same)
 
 
-async def test_what_cannot_be_used_fails_for_good_with_all_problems(folder: Path) -> None:
+async def test_unusable_files_fail_permanently_with_all_problems(folder: Path) -> None:
     (folder / "mount").mkdir()
     write_tiff(folder / "mount" / "plain.tif", crs=None)
     (folder / "mount" / "vrt.tif").write_text(VRT)
@@ -105,13 +105,13 @@ async def test_what_cannot_be_used_fails_for_good_with_all_problems(folder: Path
     assert "collection_id" in await problem("raster.stac_ensure_collection", collection_id="a/b")
 
 
-async def test_a_missing_file_may_arrive_later(folder: Path) -> None:
+async def test_a_missing_file_is_retryable(folder: Path) -> None:
     result = await run("raster.blob_to_mount", source="bronze/gone.tif")
     assert not result.success
     assert not result.permanent
 
 
-def test_readers_of_strangers_files_run_in_processes() -> None:
+def test_readers_of_untrusted_files_run_in_processes() -> None:
     loaded = Registry()
     load_handlers([raster.__name__], loaded)
     own = [definition for definition in loaded if definition.function.__module__.startswith(raster.__name__)]
@@ -130,7 +130,7 @@ def test_readers_of_strangers_files_run_in_processes() -> None:
     assert len(own) > len(others)
 
 
-def test_a_worker_without_the_module_says_how_to_load_it() -> None:
+def test_a_worker_without_the_module_names_how_to_load_it() -> None:
     bare = Registry()
     bare.register(Handler("echo", lambda ctx: None))
     with pytest.raises(UnknownHandler, match=r"pip install 'dagmaster\[geo\]'` and load dagmaster.handlers.raster"):
@@ -161,7 +161,7 @@ except Misconfigured as error:
 """
 
 
-def test_everything_but_the_handlers_of_rasters_works_without_the_geospatial_libraries() -> None:
+def test_everything_except_raster_handlers_works_without_geospatial_libraries() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_GEO], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -170,7 +170,7 @@ def test_everything_but_the_handlers_of_rasters_works_without_the_geospatial_lib
     ]
 
 
-def test_the_names_of_optional_handlers_are_those_of_their_modules() -> None:
+def test_the_optional_handler_names_match_their_modules() -> None:
     assert OPTIONAL_HANDLERS["raster."] == (raster.__name__, "geo")
     loaded = Registry()
     load_handlers([raster.__name__], loaded)

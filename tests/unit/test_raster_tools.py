@@ -60,7 +60,7 @@ def quarters(folder: Path, values: Any = None, **profile: Any) -> list[Path]:
 # Mosaics.
 
 
-def test_parts_of_an_image_are_joined_to_it(tmp_path: Path) -> None:
+def test_windows_of_an_image_are_merged_to_the_image(tmp_path: Path) -> None:
     for name, profile in (("a", {}), ("b", {"nodata": 7})):
         folder = tmp_path / name
         folder.mkdir()
@@ -72,7 +72,7 @@ def test_parts_of_an_image_are_joined_to_it(tmp_path: Path) -> None:
             assert joined.dataset_mask().all() == (name == "a")
 
 
-def test_the_later_file_is_on_top_but_not_where_it_has_nodata(tmp_path: Path) -> None:
+def test_the_later_file_is_on_top_except_for_nodata(tmp_path: Path) -> None:
     below = write_tiff(tmp_path / "a.tif", np.full((10, 10), 1, "uint8"), nodata=0)
     values = np.full((10, 10), 2, "uint8")
     values[:5] = 0
@@ -91,7 +91,7 @@ def test_gaps_without_a_nodata_value_are_masked(tmp_path: Path) -> None:
         np.testing.assert_array_equal(joined.read(1)[expected > 0], numbers()[expected > 0])
 
 
-def test_palettes_and_names_of_bands_stay(tmp_path: Path) -> None:
+def test_palettes_and_band_names_are_kept(tmp_path: Path) -> None:
     files = quarters(tmp_path, numbers("uint8"))
     for file in files:
         with rasterio.open(file, "r+") as dataset:
@@ -113,7 +113,7 @@ def test_a_mosaic_is_reprojected_in_one_pass(tmp_path: Path) -> None:
         assert joined.transform == alone.transform
 
 
-def test_files_of_other_grids_are_refused_with_all_reasons(tmp_path: Path) -> None:
+def test_files_with_other_grids_are_refused_with_all_reasons(tmp_path: Path) -> None:
     first = write_tiff(tmp_path / "first.tif", numbers())
     beside = write_tiff(tmp_path / "beside.tif", numbers(), transform=NORTH_UP * Affine.translation(0.5, 0))
     other = write_tiff(tmp_path / "other.tif", numbers("float32"), nodata=3, crs="EPSG:32632")
@@ -131,7 +131,7 @@ def test_files_of_other_grids_are_refused_with_all_reasons(tmp_path: Path) -> No
 # Clips.
 
 
-def test_a_box_cuts_whole_pixels(tmp_path: Path) -> None:
+def test_a_box_selects_whole_pixels(tmp_path: Path) -> None:
     source = settle_image(write_tiff(tmp_path / "a.tif", numbers()), "nearest")
     path = cog_of(clip_to_bbox(source, (10.1, 49.8, 10.204, 49.9)), tmp_path)
     with rasterio.open(path) as clipped:
@@ -144,7 +144,7 @@ def test_a_box_cuts_whole_pixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nodata", "mask", "alpha"])
-def test_pixels_outside_of_a_polygon_are_not_valid(tmp_path: Path, kind: str) -> None:
+def test_pixels_outside_a_polygon_are_masked(tmp_path: Path, kind: str) -> None:
     values = np.stack([numbers("uint8")] * 3 + [np.full((48, 64), 255, "uint8")]) if kind == "alpha" else numbers()
     kinds: dict[str, dict[str, Any]] = {"nodata": {"nodata": -5}, "alpha": {"photometric": "RGB", "alpha": "YES"}}
     source = settle_image(write_tiff(tmp_path / "a.tif", values, **kinds.get(kind, {})), "nearest")
@@ -163,7 +163,7 @@ def test_pixels_outside_of_a_polygon_are_not_valid(tmp_path: Path, kind: str) ->
 # Tiles.
 
 
-def test_tiles_join_without_a_gap_to_what_they_are_tiles_of(tmp_path: Path) -> None:
+def test_tiles_cover_their_source_without_gaps(tmp_path: Path) -> None:
     values = np.add.outer(np.arange(1100), np.arange(1300)).astype("int16")
     values[:512, :512] = -1
     path = write_tiff(tmp_path / "a.tif", values, nodata=-1, transform=Affine(0.001, 0, 8, 0, -0.001, 47))
@@ -191,7 +191,7 @@ def test_tiles_join_without_a_gap_to_what_they_are_tiles_of(tmp_path: Path) -> N
             assert np.abs(values - expected)[(values != -1) & (expected != -1)].max() <= 2
 
 
-def test_an_image_without_data_in_a_tile_has_no_file_for_it(tmp_path: Path) -> None:
+def test_empty_tiles_are_not_written(tmp_path: Path) -> None:
     values = np.zeros((10, 1024), "uint8")
     values[:, 600:] = 1
     source = settle_image(write_tiff(tmp_path / "a.tif", values, nodata=0), "nearest")
@@ -202,7 +202,7 @@ def test_an_image_without_data_in_a_tile_has_no_file_for_it(tmp_path: Path) -> N
         assert (info is not None) == is_made == (tmp_path / "tile.tif").exists()
 
 
-def test_tiles_become_larger_where_they_would_be_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_are_enlarged_if_there_would_be_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "MAX_TILES", 2)
     source = settle_image(write_tiff(tmp_path / "a.tif", np.zeros((10, 2000), "uint8")), "nearest")
     assert divide_into_tiles(source, 512).tile_size == 1024
@@ -213,7 +213,7 @@ def test_tiles_become_larger_where_they_would_be_too_many(tmp_path: Path, monkey
 # Zones.
 
 
-def test_zones_get_the_pixels_that_they_cover(tmp_path: Path) -> None:
+def test_zones_contain_the_pixels_that_they_cover(tmp_path: Path) -> None:
     values = numbers("float32")
     path = write_tiff(tmp_path / "a.tif", values)
     half = {"type": "Feature", "id": "half", "geometry": mapping(box(10.0, 49.995, 10.64, 50.0))}
@@ -226,7 +226,7 @@ def test_zones_get_the_pixels_that_they_cover(tmp_path: Path) -> None:
     assert (rows[1]["properties"], rows[2]["mean"]) == ({"name": "row"}, None)
 
 
-def test_zones_are_brought_to_the_crs_of_the_raster(tmp_path: Path) -> None:
+def test_zones_are_reprojected_to_the_rasters_crs(tmp_path: Path) -> None:
     path = write_tiff(
         tmp_path / "a.tif", numbers("float32"), crs="EPSG:32632", transform=Affine(1000, 0, 5e5, 0, -1000, 5e6)
     )
@@ -247,7 +247,7 @@ def test_zones_are_brought_to_the_crs_of_the_raster(tmp_path: Path) -> None:
         ([{"geometry": mapping(box(0, 0, 1, 1))}], 2, "has no band 2; it has 1"),
     ],
 )
-def test_bad_zones_are_refused(zones: list[dict[str, Any]], band: int, problem: str) -> None:
+def test_invalid_zones_are_refused(zones: list[dict[str, Any]], band: int, problem: str) -> None:
     with pytest.raises(RasterRejected, match=problem):
         zonal_statistics(DEM, zones, ["mean"], band)
 
@@ -274,7 +274,7 @@ async def output(name: str, **params: Any) -> dict[str, Any]:
     return result.output or {}
 
 
-async def test_a_raster_is_reprojected_clipped_joined_and_measured(storage: Path) -> None:
+async def test_a_raster_can_be_reprojected_clipped_merged_and_measured(storage: Path) -> None:
     moved = await output("raster_reproject", path="bronze/dem.tif", target_crs="EPSG:3857", target="silver/moved.tif")
     assert moved["cog"]["crs"] == "EPSG:3857"
     west, south, east, north = moved["bbox"]
@@ -296,7 +296,7 @@ async def test_a_raster_is_reprojected_clipped_joined_and_measured(storage: Path
     assert list((storage / "mount" / "7").iterdir()) == []
 
 
-async def test_the_older_names_do_the_same(storage: Path) -> None:
+async def test_the_former_names_are_aliases(storage: Path) -> None:
     report = await output("raster_validate", path="bronze/dem.tif")
     cog = await output("create_cog", path="bronze/dem.tif", report=report)
     whole = await output("raster_cog_docker", path="bronze/dem.tif", target="silver/whole.tif")
@@ -318,13 +318,15 @@ async def test_the_older_names_do_the_same(storage: Path) -> None:
         ("stats_zonal", {"path": "/etc/passwd", "zones": []}, "outside of the storage zones"),
     ],
 )
-async def test_bad_parameters_fail_for_good(storage: Path, name: str, params: dict[str, Any], problem: str) -> None:
+async def test_invalid_parameters_fail_permanently(
+    storage: Path, name: str, params: dict[str, Any], problem: str
+) -> None:
     result = await run(name, params)
     assert result.permanent
     assert problem in (result.error_message or "")
 
 
-async def test_a_batch_goes_on_after_its_last_checkpoint(storage: Path) -> None:
+async def test_a_batch_resumes_after_its_last_checkpoint(storage: Path) -> None:
     report = await output("raster.validate", path="bronze/dem.tif")
     scheme = await output("raster.generate_tiling_scheme", path="bronze/dem.tif", report=report, tile_size=512)
     assert scheme["batches"] == [scheme["tiles"]]
@@ -351,7 +353,7 @@ def _keeping(saved: list[Checkpoint]) -> Callable[[Checkpoint], None]:
     return saved.append
 
 
-async def test_an_attempt_takes_over_the_superblocks_of_the_one_before(
+async def test_an_attempt_reuses_the_superblocks_of_the_previous_one(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAGMASTER_RASTER_PARALLEL_ABOVE_MB", "0")

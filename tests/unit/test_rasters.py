@@ -67,7 +67,7 @@ def test_statistics_are_those_of_the_valid_pixels() -> None:
     [{"blockysize": 700}, {"blockysize": 1}, {"tiled": True, "blockxsize": 256, "blockysize": 256}],
     ids=["one block", "strips", "tiles"],
 )
-def test_every_pixel_is_read_once_in_bounded_parts(
+def test_every_pixel_is_read_once_in_limited_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(statistics, "READ_PIXELS", 100_000)
@@ -82,7 +82,7 @@ def test_every_pixel_is_read_once_in_bounded_parts(
 
 
 @pytest.mark.parametrize("source", [RGB, DEM], ids=["rgb", "dem"])
-def test_a_cog_of_a_real_raster_has_its_pixels(source: Path, tmp_path: Path) -> None:
+def test_a_cog_has_the_pixels_of_its_source(source: Path, tmp_path: Path) -> None:
     _, info = cog_of(source, tmp_path / "cog.tif")
     is_valid, errors, warnings = cog_validate(tmp_path / "cog.tif", strict=True)
     assert (is_valid, errors, warnings) == (True, [], [])
@@ -96,7 +96,7 @@ def test_a_cog_of_a_real_raster_has_its_pixels(source: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["cog.tif"]
 
 
-def test_a_reprojected_cog_equals_a_reprojection_by_hand(tmp_path: Path) -> None:
+def test_a_reprojected_cog_equals_a_manual_reprojection(tmp_path: Path) -> None:
     _, info = cog_of(DEM, tmp_path / "cog.tif", target_crs="EPSG:32613")
     assert info.crs == "EPSG:32613"
     assert cog_validate(tmp_path / "cog.tif", strict=True)[0]
@@ -145,7 +145,7 @@ def test_a_large_raster_gets_overviews_that_ignore_nodata(tmp_path: Path) -> Non
         (RasterType.DEM, Tier.ARCHIVE, "float32", True, "ZSTD", 3, "bilinear"),
     ],
 )
-def test_only_pictures_without_nodata_may_lose_details(
+def test_only_images_without_nodata_are_compressed_lossily(
     kind: RasterType, tier: Tier, dtype: str, has_nodata: bool, compression: str, predictor: int, resampling: str
 ) -> None:
     profile = choose_profile(kind, tier, dtype, has_nodata=has_nodata)
@@ -177,7 +177,7 @@ def test_the_type_is_detected(tmp_path: Path, values: np.ndarray, profile: dict[
     assert validate(write_tiff(tmp_path / "a.tif", values, **profile)).raster_type == expected
 
 
-def test_a_palette_means_classes(tmp_path: Path) -> None:
+def test_a_palette_implies_classes(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "a.tif", np.ones((9, 9), "uint8"))
     with rasterio.open(path, "r+") as dataset:
         dataset.write_colormap(1, {1: (255, 0, 0, 255)})
@@ -191,7 +191,7 @@ def test_a_palette_means_classes(tmp_path: Path) -> None:
 # The CRS of the file and that of the sender.
 
 
-def test_a_crs_is_taken_from_the_file_or_the_sender_if_they_do_not_contradict(tmp_path: Path) -> None:
+def test_a_crs_comes_from_the_file_or_the_sender_unless_they_contradict(tmp_path: Path) -> None:
     plain = write_tiff(tmp_path / "plain.tif", crs=None)
     assert validate(DEM).crs_source is CrsSource.FILE
     assert validate(DEM, assigned_crs="EPSG:4326").crs_source is CrsSource.CONFIRMED
@@ -206,7 +206,7 @@ def test_a_crs_is_taken_from_the_file_or_the_sender_if_they_do_not_contradict(tm
         missing.check()
 
 
-def test_an_assigned_crs_is_that_of_the_cog(tmp_path: Path) -> None:
+def test_an_assigned_crs_is_written_to_the_cog(tmp_path: Path) -> None:
     plain = write_tiff(tmp_path / "plain.tif", crs=None)
     _, info = cog_of(plain, tmp_path / "cog.tif", assigned_crs="EPSG:4326")
     assert info.crs == "EPSG:4326"
@@ -214,12 +214,12 @@ def test_an_assigned_crs_is_that_of_the_cog(tmp_path: Path) -> None:
         np.testing.assert_array_equal(before.read(1), after.read(1))
 
 
-def test_a_crs_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_crs_is_refused() -> None:
     with pytest.raises(RasterRejected, match="'EPSG:123456' is no CRS"):
         validate(DEM, target_crs="EPSG:123456")
 
 
-def test_coordinates_outside_of_the_globe_mean_a_wrong_crs(tmp_path: Path) -> None:
+def test_coordinates_outside_the_globe_indicate_a_wrong_crs(tmp_path: Path) -> None:
     metres = write_tiff(tmp_path / "a.tif", transform=Affine(30, 0, 500_000, 0, -30, 4_500_000))
     report = validate(metres)
     assert report.outcome is Outcome.REJECTED
@@ -230,7 +230,7 @@ def test_coordinates_outside_of_the_globe_mean_a_wrong_crs(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", [VRT, WMS, "", "PK\x03\x04", "II"], ids=["vrt", "wms", "empty", "zip", "short"])
-def test_what_is_no_tiff_is_refused_before_gdal_sees_it(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_tiff_is_refused_before_gdal_opens_it(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.tif"
     path.write_text(text)
     with pytest.raises(UnreadableRaster, match="is not a TIFF file"):
@@ -248,7 +248,7 @@ def test_a_signature_before_other_text_is_not_enough(tmp_path: Path) -> None:
         validate(tmp_path / "a.tif")
 
 
-def test_files_beside_the_raster_are_not_read(tmp_path: Path) -> None:
+def test_sidecar_files_are_not_read(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "a.tif")
     (tmp_path / "a.tif.aux.xml").write_text(
         '<PAMDataset><Metadata><MDI key="planted">yes</MDI></Metadata></PAMDataset>'
@@ -312,7 +312,7 @@ def test_complex_numbers_are_rejected(tmp_path: Path) -> None:
     assert "complex numbers (complex64)" in problem
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "a.tif", np.zeros((9, 9), "uint8"), nodata=0, crs=None, transform=None)
     assert problems_of(path) == [
         "the file has no CRS and none was given; pass assigned_crs, such as EPSG:4326",
@@ -321,14 +321,14 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_one_pixel_is_a_raster(tmp_path: Path) -> None:
+def test_one_pixel_is_a_valid_raster(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "a.tif", np.array([[7]], "int16"))
     report, info = cog_of(path, tmp_path / "cog.tif", target_crs="EPSG:3857")
     assert report.warnings == ["it is only 1 x 1 pixels"]
     assert info.bands[0].statistics.maximum == 7
 
 
-def test_a_rotated_raster_is_resampled_to_the_north(tmp_path: Path) -> None:
+def test_a_rotated_raster_is_resampled_north_up(tmp_path: Path) -> None:
     rotated = Affine(0.00866, 0.005, 10.0, 0.005, -0.00866, 50.0)
     path = write_tiff(tmp_path / "a.tif", np.full((60, 60), 500, "int16"), transform=rotated, nodata=-1)
     report, info = cog_of(path, tmp_path / "cog.tif")
@@ -352,13 +352,13 @@ def test_pixels_that_reprojection_adds_are_masked_without_a_nodata_value(tmp_pat
     assert info.bands[0].statistics.minimum == pytest.approx(100)
 
 
-def test_a_raster_that_uses_all_values_needs_a_nodata_value_to_be_reprojected(tmp_path: Path) -> None:
+def test_a_raster_that_uses_all_values_requires_a_nodata_value_to_be_reprojected(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "a.tif", np.array([[-128, 0, 127]], "int8"))
     with pytest.raises(RasterRejected, match="needs a nodata value"):
         cog_of(path, tmp_path / "cog.tif", target_crs="EPSG:32632")
 
 
-def test_odd_values_are_warned_of(tmp_path: Path) -> None:
+def test_unusual_values_cause_a_warning(tmp_path: Path) -> None:
     report = validate(write_tiff(tmp_path / "a.tif", np.linspace(0, 1, 81).reshape(9, 9)))
     assert report.warnings == ["its values have 64 bits; 32 bits would be half the size"]
     infinite = write_tiff(tmp_path / "b.tif", np.array([[np.inf, 1, 2]], "float32"), nodata=np.nan)

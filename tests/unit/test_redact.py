@@ -36,7 +36,7 @@ from dagmaster.model.redact import redact, redact_text
         "password_hash",
     ],
 )
-def test_what_is_named_like_a_secret_is_hidden(name: str) -> None:
+def test_values_of_secret_keys_are_redacted(name: str) -> None:
     assert redact({"a": [{name: "hunter2"}]}) == {"a": [{name: "***"}]}
     assert redact({name: {"deep": "hunter2"}}) == {name: "***"}
 
@@ -61,7 +61,7 @@ def test_what_is_named_like_a_secret_is_hidden(name: str) -> None:
         ("author", "Ada"),
     ],
 )
-def test_what_is_no_secret_is_shown(name: str, value: object) -> None:
+def test_other_values_are_shown(name: str, value: object) -> None:
     assert redact({name: value}) == {name: value}
 
 
@@ -86,7 +86,7 @@ def test_a_number_can_be_a_password() -> None:
         ("token dmt_" + "A" * 43, "token dmt_***"),
     ],
 )
-def test_secrets_in_texts_are_hidden(text: str, redacted: str) -> None:
+def test_secrets_in_strings_are_redacted(text: str, redacted: str) -> None:
     assert redact_text(text) == redacted
     assert redact_text(redacted) == redacted
 
@@ -102,12 +102,12 @@ def test_secrets_in_texts_are_hidden(text: str, redacted: str) -> None:
         "{'token_count': '5'}",
     ],
 )
-def test_other_texts_are_left_alone(text: str) -> None:
+def test_other_strings_are_unchanged(text: str) -> None:
     assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("part", ["a.b-", "://", "x://u:", '"a_', "token=", "Basic ", "a_", "'password': '"])
-def test_the_time_follows_the_length(part: str) -> None:
+def test_the_running_time_is_linear(part: str) -> None:
     began = process_time()
     redact_text(part * 100_000)
     assert process_time() - began < 5

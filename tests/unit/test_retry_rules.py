@@ -38,7 +38,7 @@ EXHAUSTED = ("MemoryError", "Exception")
         ({"on": ["OSError"], "never": ["ConnectionError"]}, ("FileNotFoundError", "OSError", "Exception"), None),
     ],
 )
-def test_the_rules(rules: dict[str, Any], error: tuple[str, ...], rule: str | None) -> None:
+def test_rules_match_error_classes(rules: dict[str, Any], error: tuple[str, ...], rule: str | None) -> None:
     assert rule_against(RetryPolicy(**rules), error) == rule
 
 
@@ -52,32 +52,32 @@ def test_the_rules(rules: dict[str, Any], error: tuple[str, ...], rule: str | No
         ({"on_oom": "heavy", "never": ["MemoryError"]}, "never: MemoryError"),
     ],
 )
-def test_what_ran_out_of_memory_is_tried_again_where_there_is_more(rules: dict[str, Any], rule: str | None) -> None:
+def test_out_of_memory_is_retried_on_the_on_oom_queue(rules: dict[str, Any], rule: str | None) -> None:
     assert rule_against(RetryPolicy(**rules), EXHAUSTED) == rule
 
 
-def test_only_what_ran_out_of_memory_goes_elsewhere() -> None:
+def test_other_errors_keep_their_queue() -> None:
     policy = RetryPolicy(on_oom={"queue": "heavy"})
     assert queue_after(policy, ("BigArrayError", "numpy.BigArrayError", *EXHAUSTED)) == "heavy"
     assert queue_after(policy, REFUSED) is None
     assert queue_after(RetryPolicy(), EXHAUSTED) is None
 
 
-def test_who_asks_for_a_retry_gets_it_unless_it_is_refused() -> None:
+def test_a_requested_retry_is_granted_unless_a_rule_refuses_it() -> None:
     names = error_types(Retry("not yet"))
     assert ASKED_FOR in names
     assert rule_against(RetryPolicy(on=["OSError"]), names) is None
     assert rule_against(RetryPolicy(never=["Retry"]), names) == "never: Retry"
 
 
-def test_the_names_are_those_that_workers_report() -> None:
+def test_the_class_names_are_those_that_workers_report() -> None:
     assert error_types(TimeoutError()) == TIMED_OUT
     assert error_types(ConnectionRefusedError()) == REFUSED
     assert error_types(MemoryError()) == EXHAUSTED
     assert EXHAUSTED[0] == OUT_OF_MEMORY
 
 
-def test_short_forms() -> None:
+def test_single_values_are_accepted_for_lists() -> None:
     assert RetryPolicy(on="OSError").on == ("OSError",)
     assert RetryPolicy(never="OSError").never == ("OSError",)
     assert RetryPolicy(on_oom="heavy").on_oom == OnOom(queue="heavy")
@@ -99,7 +99,7 @@ def test_short_forms() -> None:
         ({"on_oom": {"queue": "heavy", "memory": 4}}, "Extra inputs"),
     ],
 )
-def test_rules_that_make_no_sense(rules: dict[str, Any], message: str) -> None:
+def test_invalid_rules_are_refused(rules: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RetryPolicy(**rules)
 
@@ -125,7 +125,7 @@ def test_rules_are_pinned_with_the_definition(rules: dict[str, Any]) -> None:
     assert Workflow.model_validate_json(pinned.json_definition) == pinned
 
 
-def test_a_first_pause_above_the_default_limit_can_be_written_down_and_read_again():
+def test_an_initial_delay_above_the_default_maximum_round_trips():
     policy = RetryPolicy(initial_delay_seconds=3600)
     assert RetryPolicy.model_validate_json(policy.model_dump_json()) == policy
     assert retry_delay(policy, 1, Random(1)) == timedelta(hours=1)

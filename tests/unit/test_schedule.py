@@ -48,7 +48,7 @@ def local(zone: str, schedule: Schedule, start: datetime, days: int) -> list[str
 
 
 @given(SCHEDULES, TIMES | CHANGES)
-def test_the_next_time_is_behind_and_nothing_lies_between(schedule: Schedule, after: datetime) -> None:
+def test_the_next_time_is_later_and_none_lies_between(schedule: Schedule, after: datetime) -> None:
     following = next_time(schedule, after)
     assert following > after
     assert following.tzinfo is UTC
@@ -59,7 +59,7 @@ def test_the_next_time_is_behind_and_nothing_lies_between(schedule: Schedule, af
 
 
 @given(SCHEDULES, TIMES | CHANGES)
-def test_times_are_the_same_wherever_one_begins_to_count(schedule: Schedule, after: datetime) -> None:
+def test_times_do_not_depend_on_the_starting_point(schedule: Schedule, after: datetime) -> None:
     times = times_after(schedule, after)
     counted = [next(times) for _ in range(6)]
     assert counted == sorted(set(counted))
@@ -70,7 +70,7 @@ def test_times_are_the_same_wherever_one_begins_to_count(schedule: Schedule, aft
 
 
 @given(SCHEDULES, TIMES | CHANGES)
-def test_the_newest_time_is_the_one_whose_next_is_still_to_come(schedule: Schedule, until: datetime) -> None:
+def test_the_latest_time_is_the_one_before_the_next(schedule: Schedule, until: datetime) -> None:
     newest = newest_time(schedule, until)
     assert newest is not None
     assert newest <= until < next_time(schedule, newest)
@@ -78,7 +78,7 @@ def test_the_newest_time_is_the_one_whose_next_is_still_to_come(schedule: Schedu
 
 
 @given(SCHEDULES, TIMES, st.integers(0, 5))
-def test_a_range_has_its_start_and_not_its_end(schedule: Schedule, after: datetime, number: int) -> None:
+def test_a_range_includes_its_start_and_excludes_its_end(schedule: Schedule, after: datetime, number: int) -> None:
     start = next_time(schedule, after)
     times = [start]
     for _ in range(number):
@@ -88,19 +88,19 @@ def test_a_range_has_its_start_and_not_its_end(schedule: Schedule, after: dateti
     assert times_between(schedule, start, times[-1], 2) == times[:-1][:2]
 
 
-def test_a_time_that_the_spring_leaves_out_comes_when_the_clocks_have_changed() -> None:
+def test_a_time_skipped_by_daylight_saving_runs_after_the_change() -> None:
     schedule = Schedule(cron="30 2 * * *", timezone=BERLIN)
     assert local(BERLIN, schedule, utc(2026, 3, 28), 3) == ["28 02:30", "29 03:00", "30 02:30"]
 
 
-def test_a_time_that_the_autumn_has_twice_comes_once() -> None:
+def test_a_time_repeated_by_daylight_saving_runs_once() -> None:
     schedule = Schedule(cron="30 2 * * *", timezone=BERLIN)
     assert local(BERLIN, schedule, utc(2026, 10, 24), 3) == ["24 02:30", "25 02:30", "26 02:30"]
     assert next_time(schedule, utc(2026, 10, 25, 0, 30)) == utc(2026, 10, 26, 1, 30)
     assert next_time(schedule, utc(2026, 10, 25, 1, 10)) == utc(2026, 10, 26, 1, 30)  # 02:10 for the second time
 
 
-def test_every_hour_stays_every_hour_when_the_clocks_change() -> None:
+def test_hourly_schedules_are_unaffected_by_daylight_saving() -> None:
     schedule = Schedule(cron="0 * * * *", timezone=BERLIN)
     for day in (utc(2026, 3, 29), utc(2026, 10, 25)):
         assert times_between(schedule, day, day + timedelta(hours=6), 10) == [
@@ -108,7 +108,7 @@ def test_every_hour_stays_every_hour_when_the_clocks_change() -> None:
         ]
 
 
-def test_a_range_may_begin_when_the_clocks_have_just_changed() -> None:
+def test_a_range_can_start_at_a_daylight_saving_change() -> None:
     schedule = Schedule(cron="30 * * * *", timezone=BERLIN)
     start = datetime(2026, 3, 29, 3, tzinfo=ZoneInfo(BERLIN))
     assert times_between(schedule, start, start + timedelta(hours=2), 9) == [
@@ -117,7 +117,7 @@ def test_a_range_may_begin_when_the_clocks_have_just_changed() -> None:
     ]
 
 
-def test_a_schedule_of_the_day_follows_its_timezone() -> None:
+def test_a_daily_schedule_follows_its_timezone() -> None:
     schedule = Schedule(cron="0 6 * * *", timezone=NEW_YORK)
     assert next_time(schedule, utc(2026, 1, 10)) == utc(2026, 1, 10, 11)
     assert next_time(schedule, utc(2026, 7, 10)) == utc(2026, 7, 10, 10)
@@ -129,7 +129,7 @@ def test_intervals_are_counted_from_1970() -> None:
 
 
 @given(st.integers(1, 10_000_000))
-def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
+def test_an_interval_is_formatted_as_it_can_be_written(seconds: int) -> None:
     assert read_duration(show_interval(seconds)) == seconds
 
 
@@ -156,12 +156,12 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
         ({"every": "1h", "catchup": "some"}, "'none', 'last' or 'all'"),
     ],
 )
-def test_what_is_no_schedule_is_refused_with_the_reason(document: Any, reason: str) -> None:
+def test_an_invalid_schedule_is_refused_with_the_reason(document: Any, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Schedule.model_validate(document)
 
 
-def test_nicknames_are_spelt_out() -> None:
+def test_nicknames_are_expanded() -> None:
     assert Schedule.model_validate("@daily").cron == "0 0 * * *"
     assert Schedule.model_validate("@Hourly") == Schedule(cron="0 * * * *")
 
@@ -172,7 +172,7 @@ HOURLY = {"cron": "0 * * * *"}
 DOWN_SINCE = utc(2026, 1, 1, 7)
 
 
-def test_what_is_a_little_late_is_started_whatever_the_catchup() -> None:
+def test_a_slightly_late_run_starts_whatever_the_catchup() -> None:
     for catchup in ("none", "last", "all"):
         due = find_due(Schedule(**HOURLY, catchup=catchup), DOWN_SINCE, utc(2026, 1, 1, 7, 0, 59))
         assert (due.times, due.missed, due.next_at) == ((DOWN_SINCE,), (), utc(2026, 1, 1, 8))
@@ -181,20 +181,20 @@ def test_what_is_a_little_late_is_started_whatever_the_catchup() -> None:
 @pytest.mark.parametrize(
     ("catchup", "hours", "missed"), [("none", [], [7, 8, 9]), ("last", [9], [7, 8]), ("all", [7, 8, 9], [])]
 )
-def test_what_was_missed_is_made_up_for_as_catchup_says(catchup: str, hours: list[int], missed: list[int]) -> None:
+def test_missed_runs_follow_catchup(catchup: str, hours: list[int], missed: list[int]) -> None:
     due = find_due(Schedule(**HOURLY, catchup=catchup), DOWN_SINCE, utc(2026, 1, 1, 9, 30))
     assert [at.hour for at in due.times] == hours
     assert [at.hour for at in due.missed] == missed
     assert due.next_at == utc(2026, 1, 1, 10)
 
 
-def test_with_none_the_newest_still_counts_if_it_is_only_late() -> None:
+def test_without_catchup_the_latest_run_starts_if_only_late() -> None:
     due = find_due(Schedule(**HOURLY, catchup="none"), DOWN_SINCE, utc(2026, 1, 1, 9, 0, 30))
     assert [at.hour for at in due.times] == [9]
     assert [at.hour for at in due.missed] == [7, 8]
 
 
-def test_all_are_made_up_for_a_thousand_at_a_time() -> None:
+def test_catchup_all_starts_up_to_a_thousand_runs_at_a_time() -> None:
     schedule, now = Schedule.model_validate({"every": "1m", "catchup": "all"}), utc(2026, 1, 3)
     next_at, times = utc(2026, 1, 1), list[datetime]()
     while next_at <= now:
@@ -205,12 +205,12 @@ def test_all_are_made_up_for_a_thousand_at_a_time() -> None:
     assert times == times_between(schedule, utc(2026, 1, 1), now + timedelta(seconds=1), 10_000)
 
 
-def test_years_of_downtime_are_counted_up_to_a_limit() -> None:
+def test_missed_runs_are_counted_up_to_a_limit() -> None:
     due = find_due(Schedule.model_validate({"every": "1s"}), utc(2020, 1, 1), utc(2026, 1, 1))
     assert (due.times, len(due.missed), due.is_more) == ((utc(2026, 1, 1),), MAX_AT_ONCE, True)
 
 
-def test_a_time_that_was_taken_back_starts_nothing() -> None:
+def test_a_time_that_the_rule_no_longer_has_starts_nothing() -> None:
     """The rule has changed since the row was written, and the old time is none of the new ones."""
     due = find_due(Schedule(cron="0 0 1 1 *"), utc(2026, 5, 5), utc(2026, 5, 6))
     assert (due.times, due.missed, due.next_at) == ((), (), utc(2027, 1, 1))
@@ -224,24 +224,24 @@ def workflow(schedule: Any, **inputs: InputSpec) -> Workflow:
     return Workflow(workflow_id="w", name="w", inputs=inputs, nodes=nodes, schedule=schedule)
 
 
-def test_a_workflow_without_a_schedule_keeps_the_hash_it_had() -> None:
+def test_a_workflow_without_a_schedule_keeps_its_hash() -> None:
     assert b"schedule" not in workflow(None).json_definition
     assert workflow(None).content_hash != workflow("0 6 * * *").content_hash
 
 
-def test_a_schedule_survives_being_pinned() -> None:
+def test_a_schedule_survives_pinning() -> None:
     pinned = workflow({"every": "15m", "inputs": {"a": 1}, "catchup": "all"}, a=InputSpec(type=InputType.INTEGER))
     assert Workflow.model_validate_json(pinned.json_definition) == pinned
 
 
-def test_a_job_is_given_the_inputs_of_the_schedule_and_its_time() -> None:
+def test_a_job_gets_the_inputs_and_the_time_of_its_schedule() -> None:
     spec = {"a": InputSpec(), "day": InputSpec(), "b": InputSpec(required=False, default="x")}
     scheduled = workflow({"every": "15m", "inputs": {"a": "1"}, "time_input": "day"}, **spec)
     assert inputs_at(scheduled, utc(2026, 1, 2, 3)) == {"a": "1", "day": "2026-01-02T03:00:00Z", "b": "x"}
     assert list(find_schedule_problems(scheduled)) == []
 
 
-def test_a_schedule_that_does_not_give_what_is_required_is_a_problem() -> None:
+def test_a_schedule_without_required_inputs_is_a_problem() -> None:
     [problem] = find_schedule_problems(workflow("@daily", a=InputSpec()))
     assert problem.message == "the schedule cannot start a job: input 'a' is required (string)"
     [problem] = find_schedule_problems(

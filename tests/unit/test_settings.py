@@ -44,7 +44,7 @@ def test_the_log_folder_is_the_platforms_own(monkeypatch, platform, folder):
     assert load_settings().log_dir == folder
 
 
-def test_the_stronger_place_wins(monkeypatch):
+def test_sources_are_ordered_by_precedence(monkeypatch):
     Path("dagmaster.toml").write_text("worker_concurrency = 1\nmax_nodes = 1\nmax_fan_out = 1\nlog_level = 'debug'\n")
     Path(".env").write_text("DAGMASTER_WORKER_CONCURRENCY=2\nDAGMASTER_MAX_NODES=2\nDAGMASTER_MAX_FAN_OUT=2\n")
     monkeypatch.setenv("DAGMASTER_WORKER_CONCURRENCY", "3")
@@ -54,14 +54,14 @@ def test_the_stronger_place_wins(monkeypatch):
     assert settings.log_level == "debug"
 
 
-def test_an_alias_in_the_environment_beats_the_full_name_in_a_file(monkeypatch):
+def test_an_alias_in_the_environment_overrides_the_full_name_in_a_file(monkeypatch):
     Path(".env").write_text("DAGMASTER_DATABASE_URL=postgresql://file/db\n")
     Path("dagmaster.toml").write_text("database_url = 'postgresql://toml/db'\n")
     monkeypatch.setenv("DATABASE_URL", "postgresql://environment/db")
     assert load_settings().database_dsn() == "postgresql://environment/db"
 
 
-def test_in_one_place_the_full_name_beats_its_alias(monkeypatch):
+def test_in_one_source_the_full_name_overrides_its_alias(monkeypatch):
     monkeypatch.setenv("ORCHESTRATOR_POLL_INTERVAL", "9")
     monkeypatch.setenv("DAGMASTER_POLL_INTERVAL_SECONDS", "0.5")
     assert load_settings().poll_interval_seconds == 0.5
@@ -96,7 +96,7 @@ def test_every_alias_is_read(monkeypatch, setting, alias):
     assert getattr(load_settings(), setting) == value
 
 
-def test_the_gateway_has_a_database_of_its_own_or_the_one_of_all(monkeypatch):
+def test_the_gateway_uses_its_own_database_or_the_common_one(monkeypatch):
     assert load_settings().gateway_dsn() is None
     monkeypatch.setenv("DATABASE_URL", "postgresql://owner@host/db")
     assert load_settings().gateway_dsn() == "postgresql://owner@host/db"
@@ -113,7 +113,7 @@ def test_every_alias_names_a_setting():
 
 
 @pytest.mark.parametrize("empty", ["", None])
-def test_a_variable_set_to_nothing_counts_as_not_set(monkeypatch, empty):
+def test_an_empty_variable_counts_as_unset(monkeypatch, empty):
     if empty is None:
         Path(".env").write_text("DATABASE_URL\n")
     else:
@@ -121,12 +121,12 @@ def test_a_variable_set_to_nothing_counts_as_not_set(monkeypatch, empty):
     assert load_settings().database_dsn() is None
 
 
-def test_other_programs_variables_in_the_env_file_are_let_be():
+def test_unrelated_variables_in_the_env_file_are_ignored():
     Path(".env").write_text("FLASK_DEBUG=1\nDAGMASTER_LOG_FORMAT=json\n")
     assert load_settings().log_format == "json"
 
 
-def test_lists_are_split_at_commas_and_may_be_lists_in_toml(monkeypatch):
+def test_lists_are_split_at_commas_and_may_be_toml_lists(monkeypatch):
     Path("dagmaster.toml").write_text("handlers = ['a.b', 'c.py']\n")
     monkeypatch.setenv("DAGMASTER_WORKER_QUEUES", "fast, slow,")
     settings = load_settings()
@@ -134,16 +134,16 @@ def test_lists_are_split_at_commas_and_may_be_lists_in_toml(monkeypatch):
     assert settings.worker_queues == ["fast", "slow"]
 
 
-def test_a_worker_consumes_the_default_queue_unless_told_otherwise():
+def test_a_worker_consumes_the_default_queue_unless_configured():
     assert load_settings(worker_queue="heavy").worker_queues == ["heavy"]
     assert load_settings(worker_queue="heavy", worker_queues=["light"]).worker_queues == ["light"]
 
 
-def test_folders_may_start_at_home():
+def test_folders_may_start_with_a_tilde():
     assert load_settings(data_dir="~/flows").data_dir == Path.home() / "flows"
 
 
-def test_the_parts_make_a_url(monkeypatch):
+def test_a_url_is_built_from_its_parts(monkeypatch):
     monkeypatch.setenv("POSTGRES_HOST", "db.example")
     assert load_settings().database_dsn() == "postgresql://db.example:5432/dagmaster"
     monkeypatch.setenv("POSTGRES_PORT", "6543")
@@ -153,18 +153,18 @@ def test_the_parts_make_a_url(monkeypatch):
     assert load_settings().database_dsn() == "postgresql://me%40corp:p%40ss%3Aw%2Frd@db.example:6543/geo"
 
 
-def test_a_url_beats_the_parts(monkeypatch):
+def test_a_url_overrides_the_parts(monkeypatch):
     monkeypatch.setenv("POSTGRES_HOST", "parts")
     monkeypatch.setenv("DATABASE_URL", "postgresql://url/db")
     assert load_settings().database_dsn() == "postgresql://url/db"
 
 
-def test_a_socket_folder_may_be_the_host():
+def test_the_host_may_be_a_socket_folder():
     settings = load_settings(postgres_host="/var/run/postgresql")
     assert settings.database_dsn() == "postgresql://%2Fvar%2Frun%2Fpostgresql:5432/dagmaster"
 
 
-def test_parts_without_a_host_are_refused_rather_than_ignored(monkeypatch):
+def test_parts_without_a_host_are_refused(monkeypatch):
     monkeypatch.setenv("POSTGRES_DB", "geo")
     assert problems_of() == [
         "DAGMASTER_DATABASE_URL (default) or POSTGRES_HOST must be set, because POSTGRES_DB is set"
@@ -183,11 +183,11 @@ def test_passwords_are_never_shown(monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql+asyncpg://h/d", "host=h dbname=d"])
-def test_only_postgresql_addresses_are_accepted(url):
+def test_only_postgresql_urls_are_accepted(url):
     assert "database_url (argument) should look like" in problems_of(database_url=url)[0]
 
 
-def test_all_problems_are_told_at_once_with_their_places(monkeypatch):
+def test_all_problems_are_reported_at_once_with_their_sources(monkeypatch):
     Path("dagmaster.toml").write_text("log_format = 'xml'\nworkerqueue = 'x'\n")
     Path(".env").write_text("DAGMASTER_AUTO_MIGRATE=perhaps\n")
     monkeypatch.setenv("ORCHESTRATOR_POLL_INTERVAL", "-1")
@@ -217,7 +217,7 @@ def test_all_problems_are_told_at_once_with_their_places(monkeypatch):
         ("RUN_MODE", "boss"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_variable(monkeypatch, variable, value):
+def test_an_invalid_value_is_named_with_its_variable(monkeypatch, variable, value):
     monkeypatch.setenv("POSTGRES_HOST", "db")
     monkeypatch.setenv(variable, value)
     (problem,) = problems_of()
@@ -225,12 +225,12 @@ def test_a_wrong_value_is_named_with_its_variable(monkeypatch, variable, value):
     assert problem.endswith(f", not {value!r}")
 
 
-def test_no_retries_and_no_grace_are_allowed():
+def test_zero_retries_and_zero_grace_are_allowed():
     settings = load_settings(default_max_retries=0, timeout_grace_seconds=0, shutdown_grace_seconds=0)
     assert (settings.default_max_retries, settings.timeout_grace_seconds, settings.shutdown_grace_seconds) == (0, 0, 0)
 
 
-def test_a_heartbeat_must_come_before_its_owner_counts_as_lost(monkeypatch):
+def test_the_heartbeat_must_be_shorter_than_the_lease(monkeypatch):
     monkeypatch.setenv("ORPHAN_THRESHOLD_SEC", "30")
     assert problems_of(worker_heartbeat_interval_seconds=200) == [
         "ORPHAN_THRESHOLD_SEC (environment) should be greater than heartbeat_interval_seconds, which is 30, not '30'",
@@ -245,7 +245,7 @@ def test_an_unknown_key_in_the_toml_file_gets_a_suggestion(key):
     assert problems_of() == [f"{key} (dagmaster.toml) is not a setting; did you mean log_level?"]
 
 
-def test_an_unknown_key_like_no_other_gets_none():
+def test_an_unknown_key_without_a_near_match_gets_no_suggestion():
     Path("dagmaster.toml").write_text("[zzz]\nx = 1\n")
     assert problems_of() == ["zzz (dagmaster.toml) is not a setting"]
 
@@ -256,19 +256,19 @@ def test_an_unknown_argument_is_refused():
     ]
 
 
-def test_a_toml_file_that_is_not_toml_is_named_with_the_line():
+def test_an_invalid_toml_file_is_named_with_the_line():
     Path("dagmaster.toml").write_text("log_level = 'info'\nlog_format json\n")
     (problem,) = problems_of()
     assert problem.startswith("dagmaster.toml: ") and "line 2" in problem
 
 
 @pytest.mark.parametrize("name", [".env", "dagmaster.toml"])
-def test_a_file_that_is_not_text_is_named(name):
+def test_a_binary_file_is_named(name):
     Path(name).write_bytes(b"\xff\xfe\x00")
     assert problems_of()[0].startswith(f"{name} cannot be read: ")
 
 
-def test_settings_do_not_change():
+def test_settings_are_immutable():
     with pytest.raises(ValidationError, match="frozen"):
         load_settings().max_nodes = 1  # type: ignore[misc]
 
@@ -280,5 +280,5 @@ def test_templates_see_only_variables_with_the_prefix(monkeypatch):
     assert load_settings(template_env_prefix="SECRET_").template_env() == {"KEY": "hush"}
 
 
-def test_an_empty_template_prefix_would_show_everything_and_is_refused():
+def test_an_empty_template_prefix_is_refused():
     assert "template_env_prefix (argument)" in problems_of(template_env_prefix="")[0]

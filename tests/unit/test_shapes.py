@@ -40,7 +40,7 @@ def test_a_shape_is_found_with_its_path_and_extent(value: Any) -> None:
     assert shape.extent == "5° E to 15° E, 47° N to 55° N"
 
 
-def test_every_feature_of_a_collection_is_a_shape_with_its_name() -> None:
+def test_every_feature_of_a_collection_is_a_named_shape() -> None:
     features = [
         {"type": "Feature", "properties": {"name": "Here"}, "geometry": polygon()},
         {"type": "Feature", "id": 7, "properties": None, "geometry": {"type": "Point", "coordinates": [1, 2, 3]}},
@@ -53,7 +53,7 @@ def test_every_feature_of_a_collection_is_a_shape_with_its_name() -> None:
     ]
 
 
-def test_a_list_of_boxes_and_places_named_by_their_keys_are_found() -> None:
+def test_lists_of_boxes_and_keyed_places_are_found() -> None:
     shapes = shapes_of({"extent": {"spatial": {"bbox": [[0, 0, 1, 1], [2, 2, 3, 3]]}}, "at": {"lon": 8, "lat": 50}})
     assert [shape.path for shape in shapes] == ["extent.spatial.bbox[0]", "extent.spatial.bbox[1]", "at"]
 
@@ -79,7 +79,7 @@ def test_a_list_of_boxes_and_places_named_by_their_keys_are_found() -> None:
         None,
     ],
 )
-def test_what_is_no_place_is_not_drawn(value: Any) -> None:
+def test_values_that_are_not_places_are_not_drawn(value: Any) -> None:
     assert shapes_of(value) == []
 
 
@@ -90,7 +90,7 @@ def test_a_box_across_the_antimeridian_is_one_narrow_box() -> None:
     assert shapes.view == (170, -20, 190, -10)
 
 
-def test_parts_on_both_sides_of_the_antimeridian_are_seen_together() -> None:
+def test_parts_on_both_sides_of_the_antimeridian_are_shown_together() -> None:
     parts = [[[[175, 0], [180, 0], [180, 5], [175, 0]]], [[[-180, 0], [-170, 0], [-170, 5], [-180, 0]]]]
     [shape] = shapes_of({"type": "MultiPolygon", "coordinates": parts})
     assert (shape.west, shape.east) == (175, 190)
@@ -98,11 +98,11 @@ def test_parts_on_both_sides_of_the_antimeridian_are_seen_together() -> None:
     assert two.view == (179, 0, 182, 0)
 
 
-def test_the_whole_world_stays_the_whole_world() -> None:
+def test_a_global_extent_stays_global() -> None:
     assert shapes_of({"bbox": [-180, -90, 180, 90]}).view == (-180, -90, 180, 90)
 
 
-def test_too_many_and_too_long_shapes_are_bounded_and_said_to_be() -> None:
+def test_the_number_and_length_of_shapes_are_limited_with_a_note() -> None:
     shapes = shapes_of([{"bbox": [0, 0, 1, 1]}] * (MAX_SHAPES + 5))
     assert len(shapes) == MAX_SHAPES and shapes.is_cut
     ring = [[math.cos(turn / 5000), math.sin(turn / 5000)] for turn in range(31416)]
@@ -111,7 +111,7 @@ def test_too_many_and_too_long_shapes_are_bounded_and_said_to_be() -> None:
     assert long.lines[0][-1] == (1, 0)
 
 
-def test_a_deep_value_is_not_followed_for_ever() -> None:
+def test_deep_values_are_not_followed_forever() -> None:
     deep: Any = {"bbox": [0, 0, 1, 1]}
     for _ in range(5000):
         deep = {"in": deep}
@@ -134,11 +134,11 @@ def test_a_deep_value_is_not_followed_for_ever() -> None:
         ((-180, -90, 180, 90), (12, 3, 13, 4), True),
     ],
 )
-def test_boxes_touch_around_the_earth(box: Box, other: Box, is_one: bool) -> None:
+def test_boxes_intersect_around_the_globe(box: Box, other: Box, is_one: bool) -> None:
     assert is_touching(box, other) is is_touching(other, box) is is_one
 
 
-def test_the_item_of_a_fan_out_has_the_box_that_it_names() -> None:
+def test_the_item_of_a_fan_out_has_its_named_box() -> None:
     assert item_box({"row": 1, "bbox": [5, 47, 15, 55]}) == (5, 47, 15, 55)
     assert item_box({"geometry": polygon()}) == (5, 47, 15, 55)
     assert item_box([{"bbox": [0, 0, 1, 1]}, {"bbox": [3, 2, 4, 3]}]) == (0, 0, 4, 3)
@@ -149,7 +149,7 @@ def test_the_item_of_a_fan_out_has_the_box_that_it_names() -> None:
 @pytest.mark.parametrize(
     "text", ["", "5,47,15", "5,47,15,a", "5,55,15,47", "500000,4649776,509999,4659999", "0,0,0,1,1,1"]
 )
-def test_a_box_that_is_none_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_box_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(Invalid, match=r"such as 5\.9,47\.3,15\.0,55\.1"):
         read_box(text)
     assert read_box("170, -20, -170, -10") == read_box([170, -20, -170, -10]) == (170, -20, -170, -10)
@@ -172,7 +172,7 @@ json = st.recursive(
 
 
 @given(json)
-def test_nothing_that_is_given_breaks_the_search(value: Any) -> None:
+def test_no_input_breaks_the_search(value: Any) -> None:
     for shape in shapes_of(value):
         assert -180 <= shape.west <= shape.east <= 540
         assert -90 <= shape.south <= shape.north <= 90

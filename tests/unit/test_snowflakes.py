@@ -39,7 +39,7 @@ def sequence_of(number: int) -> int:
     return number & (SEQUENCES - 1)
 
 
-def test_an_id_holds_time_machine_and_sequence():
+def test_an_id_contains_time_machine_and_sequence():
     generator = SnowflakeGenerator(machine_id=731, clock_ms=frozen(EPOCH_MS + 123_456))
     first, second = generator.next(), generator.next()
     assert (time_of(first), machine_of(first), sequence_of(first)) == (EPOCH_MS + 123_456, 731, 0)
@@ -52,12 +52,12 @@ def test_an_id_of_the_last_year_fits_a_signed_bigint():
     assert generator.next() == 2**63 - 1
 
 
-def test_a_clock_before_the_epoch_still_gives_valid_ids():
+def test_a_clock_before_the_epoch_gives_valid_ids():
     generator = SnowflakeGenerator(3, frozen(0))
     assert 0 <= generator.next() < generator.next()
 
 
-def test_more_than_4096_in_a_millisecond_run_on_into_the_next():
+def test_more_than_4096_ids_in_a_millisecond_continue_in_the_next():
     generator = SnowflakeGenerator(1, frozen(EPOCH_MS + 10))
     numbers = [generator.next() for _ in range(3 * SEQUENCES)]
     assert len(set(numbers)) == len(numbers)
@@ -67,7 +67,7 @@ def test_more_than_4096_in_a_millisecond_run_on_into_the_next():
     assert {machine_of(number) for number in numbers} == {1}
 
 
-def test_a_clock_that_goes_backwards_repeats_nothing():
+def test_a_clock_that_goes_backwards_gives_no_duplicates():
     generator = SnowflakeGenerator(1, frozen(EPOCH_MS + 5000, EPOCH_MS + 5001, EPOCH_MS + 20, EPOCH_MS + 5001))
     numbers = [generator.next() for _ in range(5)]
     assert [time_of(number) - EPOCH_MS for number in numbers] == [5000, 5001, 5001, 5001, 5001]
@@ -75,14 +75,14 @@ def test_a_clock_that_goes_backwards_repeats_nothing():
 
 
 @given(st.lists(st.integers(EPOCH_MS - 5, EPOCH_MS + 50), min_size=1, max_size=300), st.integers(0, SEQUENCES - 1))
-def test_whatever_the_clock_does_ids_rise(readings, first_sequence):
+def test_ids_rise_whatever_the_clock_does(readings, first_sequence):
     generator = SnowflakeGenerator(1, frozen(*readings))
     generator.become(1, first_sequence)
     numbers = [generator.next() for _ in readings]
     assert numbers == sorted(set(numbers))
 
 
-def test_threads_share_a_generator_without_repeating():
+def test_threads_share_a_generator_without_duplicates():
     generator = SnowflakeGenerator(1)
     start = threading.Barrier(8)
 
@@ -106,7 +106,7 @@ def test_a_sequence_of_more_than_twelve_bits_is_refused():
         SnowflakeGenerator(1).become(1, SEQUENCES)
 
 
-def test_new_id_shows_the_present_time():
+def test_new_id_contains_the_current_time():
     before = wall_clock_ms()
     number = new_id()
     assert before <= time_of(number) <= wall_clock_ms() + 1  # a high first sequence may carry once
@@ -130,7 +130,7 @@ def _draw_in_child(barrier, results) -> None:
     results.put([new_id() for _ in range(2000)])
 
 
-def test_forked_children_and_their_parent_never_draw_the_same():
+def test_forked_children_and_their_parent_never_generate_the_same_id():
     new_id()
     fork = multiprocessing.get_context("fork")
     results, barrier = fork.Queue(), fork.Barrier(5)
@@ -146,7 +146,7 @@ def test_forked_children_and_their_parent_never_draw_the_same():
     assert len(set(drawn)) == 10_000
 
 
-def test_a_child_forked_while_another_thread_holds_the_lock_can_draw():
+def test_a_child_forked_while_the_lock_is_held_can_generate_ids():
     generator = new_id.__self__  # type: ignore[attr-defined]
     with generator._lock:
         child = os.fork()
@@ -159,7 +159,7 @@ def test_a_child_forked_while_another_thread_holds_the_lock_can_draw():
     assert ended == (child, 0)
 
 
-def test_a_repeatable_id_is_the_same_for_the_same_and_near_in_time():
+def test_a_repeatable_id_is_deterministic_and_near_in_time():
     job, other = new_id(), new_id() + (1 << 22)
     ids = {repeatable_id(near, f"entry {n}") for near in (job, other) for n in range(5000)}
     assert len(ids) == 10_000

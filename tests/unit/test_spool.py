@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "spool"
 
 
-def test_what_a_dead_process_left_is_adopted_as_it_was(folder: Path) -> None:
+def test_reports_of_a_dead_process_are_adopted_unchanged(folder: Path) -> None:
     first = Spool(folder)
     exact = report(output=b'{"big": 123456789012345678901234567890, "small": 1.10}')
     first.add(exact)
@@ -50,7 +50,7 @@ def test_what_a_dead_process_left_is_adopted_as_it_was(folder: Path) -> None:
     second.close()
 
 
-def test_a_living_process_keeps_its_own(folder: Path) -> None:
+def test_reports_of_a_live_process_are_not_adopted(folder: Path) -> None:
     first, second = Spool(folder), Spool(folder)
     first.add(report())
     assert second.load() == []
@@ -59,7 +59,7 @@ def test_a_living_process_keeps_its_own(folder: Path) -> None:
     second.close()
 
 
-def test_a_killed_process_leaves_what_it_had_added(folder: Path) -> None:
+def test_reports_of_a_killed_process_remain(folder: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from dagmaster.queues.contract import TaskReport\n"
         "from dagmaster.worker.spool import Spool\n"
@@ -76,7 +76,7 @@ def test_a_killed_process_leaves_what_it_had_added(folder: Path) -> None:
     heir.close()
 
 
-def test_a_report_that_is_added_again_is_kept_once(folder: Path) -> None:
+def test_a_report_added_again_is_stored_once(folder: Path) -> None:
     spool = Spool(folder)
     spool.add(report(output=b"{}"))
     spool.add(report())
@@ -87,7 +87,7 @@ def test_a_report_that_is_added_again_is_kept_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[1]", b'{"task_id": "7_work_0"}', b'{"output": 7, "error_types": []}']
 )
-def test_what_cannot_be_read_is_put_aside(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_files_are_set_aside(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     spool = Spool(folder)
     spool.add(report())
     [path] = spooled(folder)
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_is_put_aside(folder: Path, content: bytes, caplog: 
     heir.close()
 
 
-def test_half_a_file_is_no_report(folder: Path) -> None:
+def test_a_partial_file_is_not_a_report(folder: Path) -> None:
     spool = Spool(folder)
     spool.add(report())
     [path] = spooled(folder)
@@ -111,7 +111,7 @@ def test_half_a_file_is_no_report(folder: Path) -> None:
     spool.close()
 
 
-def test_a_disk_that_takes_nothing_is_said_once(
+def test_a_full_disk_is_logged_once(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -127,13 +127,13 @@ def test_a_disk_that_takes_nothing_is_said_once(
     spool.close()
 
 
-def test_a_place_that_cannot_be_made_is_said_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Misconfigured, match="DAGMASTER_DATA_DIR"):
         Spool(tmp_path / "file" / "spool")
 
 
-def test_others_on_the_machine_cannot_read_it(folder: Path) -> None:
+def test_other_users_cannot_read_the_spool(folder: Path) -> None:
     spool = Spool(folder)
     spool.add(report())
     [path] = spooled(folder)
@@ -141,7 +141,7 @@ def test_others_on_the_machine_cannot_read_it(folder: Path) -> None:
     spool.close()
 
 
-def test_each_server_and_key_has_its_own(tmp_path: Path) -> None:
+def test_each_server_and_key_has_its_own_spool(tmp_path: Path) -> None:
     pairs = [("https://a", "k"), ("https://a", "l"), ("https://b", "k"), ("https://a", None)]
     assert len({spool_folder(tmp_path, *pair) for pair in pairs}) == 4
     assert not any(spool_folder(tmp_path, url, key).name == "k" for url, key in pairs)

@@ -103,14 +103,14 @@ def test_a_collection_is_valid() -> None:
         (None, None, NOW, DatetimeSource.REGISTRATION),
     ],
 )
-def test_an_item_says_who_says_when_its_data_was_taken(
+def test_an_item_names_the_source_of_its_datetime(
     requested: datetime | None, in_file: str | None, expected: datetime, source: DatetimeSource
 ) -> None:
     assert settle_datetime(requested, in_file, NOW) == Moment(at=expected, source=source)
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "../x", "ä", "a b", "x" * 257])
-def test_an_id_that_cannot_be_in_a_url_is_refused(cog: tuple[Path, CogInfo], text: str) -> None:
+def test_an_id_that_is_invalid_in_a_url_is_refused(cog: tuple[Path, CogInfo], text: str) -> None:
     with pytest.raises(Invalid, match="item_id"):
         make_item(text, "ddh", cog[1], "silver/a.tif", GIVEN)
     with pytest.raises(Invalid, match="collection_id"):

@@ -55,13 +55,13 @@ def s3() -> Iterator[str]:
 # References.
 
 
-def test_a_file_is_named_by_its_zone_or_by_its_path_in_a_zone(storage: Storage, tmp_path: Path) -> None:
+def test_a_file_is_referenced_by_zone_or_by_path(storage: Storage, tmp_path: Path) -> None:
     path = (tmp_path / "storage" / "bronze" / "a.tif").resolve()
     for reference in ("bronze/a.tif", str(path)):
         assert storage.locate(reference) == LocalFile(path, "bronze/a.tif")
 
 
-def test_a_container_is_a_name_of_its_zone(tmp_path: Path) -> None:
+def test_a_container_belongs_to_its_zone(tmp_path: Path) -> None:
     storage = storage_in(tmp_path, storage_bronze=str(tmp_path / "incoming"), storage_silver="s3://products/cogs")
     assert storage.locate("incoming/x/a.tif").reference == "bronze/x/a.tif"
     expected = RemoteObject("s3://products/cogs", "x/a.tif", "silver/x/a.tif")
@@ -72,7 +72,7 @@ def test_a_container_is_a_name_of_its_zone(tmp_path: Path) -> None:
     )
 
 
-def test_an_encoded_address_of_azure_names_the_blob_itself(tmp_path: Path) -> None:
+def test_an_encoded_azure_url_names_the_blob(tmp_path: Path) -> None:
     storage = storage_in(tmp_path, storage_bronze="https://acme.blob.core.windows.net/incoming")
     assert storage.locate("https://acme.blob.core.windows.net/incoming/r%C3%A9gion%201.tif").reference == (
         "bronze/région 1.tif"
@@ -113,12 +113,12 @@ def test_an_encoded_address_of_azure_names_the_blob_itself(tmp_path: Path) -> No
         "bronze/" + "x" * 3000,
     ],
 )
-def test_a_reference_that_leads_elsewhere_is_refused(storage: Storage, reference: str) -> None:
+def test_a_reference_outside_the_zones_is_refused(storage: Storage, reference: str) -> None:
     with pytest.raises(ReferenceRefused):
         storage.locate(reference)
 
 
-def test_a_symbolic_link_does_not_lead_out_of_its_zone(storage: Storage, tmp_path: Path) -> None:
+def test_a_symbolic_link_cannot_leave_its_zone(storage: Storage, tmp_path: Path) -> None:
     bronze = tmp_path / "storage" / "bronze"
     (bronze / "link.tif").symlink_to(tmp_path / "outside.tif")
     (bronze / "folder").symlink_to(tmp_path)
@@ -129,7 +129,7 @@ def test_a_symbolic_link_does_not_lead_out_of_its_zone(storage: Storage, tmp_pat
     assert storage.local_path("bronze/same.tif").name == "a.tif"
 
 
-def test_folders_outside_of_the_zones_are_allowed_one_by_one(tmp_path: Path) -> None:
+def test_folders_outside_the_zones_can_be_allowed(tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
     storage = storage_in(tmp_path, storage_folders=[str(tmp_path / "archive")])
     assert isinstance(storage.locate(f"{tmp_path}/archive/a.tif"), LocalFile)
@@ -137,7 +137,7 @@ def test_folders_outside_of_the_zones_are_allowed_one_by_one(tmp_path: Path) -> 
         storage.locate(f"{tmp_path}/archive2/a.tif")
 
 
-def test_web_servers_are_allowed_one_by_one_and_no_query_is_shown(tmp_path: Path) -> None:
+def test_web_servers_can_be_allowed_and_queries_are_redacted(tmp_path: Path) -> None:
     storage = storage_in(tmp_path, storage_allowed_hosts=["data.example.com"])
     for reference in (
         "https://data.example.com/a.tif?sig=hidden",
@@ -160,7 +160,7 @@ def test_web_servers_are_allowed_one_by_one_and_no_query_is_shown(tmp_path: Path
 
 
 @pytest.mark.parametrize("place", ["ftp://x/y", "https://example.com/x", "s3://bucket/x?sig=1"])
-def test_a_zone_that_cannot_be_is_named_at_the_start(tmp_path: Path, place: str) -> None:
+def test_an_invalid_zone_is_named_at_start(tmp_path: Path, place: str) -> None:
     with pytest.raises(Misconfigured, match="DAGMASTER_STORAGE_SILVER"):
         storage_in(tmp_path, storage_silver=place)
 
@@ -168,7 +168,7 @@ def test_a_zone_that_cannot_be_is_named_at_the_start(tmp_path: Path, place: str)
 # Copies.
 
 
-async def test_a_copy_has_all_bytes_and_their_checksum(storage: Storage, tmp_path: Path) -> None:
+async def test_a_copy_has_all_bytes_and_the_checksum(storage: Storage, tmp_path: Path) -> None:
     steps: list[tuple[int, int | None]] = []
     copied = await storage.copy("bronze/a.tif", "silver/x/b.tif", lambda done, total: steps.append((done, total)))
     assert (tmp_path / "storage/silver/x/b.tif").read_bytes() == CONTENT
@@ -179,9 +179,7 @@ async def test_a_copy_has_all_bytes_and_their_checksum(storage: Storage, tmp_pat
     assert sorted(path.name for path in (tmp_path / "storage/silver/x").iterdir()) == ["b.tif"]
 
 
-async def test_an_interrupted_copy_continues_and_is_not_there_before_it_is_complete(
-    storage: Storage, tmp_path: Path
-) -> None:
+async def test_an_interrupted_copy_resumes_and_is_invisible_until_complete(storage: Storage, tmp_path: Path) -> None:
     await interrupt(storage, "bronze/a.tif", "mount/a.tif")
     assert not (tmp_path / "storage/mount/a.tif").exists()
     copied = await storage.copy("bronze/a.tif", "mount/a.tif")
@@ -190,14 +188,14 @@ async def test_an_interrupted_copy_continues_and_is_not_there_before_it_is_compl
     assert (tmp_path / "storage/mount/a.tif").read_bytes() == CONTENT
 
 
-async def test_a_copy_does_not_continue_with_another_content(storage: Storage, tmp_path: Path) -> None:
+async def test_a_copy_does_not_resume_with_changed_content(storage: Storage, tmp_path: Path) -> None:
     await interrupt(storage, "bronze/a.tif", "mount/a.tif")
     (tmp_path / "storage/bronze/a.tif").write_bytes(CONTENT[::-1])
     copied = await storage.copy("bronze/a.tif", "mount/a.tif")
     assert (copied.resumed_at, copied.sha256) == (0, sha256(CONTENT[::-1]).hexdigest())
 
 
-async def test_two_copies_to_the_same_place_do_not_mix(storage: Storage, tmp_path: Path) -> None:
+async def test_two_concurrent_copies_to_one_place_do_not_mix(storage: Storage, tmp_path: Path) -> None:
     await interrupt(storage, "bronze/a.tif", "mount/a.tif")
     [part] = (tmp_path / "storage/mount").iterdir()
     with part.open("ab") as other:
@@ -215,7 +213,7 @@ async def test_a_missing_file_is_named_by_its_reference(storage: Storage, tmp_pa
             await attempt
 
 
-async def test_a_folder_lists_its_files_but_no_links_and_no_unfinished_copies(storage: Storage, tmp_path: Path) -> None:
+async def test_a_folder_lists_files_without_links_and_unfinished_copies(storage: Storage, tmp_path: Path) -> None:
     bronze = tmp_path / "storage" / "bronze"
     (bronze / "x" / "y").mkdir(parents=True)
     (bronze / "x" / "y" / "b.tif").write_bytes(b"12")
@@ -233,14 +231,14 @@ async def test_a_folder_lists_its_files_but_no_links_and_no_unfinished_copies(st
             await storage.list(outside, limit=9)
 
 
-async def test_a_file_is_removed_once_and_nothing_outside(storage: Storage, tmp_path: Path) -> None:
+async def test_a_file_can_be_removed_once_and_none_outside(storage: Storage, tmp_path: Path) -> None:
     assert await storage.remove("bronze/a.tif")
     assert not await storage.remove("bronze/a.tif")
     with pytest.raises(ReferenceRefused):
         await storage.remove(str(tmp_path / "outside.tif"))
 
 
-async def test_objects_of_s3_are_read_written_and_resumed(
+async def test_s3_objects_can_be_read_written_and_resumed(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {**AWS, "AWS_ENDPOINT_URL": s3}.items():
@@ -249,7 +247,7 @@ async def test_objects_of_s3_are_read_written_and_resumed(
 
 
 @pytest.mark.skipif(S3RVER is None, reason="needs s3rver, which needs npm: make s3rver")
-async def test_objects_of_another_server_are_read_written_and_resumed_with_its_key_alone(
+async def test_objects_of_another_s3_server_can_be_read_written_and_resumed_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_s3rver("scenes", tmp_path / "s3rver") as address:
@@ -264,7 +262,7 @@ async def test_objects_of_another_server_are_read_written_and_resumed_with_its_k
         await check_objects("s3://scenes", tmp_path)
 
 
-async def test_no_message_of_an_unreachable_store_has_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_of_an_unreachable_store_contain_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**AWS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(name, value)
     storage = storage_in(tmp_path, storage_external="s3://elsewhere/x")
@@ -299,7 +297,7 @@ def web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
     server.server_close()
 
 
-async def test_files_of_web_servers_are_copied_and_redirects_are_not_followed(web_server: str, tmp_path: Path) -> None:
+async def test_files_of_web_servers_are_copied_without_following_redirects(web_server: str, tmp_path: Path) -> None:
     source = await web.head(WebFile(f"{web_server}/a.tif", "a"))
     assert source.size_bytes == len(CONTENT)
     assert b"".join([chunk async for chunk in source.read(0)]) == CONTENT
@@ -310,7 +308,7 @@ async def test_files_of_web_servers_are_copied_and_redirects_are_not_followed(we
         await web.head(WebFile(f"{web_server}/gone.tif", "https://x/gone.tif"))
 
 
-def test_the_zones_are_folders_below_the_data_folder_by_default(tmp_path: Path) -> None:
+def test_the_zones_default_to_folders_in_the_data_folder(tmp_path: Path) -> None:
     zones = Zones.of(load_settings(data_dir=tmp_path))
     assert {name: zone.folder for name, zone in zones.zones.items()} == {
         name: tmp_path / "storage" / name for name in ("bronze", "silver", "external", "mount")

@@ -70,7 +70,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 @needs_azurite
-async def test_blobs_are_read_written_and_resumed_with_the_key_of_the_account(
+async def test_blobs_can_be_read_written_and_resumed_with_the_account_key(
     azurite: Azurite, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in {**azurite.variables, "AZURE_STORAGE_ACCOUNT_KEY": azurite_server.KEY}.items():
@@ -79,7 +79,7 @@ async def test_blobs_are_read_written_and_resumed_with_the_key_of_the_account(
 
 
 @needs_azurite
-async def test_blobs_are_copied_read_listed_and_removed_by_the_identity_of_the_process(
+async def test_blobs_can_be_copied_read_listed_and_removed_with_the_process_identity(
     azurite: Azurite, identity: IdentityServer, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("", "azure", "urllib3"):  # An earlier test may have told libraries to be quiet.
@@ -96,7 +96,7 @@ async def test_blobs_are_copied_read_listed_and_removed_by_the_identity_of_the_p
 
 
 @needs_azurite
-async def test_a_signature_that_has_ended_is_refused_and_renewed(
+async def test_an_expired_signature_is_refused_and_renewed(
     identity: IdentityServer, storage: Storage, environment: pytest.MonkeyPatch
 ) -> None:
     await storage.copy("mount/a.txt", "bronze/a.txt")
@@ -133,7 +133,7 @@ async def run_handler(name: str, **params: Any) -> dict[str, Any]:
 
 
 @needs_azurite
-async def test_a_raster_is_validated_optimised_and_drawn_from_azure(
+async def test_a_raster_in_azure_can_be_validated_optimised_and_drawn(
     identity: IdentityServer, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     zones = {"bronze": "az://rasters/incoming", "silver": "az://rasters/cogs"}
@@ -186,7 +186,7 @@ def account() -> Account:
     return Account()
 
 
-def test_a_signature_lasts_one_hour_and_opens_one_container(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_is_valid_for_one_hour_and_one_container(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(azure, "utc_now", lambda: NOON)
     access = DelegatedAccess("acme", "rasters", DelegationKeys(account.fetch))
     credential = access()
@@ -197,7 +197,7 @@ def test_a_signature_lasts_one_hour_and_opens_one_container(account: Account, mo
     assert "a2V5" not in repr(access)
 
 
-def test_a_key_serves_many_signatures_and_is_renewed_long_before_its_end(account: Account) -> None:
+def test_a_key_signs_many_signatures_and_is_renewed_early(account: Account) -> None:
     keys = DelegationKeys(account.fetch)
     values = [keys.get(NOON + timedelta(hours=hours)).value for hours in (0, 1, 17, 18, 24, 35, 36)]
     assert values == ["a2V50001"] * 3 + ["a2V50002"] * 3 + ["a2V50003"]
@@ -206,7 +206,7 @@ def test_a_key_serves_many_signatures_and_is_renewed_long_before_its_end(account
     assert all(end - start == azure.KEY_LIFETIME + azure.CLOCK_SKEW for start, end in account.periods)
 
 
-def test_the_old_key_serves_while_it_outlasts_a_signature(account: Account, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_old_key_is_used_while_it_outlasts_a_signature(account: Account, caplog: pytest.LogCaptureFixture) -> None:
     keys = DelegationKeys(account.fetch)
     keys.get(NOON)
     account.is_down = True
@@ -218,7 +218,7 @@ def test_the_old_key_serves_while_it_outlasts_a_signature(account: Account, capl
     assert keys.get(NOON + timedelta(hours=23)).value == "a2V50002"
 
 
-def test_threads_that_ask_at_once_share_a_key(account: Account) -> None:
+def test_concurrent_threads_share_a_key(account: Account) -> None:
     keys = DelegationKeys(account.fetch)
     with ThreadPoolExecutor(8) as pool:
         assert {key.value for key in pool.map(keys.get, [NOON] * 64)} == {"a2V50001"}
@@ -231,7 +231,7 @@ def test_with_a_credential_in_the_environment_no_identity_is_used() -> None:
         assert not azure.uses_identity({name: "value"})
 
 
-async def test_without_the_libraries_of_azure_the_error_says_what_to_install(
+async def test_without_the_azure_libraries_the_error_names_what_to_install(
     environment: pytest.MonkeyPatch, storage: Storage
 ) -> None:
     def fail(name: str) -> None:
