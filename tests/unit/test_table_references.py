@@ -27,10 +27,10 @@ JOINED = Filter(
         ([1, None, "object_type"], set()),
     ],
 )
-def test_references_are_found_wherever_they_are(value: object, tables: set[int]) -> None:
+def test_references_are_found_at_any_depth(value: object, tables: set[int]) -> None:
     assert tables_in(orjson.dumps(value)) == tables
 
 
-def test_most_json_is_not_read() -> None:
+def test_most_json_is_not_parsed() -> None:
     assert not has_references(b'{"x": "object_type is only a word here"}')
     assert tables_in(b"this is no JSON") == frozenset()

@@ -45,7 +45,7 @@ def logs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return ObjectLogs(f"s3://logs/{tmp_path.name}")
 
 
-async def test_what_was_appended_is_read(logs: TaskLogs) -> None:
+async def test_appended_text_is_read(logs: TaskLogs) -> None:
     assert (await logs.size(TASK), await logs.read(TASK)) == (None, b"")
     await logs.append(TASK, b"first\n")
     await logs.append(TASK, "zweite Zeile: ä\n".encode())
@@ -58,7 +58,7 @@ async def test_what_was_appended_is_read(logs: TaskLogs) -> None:
     assert TASK in logs.path_of(TASK)
 
 
-async def test_tasks_that_write_side_by_side_are_kept_apart(logs: TaskLogs) -> None:
+async def test_concurrent_tasks_have_separate_logs(logs: TaskLogs) -> None:
     async def write(number: int) -> None:
         for line in range(5):
             await logs.append(f"1_node{number}_0", f"{number} {line}\n".encode())
@@ -68,14 +68,14 @@ async def test_tasks_that_write_side_by_side_are_kept_apart(logs: TaskLogs) -> N
         assert await logs.read(f"1_node{number}_0") == "".join(f"{number} {line}\n" for line in range(5)).encode()
 
 
-async def test_a_log_goes_on_where_another_process_ended(logs: TaskLogs, request: pytest.FixtureRequest) -> None:
+async def test_a_log_continues_where_another_process_ended(logs: TaskLogs, request: pytest.FixtureRequest) -> None:
     await logs.append(TASK, b"one ")
     await logs.close()
     await logs.append(TASK, b"two")
     assert await logs.read(TASK) == b"one two"
 
 
-async def test_logs_are_removed_by_task_and_by_job(logs: TaskLogs) -> None:
+async def test_logs_can_be_removed_by_task_and_by_job(logs: TaskLogs) -> None:
     tasks = ["1_a_0", "1_a_1", "1_b_0", "12_a_0", "2_1_0"]
     for task_id in tasks:
         await logs.append(task_id, b"x")
@@ -88,7 +88,7 @@ async def test_logs_are_removed_by_task_and_by_job(logs: TaskLogs) -> None:
 # Files
 
 
-async def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+async def test_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     logs = FileLogs(tmp_path / "new" / "logs")
     await logs.append(TASK, b"x")
     path = Path(logs.path_of(TASK))
@@ -98,20 +98,20 @@ async def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task_id", ["../../etc/passwd", "1_a/b_0", "1_a\0_0", "..", ".", "1_ä_0", "1_" + "x" * 500])
-def test_no_id_leads_out_of_the_folder(task_id: str) -> None:
+def test_no_id_leads_outside_the_folder(task_id: str) -> None:
     name = safe_name(task_id)
     assert not {"/", "\0"} & set(name)
     assert ".." not in name and not name.startswith(".")
     assert len(name.encode()) <= MAX_NAME_BYTES
 
 
-def test_ids_of_workflows_stay_as_they_are_and_all_stay_different() -> None:
+def test_workflow_ids_are_kept_and_stay_distinct() -> None:
     assert safe_name("247845805292758904_crunch__17_2") == "247845805292758904_crunch__17_2"
     odd = ["1_a/b", "1_a%2Fb", "1_a b", "1_a+b", "1_" + "x" * 500, "1_" + "x" * 501, "..", "%2E%2E"]
     assert len({safe_name(task_id) for task_id in odd}) == len(odd)
 
 
-async def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
+async def test_a_failed_write_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     logs = FileLogs(tmp_path / "file" / "logs")
     with pytest.raises(LogUnavailable, match=r"cannot be written in .*DAGMASTER_LOG_DIR"):
@@ -121,7 +121,7 @@ async def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
-async def test_a_full_disk_is_told(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     (tmp_path / f"{TASK}.log").symlink_to("/dev/full")
     with pytest.raises(LogUnavailable, match="No space left"):
         await FileLogs(tmp_path).append(TASK, b"x")
@@ -137,12 +137,14 @@ def unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unset")
-def test_the_embedded_server_has_its_logs_beside_it() -> None:
+def test_the_embedded_servers_logs_are_next_to_its_data() -> None:
     assert logs_dir(load_settings(data_dir="here")) == Path("here/logs")
     assert logs_dir(load_settings(data_dir="here", log_dir="there")) == Path("there")
 
 
-def test_a_folder_that_cannot_be_made_is_replaced_by_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_replaced_by_the_users_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def chosen(log_dir: Path) -> Path:
@@ -154,7 +156,7 @@ def test_a_folder_that_cannot_be_made_is_replaced_by_ones_own(monkeypatch: pytes
     assert chosen(tmp_path / "file" / "log") == tmp_path / ".dagmaster" / "logs"
 
 
-def test_the_settings_choose_between_files_and_objects(tmp_path: Path) -> None:
+def test_the_settings_select_files_or_objects(tmp_path: Path) -> None:
     assert isinstance(open_task_logs(load_settings(log_dir=tmp_path)), FileLogs)
     assert isinstance(open_task_logs(load_settings(log_url=f"file://{tmp_path}/logs")), ObjectLogs)
     with pytest.raises(Misconfigured, match="DAGMASTER_LOG_URL should look like s3://"):
@@ -163,13 +165,13 @@ def test_the_settings_choose_between_files_and_objects(tmp_path: Path) -> None:
         open_task_logs(load_settings(log_url="bucket"))
 
 
-def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(Misconfigured, match=r"pip install 'dagmaster\[objects\]'"):
         ObjectLogs("s3://bucket")
 
 
-async def test_a_storage_that_does_not_answer_is_told(tmp_path: Path) -> None:
+async def test_a_storage_that_does_not_respond_is_reported(tmp_path: Path) -> None:
     logs = ObjectLogs(f"file://{tmp_path}/logs")
     (tmp_path / "logs" / "1").write_text("in the way")
     with pytest.raises(LogUnavailable, match=r"cannot be read in file://.*DAGMASTER_LOG_URL"):
@@ -186,14 +188,14 @@ async def node(tmp_path: Path) -> NodeLog:
 
 @pytest.mark.parametrize("ending", [b"\n", b""])
 @pytest.mark.parametrize("lines", [0, 1, 2, 3, 99])
-async def test_the_tail_begins_with_a_whole_line(node: NodeLog, lines: int, ending: bytes) -> None:
+async def test_the_tail_starts_with_a_whole_line(node: NodeLog, lines: int, ending: bytes) -> None:
     written = b"a\nbb\nccc" + ending
     await node.logs.append("1_work_0", written)
     expected = b"".join(written.splitlines(keepends=True)[-lines:] if lines else [])
     assert written[await node.tail(1, lines) :] == expected
 
 
-async def test_the_tail_of_a_long_log_is_found_from_its_end(node: NodeLog) -> None:
+async def test_the_tail_of_a_long_log_is_read_from_its_end(node: NodeLog) -> None:
     written = b"".join(f"line {number:06d} {'.' * 60}\n".encode() for number in range(5000))
     await node.logs.append("1_work_0", written)
     for lines in (1, 1000, 3000, 4999, 5000, 6000):
@@ -202,7 +204,7 @@ async def test_the_tail_of_a_long_log_is_found_from_its_end(node: NodeLog) -> No
     assert await node.tail(2, 10) == 0
 
 
-async def test_following_goes_on_with_the_next_attempt(node: NodeLog) -> None:
+async def test_following_continues_with_the_next_attempt(node: NodeLog) -> None:
     running, failed = NodeState(NodeStatus.RUNNING, 1), NodeState(NodeStatus.FAILED, 2)
     states = iter([running, NodeState(NodeStatus.RUNNING, 2), failed])
     await node.logs.append("1_work_0", b"one ")
@@ -226,7 +228,7 @@ async def test_following_one_attempt_ends_with_it(node: NodeLog) -> None:
     assert [piece async for piece in node.follow(1, 1, look, goes_on=False)] == [b"ne"]
 
 
-async def test_following_ends_when_nobody_knows_how_far_the_node_is(node: NodeLog) -> None:
+async def test_following_ends_when_the_nodes_state_is_unknown(node: NodeLog) -> None:
     async def look() -> None:
         return None
 
@@ -244,7 +246,7 @@ async def test_following_ends_when_nobody_knows_how_far_the_node_is(node: NodeLo
         (LogSelection(follow=True), NodeState(NodeStatus.COMPLETED, 1), False),
     ],
 )
-async def test_a_log_that_may_still_come_can_be_followed(
+async def test_a_log_that_does_not_exist_yet_can_be_followed(
     node: NodeLog, selection: LogSelection, state: NodeState, is_found: bool
 ) -> None:
     assert (await node.find(selection, state) is not None) is is_found
@@ -259,7 +261,7 @@ async def test_a_log_that_may_still_come_can_be_followed(
         (NodeState(NodeStatus.FAILED, 3), 3),
     ],
 )
-def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int) -> None:
+def test_the_newest_attempt_is_the_last_that_started(state: NodeState, newest: int) -> None:
     assert state.newest_begun == newest
 
 
@@ -280,7 +282,7 @@ def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int
         ),
     ],
 )
-def test_the_reason_why_there_is_no_log_is_told(
+def test_a_missing_log_is_explained(
     node: NodeLog, attempt: int, state: NodeState, place: dict[str, str] | None, reason: str
 ) -> None:
     assert why_none(node, LogSelection(attempt), state, place) == reason

@@ -44,7 +44,7 @@ def task(node_id: str, retry_count: int = 0) -> TaskMessage:
 # The clock
 
 
-def test_a_clock_that_is_moved_is_ahead_by_so_much_and_tells_it() -> None:
+def test_a_skipped_clock_is_ahead_by_that_time() -> None:
     clock, skips = TravelClock(), []
     forget = clock.on_skip(lambda: skips.append(clock.skipped))
     clock.advance(hours=2, minutes=1)
@@ -54,14 +54,14 @@ def test_a_clock_that_is_moved_is_ahead_by_so_much_and_tells_it() -> None:
     assert abs(clock.now() - datetime.now(UTC) - timedelta(days=1, hours=2, minutes=1)) < timedelta(seconds=1)
 
 
-def test_what_the_database_says_of_the_time_does_not_undo_the_skip() -> None:
+def test_the_databases_time_does_not_undo_a_skip() -> None:
     clock, now = TravelClock(), datetime.now(UTC)
     clock.advance(hours=2)
     clock.adjust(now, monotonic(), monotonic())
     assert clock.now() - now >= timedelta(hours=2)
 
 
-def test_waiting_is_skipped_as_long_as_it_was_allowed() -> None:
+def test_waits_are_skipped_up_to_the_allowed_time() -> None:
     clock = TravelClock()
     clock.skip_waiting(hours=1)
     assert clock.go_to(clock.now() + timedelta(minutes=59))
@@ -71,7 +71,7 @@ def test_waiting_is_skipped_as_long_as_it_was_allowed() -> None:
 
 
 @pytest.mark.parametrize("span", [{}, {"hours": -1}, {"fortnights": 1}, {"hours": "2"}])
-def test_time_is_moved_forward_by_a_span_that_makes_sense(span: dict[str, Any]) -> None:
+def test_only_a_positive_time_can_be_skipped(span: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match="hours=2"):
         TravelClock().advance(**span)
 
@@ -79,14 +79,14 @@ def test_time_is_moved_forward_by_a_span_that_makes_sense(span: dict[str, Any]) 
 # Faults
 
 
-def test_a_fault_meets_its_attempt_and_no_other() -> None:
+def test_a_fault_applies_only_to_its_attempt() -> None:
     faults = Faults()
     faults.add("a", 2, error=ValueError())
     assert [faults.of(task("a", tries)) is not None for tries in range(3)] == [False, True, False]
     assert faults.of(task("b", 1)) is None
 
 
-def test_a_fault_of_every_attempt_gives_way_to_one_of_its_own() -> None:
+def test_a_fault_of_one_attempt_overrides_that_of_every_attempt() -> None:
     faults = Faults()
     faults.add("a", None, delay_seconds=1)
     faults.add("a", 1, is_lost=True)
@@ -95,7 +95,7 @@ def test_a_fault_of_every_attempt_gives_way_to_one_of_its_own() -> None:
     assert second is not None and second.is_mere_delay
 
 
-def test_faults_of_one_attempt_add_up() -> None:
+def test_faults_of_one_attempt_are_combined() -> None:
     faults = Faults()
     faults.add("a", 1, delay_seconds=1)
     faults.add("a", 1, error=ValueError)
@@ -103,7 +103,7 @@ def test_faults_of_one_attempt_add_up() -> None:
     assert trouble is not None and (trouble.delay_seconds, trouble.error) == (1, ValueError)
 
 
-def test_a_fault_of_a_fan_out_is_one_of_all_its_children() -> None:
+def test_a_fault_of_a_fan_out_applies_to_all_children() -> None:
     faults = Faults()
     faults.add("spread", 1, is_lost=True)
     faults.add("spread__1", 1, delay_seconds=1)
@@ -111,7 +111,7 @@ def test_a_fault_of_a_fan_out_is_one_of_all_its_children() -> None:
     assert [trouble is not None and trouble.is_lost for trouble in met] == [True, False, False]
 
 
-def test_faults_are_for_nodes_that_there_are_and_that_workers_execute() -> None:
+def test_faults_require_existing_nodes_that_workers_execute() -> None:
     with pytest.raises(UnknownNode, match="no node 'tel'; did you mean 'tell'"):
         job().fail("tel")
     with pytest.raises(Invalid, match="'gather' is of type fan_in, which no worker executes"):
@@ -123,13 +123,13 @@ def test_faults_are_for_nodes_that_there_are_and_that_workers_execute() -> None:
     job().fail("spread").fail("spread__1").fail("tell.0")
 
 
-def test_what_runs_in_a_process_cannot_be_lost_half_way() -> None:
+def test_a_handler_process_cannot_be_lost_at_a_checkpoint() -> None:
     apart = dagmaster.handlers.Handler("teller", lambda ctx: None, isolation="process")
     with pytest.raises(Invalid, match="its own process"):
         job(handlers=[apart]).lose("tell", after="half")
 
 
-def test_only_handlers_that_there_are_can_be_replaced() -> None:
+def test_only_existing_handlers_can_be_replaced() -> None:
     with pytest.raises(UnknownHandler, match="'tellr'; did you mean 'teller'"):
         job().replace("tellr", {})
     with pytest.raises(Invalid, match="an output as a dict, not int"):
@@ -139,7 +139,7 @@ def test_only_handlers_that_there_are_can_be_replaced() -> None:
 # The job before it runs
 
 
-def test_what_is_no_workflow_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_invalid_workflow_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"no workflow file 'nowhere\.yaml'; looked in .*" + tmp_path.name):
         job("nowhere.yaml", folders=[tmp_path])
     with pytest.raises(InvalidWorkflow, match="unknown key"):
@@ -148,7 +148,7 @@ def test_what_is_no_workflow_is_refused_at_once(tmp_path: Path) -> None:
         job(3)  # type: ignore[arg-type]
 
 
-def test_a_job_that_was_not_run_has_nothing_to_tell() -> None:
+def test_a_job_that_was_not_run_has_no_results() -> None:
     fresh = job()
     assert repr(fresh) == "<a job of spread, not run>"
     for name in ("job_id", "status", "result", "nodes", "timeline", "error"):
@@ -156,7 +156,7 @@ def test_a_job_that_was_not_run_has_nothing_to_tell() -> None:
             getattr(fresh, name)
 
 
-async def test_where_a_loop_runs_the_other_methods_are_named() -> None:
+async def test_inside_an_event_loop_the_async_methods_are_named() -> None:
     with pytest.raises(Conflict, match=r"await job\.arun"):
         job().run()
     with pytest.raises(Conflict, match="await acall_handler"):
@@ -206,7 +206,7 @@ def greeting(ctx: Context) -> dict[str, Any]:
     return {"text": f"Hello, {ctx.params['name']}!", "after": ctx.resumed_from and ctx.resumed_from.phase}
 
 
-def test_a_handler_is_called_as_a_worker_calls_it() -> None:
+def test_a_handler_is_called_as_by_a_worker() -> None:
     assert call_handler("echo", {"x": 1}).output == {"echoed_params": {"x": 1}}
     assert call_handler(greeting, {"name": "Ada"}) == HandlerResult.ok({"text": "Hello, Ada!", "after": None})
     refused = call_handler(greeting, {"name": ""})
@@ -214,7 +214,7 @@ def test_a_handler_is_called_as_a_worker_calls_it() -> None:
     assert call_handler(greeting).error_types[0] == "KeyError"
 
 
-async def test_the_context_is_what_the_test_says() -> None:
+async def test_the_context_has_the_values_of_the_test() -> None:
     result = await acall_handler(greeting, {"name": "Ada"}, resumed_from=Checkpoint("half", {}))
     assert result.output is not None and result.output["after"] == "half"
 
@@ -227,19 +227,19 @@ def test_an_unknown_handler_is_named() -> None:
 # The package
 
 
-def test_all_names_can_be_imported_and_no_other() -> None:
+def test_exactly_the_public_names_can_be_imported() -> None:
     assert all(getattr(dagmaster.testing, name) for name in dagmaster.testing.__all__)
     with pytest.raises(AttributeError, match="nonsense"):
         dagmaster.testing.nonsense  # noqa: B018
 
 
-def test_who_does_not_use_the_plugin_imports_next_to_nothing() -> None:
+def test_without_the_plugin_hardly_anything_is_imported() -> None:
     code = "import sys, pytest, dagmaster.testing.plugin; print(*[m for m in sys.modules if 'dagmaster' in m])"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert sorted(modules) == ["dagmaster", "dagmaster.testing", "dagmaster.testing.plugin"]
 
 
-def test_all_of_it_is_described() -> None:
+def test_all_names_are_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "testing.md").read_text(encoding="utf-8")
     words = set(re.findall(r"\w+", page))
     fixtures = {name for name in vars(plugin) if name.startswith("dagmaster_")}

@@ -67,7 +67,7 @@ def test_an_endpoint_chooses_the_otlp_exporter() -> None:
     assert python(code, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") == "True BatchSpanProcessor OTLPSpanExporter"
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(Misconfigured, match=r"pip install 'dagmaster\[otel\]'"):
         tracing.set_up({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, "api")
@@ -78,7 +78,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         tracing.set_up({"OTEL_TRACES_EXPORTER": "zipkin"}, "api")
 
 
-def test_a_span_belongs_to_the_one_around_it(spans: InMemorySpanExporter) -> None:
+def test_a_span_is_a_child_of_the_enclosing_one(spans: InMemorySpanExporter) -> None:
     with tracing.span("outer", PARENT), tracing.span("inner"):
         inside = tracing.current_trace_parent()
     inner, outer = spans.get_finished_spans()
@@ -89,7 +89,7 @@ def test_a_span_belongs_to_the_one_around_it(spans: InMemorySpanExporter) -> Non
     assert tracing.current_trace_parent() is None
 
 
-def test_what_comes_from_outside_is_the_parent_of_what_has_none(spans: InMemorySpanExporter) -> None:
+def test_a_remote_parent_is_the_parent_of_root_spans(spans: InMemorySpanExporter) -> None:
     with tracing.coming_from(PARENT):
         assert tracing.current_trace_parent() == PARENT
         with tracing.span("x"):
@@ -98,7 +98,7 @@ def test_what_comes_from_outside_is_the_parent_of_what_has_none(spans: InMemoryS
     assert f"{span.parent.span_id:016x}" == PARENT.split("-")[2]
 
 
-def test_what_comes_from_outside_is_passed_on_without_an_exporter() -> None:
+def test_a_remote_parent_is_propagated_without_an_exporter() -> None:
     with tracing.coming_from(PARENT), tracing.span("x"):
         assert tracing.current_trace_parent() == PARENT
 
@@ -116,7 +116,7 @@ def test_what_comes_from_outside_is_passed_on_without_an_exporter() -> None:
         "ff" + PARENT[2:],
     ],
 )
-def test_what_is_no_trace_parent_is_ignored(header: str | None) -> None:
+def test_an_invalid_trace_parent_is_ignored(header: str | None) -> None:
     assert tracing.well_formed(header) is None
     assert tracing.well_formed(PARENT) == PARENT
 

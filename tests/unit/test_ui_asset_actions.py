@@ -77,7 +77,7 @@ def is_accepted(decide: Callable[..., object], *arguments: object, **options: ob
 
 
 @pytest.mark.parametrize(("clearance", "approval", "status", "asset_deleted", "version_deleted"), STATES)
-def test_only_what_the_domain_accepts_is_offered(
+def test_only_valid_actions_are_offered(
     clearance: ClearanceState,
     approval: ApprovalState,
     status: ProcessingStatus,
@@ -104,7 +104,7 @@ def test_only_what_the_domain_accepts_is_offered(
     assert offered - {VersionAction.EXPORT} == {action for action, is_possible in accepted.items() if is_possible}
 
 
-def test_an_approved_version_is_exported_only_where_the_asset_is_public() -> None:
+def test_an_approved_version_is_exported_only_if_the_asset_is_public() -> None:
     approved = version_row(approval_state="approved")
     assert VersionAction.EXPORT in version_actions(asset_row(clearance_state="public"), approved)
     assert VersionAction.EXPORT not in version_actions(asset_row(clearance_state="ouo"), approved)
@@ -119,7 +119,7 @@ def test_an_approved_version_is_exported_only_where_the_asset_is_public() -> Non
         ("public", set()),
     ],
 )
-def test_a_clearance_only_rises(clearance: str, steps: set[AssetAction]) -> None:
+def test_a_clearance_can_only_be_raised(clearance: str, steps: set[AssetAction]) -> None:
     always = {AssetAction.EXPOSE, AssetAction.DELETE}
     assert asset_actions(asset_row(clearance_state=clearance)) == steps | always
     assert asset_actions(asset_row(clearance_state=clearance, deleted_at=NOW)) == set()
@@ -138,7 +138,7 @@ def test_a_clearance_only_rises(clearance: str, steps: set[AssetAction]) -> None
         ("uuid=a=b", {"uuid": "a=b"}, None),
     ],
 )
-def test_references_are_read_as_people_type_them(text: str, refs: dict[str, str], value: str | None) -> None:
+def test_references_are_parsed_leniently(text: str, refs: dict[str, str], value: str | None) -> None:
     assert parse_references(text) == (refs, value)
 
 
@@ -151,7 +151,7 @@ def test_references_are_in_the_order_of_the_platform() -> None:
     )
 
 
-def test_a_version_shows_its_outputs_and_only_the_references_that_are_its_own() -> None:
+def test_a_version_shows_its_outputs_and_only_its_own_references() -> None:
     row = version_row(
         platform_refs={"dataset_id": "7", "version_id": "2"},
         blob_path="silver/a.tif",
@@ -166,7 +166,7 @@ def test_a_version_shows_its_outputs_and_only_the_references_that_are_its_own() 
     assert view.actions == frozenset()
 
 
-def test_the_extents_of_versions_that_are_not_deleted_are_drawn() -> None:
+def test_the_extents_of_undeleted_versions_are_drawn() -> None:
     box = [5.8, 47.2, 15.1, 55.1]
     rows = [
         version_row(version_ordinal=2, bbox=box),
@@ -177,11 +177,11 @@ def test_the_extents_of_versions_that_are_not_deleted_are_drawn() -> None:
     assert (shape.path, shape.west, shape.north) == ("version 2.bbox", 5.8, 55.1)
 
 
-def test_every_event_of_an_asset_has_its_words() -> None:
+def test_every_asset_event_has_a_description() -> None:
     assert set(TITLES) == set(ASSET_EVENTS)
 
 
-def test_an_event_says_what_happened_to_which_version() -> None:
+def test_an_event_names_its_version() -> None:
     row = AssetEventRow(
         event_id=1,
         asset_id="a",

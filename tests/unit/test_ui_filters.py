@@ -39,11 +39,11 @@ def test_an_unknown_duration_is_a_dash() -> None:
         (-90, "in 1 min"),
     ],
 )
-def test_times_are_told_from_now(seconds: int, wording: str) -> None:
+def test_times_are_relative_to_now(seconds: int, wording: str) -> None:
     assert since(NOON - timedelta(seconds=seconds), NOON) == wording
 
 
-def test_the_exact_time_is_there_too() -> None:
+def test_the_exact_time_is_included() -> None:
     assert 'title="2026-03-01 12:00:00 UTC"' in ago(NOON)
     assert 'title="2026-03-01 12:00:00 UTC"' in ago("2026-03-01T13:00:00+01:00")
     assert (exact(None), ago(None), clock(None)) == ("–", "–", "–")
@@ -51,12 +51,12 @@ def test_the_exact_time_is_there_too() -> None:
     assert ">2026-03-01 12:00:00 UTC</time>" in exact(NOON)
 
 
-def test_times_of_axes_follow_the_reader_too() -> None:
+def test_axis_times_are_in_the_readers_time_zone() -> None:
     assert 'title="2026-03-01 12:00:00 UTC" data-time="minute">12:00</time>' in minute(NOON)
     assert ">01 Mar 12:00</time>" in short(NOON)
 
 
-def test_sentences_of_the_engine_mark_names_and_times_and_nothing_else() -> None:
+def test_only_names_and_times_in_sentences_are_marked() -> None:
     wording = prose("Node `<a>` waits since 2026-03-01 12:00:00 UTC & more.")
     assert wording == f"Node <code>&lt;a&gt;</code> waits since {exact(NOON)} &amp; more."
     assert prose("`2026-03-01 12:00:00 UTC`") == "<code>2026-03-01 12:00:00 UTC</code>"
@@ -71,7 +71,7 @@ def test_attributes_are_escaped() -> None:
     assert attributes({"title": '"><script>'}) == 'title="&#34;&gt;&lt;script&gt;"'
 
 
-def test_numbers_and_shares_and_first_lines() -> None:
+def test_numbers_percentages_and_first_lines_are_formatted() -> None:
     assert (number(1234567), number(0.5), number(None)) == ("1,234,567", "0.50", "–")
     assert (share(1, 3), share(1, 0)) == (33.333, 0)
     assert (first_line("  one\ntwo"), first_line("abcdef", 4), first_line(None)) == ("one", "abc…", "")

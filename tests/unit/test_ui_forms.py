@@ -44,30 +44,30 @@ def test_each_type_has_its_control(input_spec: InputSpec, control: str) -> None:
     assert field(input_spec).control == control
 
 
-def test_a_secret_is_typed_unseen() -> None:
+def test_a_secret_input_is_a_password_field() -> None:
     assert field(spec(InputType.STRING), name="api_key").control == "secret"
 
 
-def test_whole_numbers_step_by_one() -> None:
+def test_integers_have_step_one() -> None:
     assert (field(spec(InputType.INTEGER)).step, field(spec(InputType.NUMBER)).step) == ("1", "any")
 
 
-def test_the_default_is_there_and_can_be_gone_back_to() -> None:
+def test_the_default_is_prefilled_and_can_be_restored() -> None:
     control = field(spec(InputType.ARRAY, [1, 2]))
     assert (control.text, control.default, control.is_required) == ("[1, 2]", "[1, 2]", False)
 
 
-def test_what_a_job_was_given_wins_over_the_default() -> None:
+def test_an_earlier_jobs_value_overrides_the_default() -> None:
     control = field(spec(InputType.INTEGER, 3), {"x": 7})
     assert (control.text, control.default) == ("7", "3")
 
 
-def test_a_value_that_fits_no_more_is_replaced_by_the_default() -> None:
+def test_a_value_that_is_no_longer_valid_is_replaced_by_the_default() -> None:
     assert field(spec(InputType.INTEGER, 3), {"x": "seven"}).text == "3"
     assert field(spec(InputType.INTEGER), {"x": "seven"}).text == ""
 
 
-def test_secrets_of_a_job_are_not_given_out_again() -> None:
+def test_secrets_of_an_earlier_job_are_not_prefilled() -> None:
     specs = {"api_key": spec(InputType.STRING, "none"), "source": spec(InputType.STRING), "x": spec(InputType.STRING)}
     inputs = {"api_key": "hunter2", "source": "postgresql://me:hunter2@db/x", "x": "seen", "more": {"token": "hunter2"}}
     form = form_of(workflow(**specs), inputs)
@@ -76,11 +76,11 @@ def test_secrets_of_a_job_are_not_given_out_again() -> None:
     assert "hunter2" not in repr(form)
 
 
-def test_what_is_not_declared_is_kept() -> None:
+def test_undeclared_values_are_kept() -> None:
     assert form_of(workflow(), {"free": [1]}).extra == {"free": [1]}
 
 
-def test_long_values_are_written_over_several_lines() -> None:
+def test_long_values_get_several_lines() -> None:
     assert typed({"a": 1}) == '{"a": 1}'
     assert typed(["word"] * 40).count("\n") == 41
     assert typed("text as it is") == "text as it is"
@@ -91,5 +91,5 @@ def test_choices_and_limits_are_those_of_the_input() -> None:
     assert field(InputSpec(type=InputType.INTEGER, minimum=1, maximum=9)).limits == {"min": "1", "max": "9"}
 
 
-def test_what_an_earlier_job_was_given_and_is_not_taken_any_more_gives_way_to_the_default() -> None:
+def test_an_earlier_jobs_value_that_is_no_longer_accepted_is_replaced_by_the_default() -> None:
     assert field(InputSpec(enum=("a", "b"), default="b", required=False), {"x": "gone"}).text == "b"

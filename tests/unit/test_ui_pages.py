@@ -24,19 +24,19 @@ def solved(dependant: Dependant) -> Iterator[object]:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
-def test_the_beat_of_a_page_is_read_before_its_job(route: APIRoute) -> None:
+def test_the_change_counter_of_a_page_is_read_before_its_job(route: APIRoute) -> None:
     """Otherwise a page may show less than the beat it names, and is not asked for again."""
     order = list(solved(route.dependant))
     if page_of in order and visible_job in order:
         assert order.index(page_of) < order.index(visible_job)
 
 
-def test_pages_of_jobs_are_among_them() -> None:
+def test_job_pages_are_checked() -> None:
     orders = [list(solved(route.dependant)) for route in ROUTES]
     assert sum(page_of in order and visible_job in order for order in orders) >= 5
 
 
-def test_lines_of_templates_fit_a_screen() -> None:
+def test_template_lines_are_short() -> None:
     assert web.__file__
     templates = sorted((Path(web.__file__).parent / "templates").glob("*.html"))
     assert templates

@@ -28,7 +28,7 @@ from dagmaster.web.ui.rules import rule_in_words
         ("0 9 * * 1#2", "0 9 * * 1#2 (UTC)"),
     ],
 )
-def test_a_cron_expression_is_said_in_words_or_shown_as_it_is(cron: str, words: str) -> None:
+def test_a_cron_expression_is_described_or_shown_unchanged(cron: str, words: str) -> None:
     assert rule_in_words(cron, None, "UTC") == words
 
 
@@ -42,11 +42,11 @@ def test_a_cron_expression_is_said_in_words_or_shown_as_it_is(cron: str, words: 
         (86400 * 7, "every 7 days"),
     ],
 )
-def test_an_interval_is_said_in_its_largest_whole_unit(seconds: float, words: str) -> None:
+def test_an_interval_uses_its_largest_whole_unit(seconds: float, words: str) -> None:
     assert rule_in_words(None, seconds, "UTC") == words
 
 
-def test_without_durations_nothing_is_drawn() -> None:
+def test_without_durations_there_is_no_chart() -> None:
     assert draw_histogram([]) is None
 
 
@@ -61,14 +61,14 @@ def test_every_duration_is_in_exactly_one_bucket() -> None:
 
 
 @pytest.mark.parametrize("longest", [0.0, 0.003, 1.0, 3600.0, 20_000_000.0])
-def test_labels_lie_at_equal_distances_and_end_with_the_axis(longest: float) -> None:
+def test_labels_are_equidistant_and_end_with_the_axis(longest: float) -> None:
     chart = draw_histogram([0.001, longest])
     assert chart is not None
     assert len(chart.rows) % (len(chart.along) - 1) == 0
     assert len(chart.along) <= 7
 
 
-def test_columns_and_marks_lie_inside_of_the_chart() -> None:
+def test_columns_and_marks_are_inside_the_chart() -> None:
     chart = draw_histogram([0.3] * 98 + [7.0], [7.0])
     assert chart is not None
     assert all(0 <= part.y <= HEIGHT - part.height + 0.01 for column in chart.columns for part in column.parts)
@@ -76,6 +76,6 @@ def test_columns_and_marks_lie_inside_of_the_chart() -> None:
     assert all(0 <= mark.x <= 100 for mark in chart.marks)
 
 
-def test_a_percentile_is_a_duration_that_was_measured() -> None:
+def test_a_percentile_is_a_measured_duration() -> None:
     assert percentile([1, 2, 3, 4], 0.5) == 2
     assert percentile([5], 0.99) == 5

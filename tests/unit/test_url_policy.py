@@ -50,17 +50,17 @@ class Names:
 
 
 @pytest.mark.parametrize("text", NOT_PUBLIC)
-def test_an_address_that_is_not_on_the_open_internet_is_known_as_such(text: str) -> None:
+def test_non_public_addresses_are_recognised(text: str) -> None:
     assert not is_public(ip_address(text))
 
 
 @pytest.mark.parametrize("text", [PUBLIC, "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_an_address_on_the_open_internet_is_known_as_such(text: str) -> None:
+def test_public_addresses_are_recognised(text: str) -> None:
     assert is_public(ip_address(text))
 
 
 @pytest.mark.parametrize("host", LITERALS)
-async def test_no_spelling_of_an_inner_address_gets_through(host: str) -> None:
+async def test_every_spelling_of_a_private_address_is_refused(host: str) -> None:
     with pytest.raises(Refused):
         check_url(f"https://{host}/hook", STRICT)
     with pytest.raises(Refused):
@@ -78,13 +78,13 @@ async def test_no_spelling_of_an_inner_address_gets_through(host: str) -> None:
         *("https://e.com%2f@10.0.0.1/", "https://%31%32%37.0.0.1/", "https://" + "a" * 64 + ".com/"),
     ],
 )
-def test_what_is_not_a_plain_https_address_is_refused(url: str) -> None:
+def test_a_url_that_is_not_plain_https_is_refused(url: str) -> None:
     with pytest.raises(Refused) as refused:
         check_url(url, STRICT)
     assert "pw" not in str(refused.value)
 
 
-def test_a_plain_address_is_fine() -> None:
+def test_a_plain_https_url_is_accepted() -> None:
     assert check_url("https://Hooks.Example.com/a?b=c", STRICT) == ("hooks.example.com", 443)
     assert check_url(f"https://{PUBLIC}:8443", STRICT) == (PUBLIC, 8443)
     assert check_url("https://bücher.example/", STRICT) == ("xn--bcher-kva.example", 443)
@@ -92,21 +92,21 @@ def test_a_plain_address_is_fine() -> None:
 
 
 @pytest.mark.parametrize("allowed", ["inner.example", "INNER.example."])
-def test_a_host_that_is_allowed_may_use_http(allowed: str) -> None:
+def test_an_allowed_host_may_use_http(allowed: str) -> None:
     assert check_url("http://inner.example:81/", policy_of([allowed])) == ("inner.example", 81)
     with pytest.raises(Refused):
         check_url("http://other.inner.example/", policy_of([allowed]))
 
 
 @pytest.mark.parametrize("allowed", ["10.1.2.3", "10.1.0.0/16", "127.0.0.1,10.1.2.3"])
-async def test_an_inner_address_may_be_allowed_by_itself_or_by_its_network(allowed: str) -> None:
+async def test_a_private_address_can_be_allowed_by_address_or_network(allowed: str) -> None:
     target = await resolve("http://10.1.2.3/x", policy_of(allowed.split(",")))
     assert target.url == "http://10.1.2.3:80/x"
     with pytest.raises(Refused):
         await resolve("http://10.2.0.1/x", policy_of(allowed.split(",")))
 
 
-async def test_a_name_that_leads_into_an_allowed_network_is_fine_and_needs_https() -> None:
+async def test_a_name_that_resolves_to_an_allowed_network_needs_https() -> None:
     policy = policy_of(["10.1.0.0/16"])
     assert str((await resolve("https://a.example/", policy, Names(["10.1.2.3"]))).address) == "10.1.2.3"
     with pytest.raises(Refused, match="https"):
@@ -114,18 +114,18 @@ async def test_a_name_that_leads_into_an_allowed_network_is_fine_and_needs_https
 
 
 @pytest.mark.parametrize("wrong", ["10.0.0.0/33", "a b", "https://x.example", "*"])
-def test_what_cannot_be_allowed_is_a_wrong_setting(wrong: str) -> None:
+def test_an_invalid_allow_list_is_an_invalid_setting(wrong: str) -> None:
     with pytest.raises(Misconfigured, match="cannot be allowed"):
         policy_of([wrong])
 
 
-async def test_one_inner_address_among_public_ones_is_enough_to_refuse() -> None:
+async def test_one_private_address_among_public_ones_is_refused() -> None:
     for answer in ([PUBLIC, "10.0.0.1"], ["10.0.0.1", PUBLIC], [PUBLIC, "::1"], ["::ffff:169.254.169.254"]):
         with pytest.raises(Refused, match=r"rebind\.example"):
             await resolve("https://rebind.example/x?token=secret", STRICT, Names(answer))
 
 
-async def test_the_first_answer_is_kept_and_no_second_is_asked_for() -> None:
+async def test_the_first_resolution_is_kept() -> None:
     names = Names([PUBLIC], ["127.0.0.1"])
     target = await resolve("https://rebind.example:8443/x?y=1#z", STRICT, names)
     assert target.url == f"https://{PUBLIC}:8443/x?y=1"
@@ -133,12 +133,12 @@ async def test_the_first_answer_is_kept_and_no_second_is_asked_for() -> None:
     assert names.queries == [("rebind.example", 8443)]
 
 
-async def test_an_unknown_name_may_be_known_later() -> None:
+async def test_an_unresolvable_name_is_retryable() -> None:
     with pytest.raises(OSError, match="no address"):
         await resolve("https://new.example/", STRICT, Names([]))
 
 
-async def test_an_ipv6_address_stands_in_brackets() -> None:
+async def test_an_ipv6_address_is_bracketed() -> None:
     target = await resolve("https://[2606:4700::1111]/x", STRICT)
     assert (target.url, target.authority) == ("https://[2606:4700::1111]:443/x", "[2606:4700::1111]")
 

@@ -48,7 +48,7 @@ async def problem(name: str, **params: Any) -> str:
     return result.error_message or ""
 
 
-async def test_the_whole_pipeline_in_one_task_says_that_there_is_no_table(folder: Path) -> None:
+async def test_the_whole_pipeline_in_one_task_reports_that_there_is_no_table(folder: Path) -> None:
     layer = await output("vector_docker_complete", source="bronze/squares.geojson", asset_id="abc", version_ordinal=2)
     assert (layer["stac_item_id"], layer["stac_collection_id"]) == ("abc-2", "vectors")
     assert layer["blob_path"] == "silver/vectors/7/a/0/squares.parquet"
@@ -68,7 +68,7 @@ async def test_the_whole_pipeline_in_one_task_says_that_there_is_no_table(folder
     assert (await output("vector_clean_mount"))["removed_files"] > 0
 
 
-async def test_what_cannot_be_used_fails_for_good(folder: Path) -> None:
+async def test_unusable_files_fail_permanently(folder: Path) -> None:
     (folder / "bronze" / "a.txt").write_text("x")
     assert "extension must be one of" in await problem("vector_prepare", source="bronze/a.txt")
     assert "outside of the storage zones" in await problem("vector_prepare", source="/etc/passwd")
@@ -79,7 +79,7 @@ async def test_what_cannot_be_used_fails_for_good(folder: Path) -> None:
         assert "table" in await problem("vector_upload_chunk", table_name=name, path="mount/7/x.parquet", chunk=chunk)
 
 
-async def test_a_missing_file_or_database_may_come_later(folder: Path) -> None:
+async def test_a_missing_file_or_database_is_retryable(folder: Path) -> None:
     for result in (
         await run("vector_prepare", source="bronze/gone.gpkg"),
         await run("vector_index_table", table_name="geo.x", rows=1),
@@ -88,7 +88,7 @@ async def test_a_missing_file_or_database_may_come_later(folder: Path) -> None:
         assert not result.permanent
 
 
-def test_readers_of_strangers_files_run_in_processes() -> None:
+def test_readers_of_untrusted_files_run_in_processes() -> None:
     handlers = {entry.name: entry.isolation for entry in registry if entry.function.__module__ == vector.__name__}
     assert handlers == {
         "vector_prepare": "process",
@@ -104,7 +104,7 @@ def test_readers_of_strangers_files_run_in_processes() -> None:
     }
 
 
-def test_a_worker_without_the_module_says_how_to_load_it() -> None:
+def test_a_worker_without_the_module_names_how_to_load_it() -> None:
     bare = Registry()
     bare.register(Handler("echo", lambda ctx: None))
     with pytest.raises(UnknownHandler, match=r"pip install 'dagmaster\[geo\]'` and load dagmaster.handlers.vector"):

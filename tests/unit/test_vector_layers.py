@@ -80,7 +80,7 @@ def file_of(kind: Format, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", list(Format))
-def test_every_format_gives_the_same_features(kind: Format, tmp_path: Path) -> None:
+def test_every_format_has_the_same_features(kind: Format, tmp_path: Path) -> None:
     source, crs, rows = rows_of(file_of(kind, tmp_path), tmp_path / "work")
     assert rows == [("Köln", "POINT (9 48)"), ("Zürich", "POINT (8 47)")]
     assert source.kind is kind
@@ -92,7 +92,7 @@ def test_every_format_gives_the_same_features(kind: Format, tmp_path: Path) -> N
         assert source.warnings == ()
 
 
-def test_a_real_layer_becomes_sorted_geoparquet_with_tiles(tmp_path: Path) -> None:
+def test_a_real_layer_is_converted_to_sorted_geoparquet_with_tiles(tmp_path: Path) -> None:
     source = tmp_path / COUNTIES.name
     source.write_bytes(COUNTIES.read_bytes())
     files, table = prepare(source, chunk_rows=20)
@@ -138,7 +138,7 @@ def check_tiles(path: Path, files: LayerFiles) -> None:
         assert reader.get(5, 16, 16) is None
 
 
-def test_a_shapefile_whose_encoding_is_wrong_is_read_by_its_bytes(tmp_path: Path) -> None:
+def test_a_shapefile_with_a_wrong_encoding_is_decoded_from_its_bytes(tmp_path: Path) -> None:
     path = write_layer(
         tmp_path / "a.shp", POINTS, NAMES, driver="ESRI Shapefile", geometry_type="Point", encoding="ISO-8859-1"
     )
@@ -171,7 +171,7 @@ def test_broken_shapes_are_repaired_flattened_and_counted(tmp_path: Path) -> Non
     assert all(shape.is_valid and not shape.has_z for shape in stored.values())
 
 
-def test_layers_are_transformed_and_the_accuracy_is_told(tmp_path: Path) -> None:
+def test_layers_are_transformed_with_a_known_accuracy(tmp_path: Path) -> None:
     source = write_layer(tmp_path / "uk.gpkg", ["POINT (530000 180000)"], driver="GPKG", crs="EPSG:27700")
     files, table = prepare(source)
     [point] = shapes_of(table)
@@ -194,7 +194,7 @@ def test_the_crs_is_required_and_must_not_contradict_the_file() -> None:
             settle_crs(in_file, assigned)
 
 
-def test_what_is_no_layer_is_rejected_with_the_reason(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_layer_is_rejected_with_the_reason(tmp_path: Path) -> None:
     empty = write_layer(tmp_path / "empty.gpkg", [], driver="GPKG")
     with pytest.raises(VectorRejected, match="the layer has no features"):
         prepare(empty)
@@ -227,14 +227,14 @@ def test_what_is_no_layer_is_rejected_with_the_reason(tmp_path: Path) -> None:
         ("a.gdb", VRT),
     ],
 )
-def test_texts_that_lead_elsewhere_are_refused_by_their_content(name: str, content: str, tmp_path: Path) -> None:
+def test_files_that_reference_others_are_refused_by_content(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UnreadableVector):
         open_source(tmp_path / name, tmp_path / "work")
 
 
 @pytest.mark.parametrize("content", [VRT, GDALG], ids=["vrt", "gdalg"])
-def test_a_text_that_looks_right_finds_no_driver_in_the_reader(content: str, tmp_path: Path) -> None:
+def test_a_text_file_with_a_valid_signature_finds_no_driver(content: str, tmp_path: Path) -> None:
     path = tmp_path / "a.geojson"
     path.write_text(content)
     with (
@@ -244,7 +244,7 @@ def test_a_text_that_looks_right_finds_no_driver_in_the_reader(content: str, tmp
         pass
 
 
-def test_archives_are_bounded(tmp_path: Path) -> None:
+def test_the_size_of_archives_is_limited(tmp_path: Path) -> None:
     bomb = zip_files(tmp_path / "bomb.zip", {"a.csv": b"0" * 70_000_000})
     with pytest.raises(UnreadableVector, match=r"is refused: a\.csv unpacks to 70000000 bytes"):
         unpack(bomb, tmp_path / "out")
@@ -259,7 +259,7 @@ def test_archives_are_bounded(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists() or sum(part.stat().st_size for part in (tmp_path / "out").iterdir()) <= 10
 
 
-def test_archives_hold_one_layer_and_lead_nowhere(tmp_path: Path) -> None:
+def test_archives_contain_one_layer_and_no_paths_outside(tmp_path: Path) -> None:
     with pytest.raises(UnreadableVector, match=r"it holds: a.gpkg, b.gpkg"):
         unpack(zip_files(tmp_path / "two.zip", {"a.gpkg": b"", "b.gpkg": b""}), tmp_path / "out")
     with pytest.raises(UnreadableVector, match="it holds: none"):
@@ -272,7 +272,7 @@ def test_archives_hold_one_layer_and_lead_nowhere(tmp_path: Path) -> None:
         unpack(tmp_path / "broken.zip", tmp_path / "out")
 
 
-def test_column_names_suit_every_output() -> None:
+def test_column_names_are_valid_in_every_output() -> None:
     assert safe_names(["name", "NAME", "", "geometry", "a\tb", "bbox"]) == [
         "name",
         "NAME_2",
@@ -298,12 +298,12 @@ def test_column_names_suit_every_output() -> None:
         (pa.array([1.5], pa.float16()), pa.float32(), [1.5]),
     ],
 )
-def test_columns_get_types_that_every_output_has(values: Any, kind: Any, expected: list[Any]) -> None:
+def test_columns_get_types_that_every_output_supports(values: Any, kind: Any, expected: list[Any]) -> None:
     assert simple_type(values.type) == kind
     assert simplify_column(values, kind).to_pylist() == expected
 
 
-def test_values_that_no_output_can_hold_are_rejected_by_the_name_of_their_column() -> None:
+def test_values_that_no_output_supports_are_rejected_with_their_column() -> None:
     crs = settle_crs("EPSG:4326", None)
     point = pa.array([shapely.to_wkb(shapely.Point(8, 47))])
     no_text = pa.array([b"\xff"]).view(pa.string())
@@ -313,7 +313,7 @@ def test_values_that_no_output_can_hold_are_rejected_by_the_name_of_their_column
             LayerCleaner(batch.schema, "geometry", crs).clean(batch)
 
 
-def test_the_curve_is_that_of_hilbert() -> None:
+def test_the_hilbert_curve_is_correct() -> None:
     random = np.random.default_rng(1)
     longitudes, latitudes = random.uniform(-180, 180, 50), random.uniform(-90, 90, 50)
     expected = [walk(*place) for place in zip(longitudes, latitudes, strict=True)]
@@ -336,12 +336,12 @@ def walk(longitude: float, latitude: float) -> int:
     return distance
 
 
-def test_chunks_are_bounded_by_rows_and_by_bytes() -> None:
+def test_chunks_are_limited_by_rows_and_bytes() -> None:
     assert list(_ranges(np.array([10] * 5), 2, 1000)) == [(0, 2), (2, 4), (4, 5)]
     assert list(_ranges(np.array([10, 10, 500, 10]), 100, 20)) == [(0, 2), (2, 3), (3, 4)]
 
 
-def test_previews_end_at_the_zoom_that_is_still_cheap() -> None:
+def test_previews_end_at_an_affordable_zoom() -> None:
     assert choose_max_zoom(np.array([[8.0, 47.0, 8.0, 47.0]])) == 14
     world = np.array([[-180.0, -90.0, 180.0, 90.0]])
     assert choose_max_zoom(world) == 5

@@ -37,7 +37,7 @@ class Away(FileLogs):
         await super().append(task_id, chunk)
 
 
-async def test_a_log_that_cannot_be_stored_takes_no_more_memory_than_it_may(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_stored_is_limited_in_memory(tmp_path: Path) -> None:
     logs = Away(tmp_path)
     book = Logbook(logs, 1_000_000, backlog_bytes=100)
     opened = book.open(TASK)
@@ -53,7 +53,7 @@ async def test_a_log_that_cannot_be_stored_takes_no_more_memory_than_it_may(tmp_
     assert b"70 bytes left out" in text  # ... and the log says so.
 
 
-async def test_what_was_written_in_part_is_not_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partially_written_log_is_not_duplicated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = FileLogs(tmp_path)
     await logs.append("1_a_0", b"before ")
 
@@ -70,7 +70,7 @@ async def test_what_was_written_in_part_is_not_there_twice(tmp_path: Path, monke
     assert await logs.read("1_a_0") == b"before after"
 
 
-async def test_handlers_save_from_many_threads_while_their_worker_looks() -> None:
+async def test_many_threads_can_save_checkpoints_while_the_worker_reads() -> None:
     progress_buffer = ProgressBuffer(1000)
 
     def save_many(task_id: str) -> None:
@@ -95,7 +95,7 @@ async def test_handlers_save_from_many_threads_while_their_worker_looks() -> Non
     assert progress_buffer.first_unsaved() is None
 
 
-async def test_what_a_task_saved_is_stored_though_nobody_waits_for_it_any_more() -> None:
+async def test_a_saved_checkpoint_is_stored_even_if_its_handler_is_gone() -> None:
     """A worker that stops cancels its tasks, and then stores what they have saved."""
     progress_buffer = ProgressBuffer(1000)
     progress_buffer.checkpoint_sink(TASK)(Checkpoint("phase", {}))
@@ -109,7 +109,7 @@ async def test_what_a_task_saved_is_stored_though_nobody_waits_for_it_any_more()
     assert unsaved.stored.result() is None
 
 
-async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_stored() -> None:
+async def test_an_ended_handler_is_not_overdue_while_its_checkpoint_is_stored() -> None:
     slots = Slots(2, lambda: None)
     message = TaskMessage(TASK, JobId(1), "a", "h", "q", b"{}", 0.0, 0, datetime.now(UTC))
     runner = asyncio.create_task(asyncio.Event().wait(), name="1_a_0")
@@ -129,7 +129,7 @@ async def unheard() -> AsyncIterator[list[str]]:
     loop.set_exception_handler(None)
 
 
-async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: list[str]) -> None:
+async def test_a_checkpoint_of_a_revoked_task_logs_no_error(unheard: list[str]) -> None:
     progress_buffer = ProgressBuffer(1000)
     ctx = HandlerContext(
         task_id=TASK, job_id=1, node_id="a", handler="h", checkpoint_sink=progress_buffer.checkpoint_sink(TASK)
@@ -149,7 +149,7 @@ async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: 
     assert unheard == []
 
 
-async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_behind(unheard: list[str]) -> None:
+async def test_a_thread_that_fails_after_its_cancellation_logs_no_error(unheard: list[str]) -> None:
     thread = Future[None]()
     attempt = SimpleNamespace(execution=SimpleNamespace(stop_within_seconds=10), message=None)
 
@@ -162,7 +162,7 @@ async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_
     assert unheard == []
 
 
-def test_large_reports_go_out_one_after_the_other_and_a_small_one_waits_for_none() -> None:
+def test_large_reports_are_sent_one_by_one_and_small_ones_do_not_wait() -> None:
     outbox = Outbox()
     for number, size in enumerate((3, 3, 9, 5, 1)):
         outbox.add(TaskReport(TaskId(f"t{number}"), JobId(1), "n", "completed", b"x" * size))
@@ -173,7 +173,7 @@ def test_large_reports_go_out_one_after_the_other_and_a_small_one_waits_for_none
     assert sent == [["t0", "t1", "t4"], ["t3"], ["t2"]]
 
 
-def test_an_outbox_is_full_until_its_reports_were_taken() -> None:
+def test_an_outbox_is_full_until_its_reports_are_accepted() -> None:
     outbox = Outbox()
     outbox.add(TaskReport(TaskId("small"), JobId(1), "n", "completed", b"{}"))
     assert not outbox.is_full

@@ -22,7 +22,7 @@ from dagmaster.model.workflow import (
 )
 
 
-def test_the_canonical_form() -> None:
+def test_the_canonical_form_is_parsed() -> None:
     workflow = parse(ECHO)
     assert (workflow.workflow_id, workflow.name, workflow.version) == ("echo_test", "Echo test", 1)
     assert workflow.inputs["message"].description == "what to say"
@@ -35,7 +35,7 @@ def test_the_canonical_form() -> None:
     assert list(compile_graph(workflow).nodes) == ["START", "echo_handler", "END"]
 
 
-def test_nearly_everything_may_be_left_out() -> None:
+def test_nearly_everything_is_optional() -> None:
     workflow = parse("workflow_id: tiny\nnodes: {only: {handler: h}}")
     assert (workflow.name, workflow.version, workflow.is_active) == ("tiny", 1, True)
     assert workflow.nodes["only"] == TaskNode(handler="h", queue="default", next=("END",))
@@ -46,7 +46,7 @@ def test_nearly_everything_may_be_left_out() -> None:
 RULES = QueueRules(None, "default")
 
 
-def test_without_an_inputs_section_any_input_is_accepted_and_a_warning_names_those_that_are_used() -> None:
+def test_without_an_inputs_section_any_input_is_accepted_with_a_warning() -> None:
     nodes = "nodes: {a: {handler: h, params: {x: '{{ inputs.y }}', z: '{{ inputs.b }}'}}}"
     workflow, [problem] = read_workflow(f"workflow_id: w\n{nodes}", queues=RULES)
     assert workflow is not None
@@ -59,7 +59,7 @@ def test_without_an_inputs_section_any_input_is_accepted_and_a_warning_names_tho
 
 
 @pytest.mark.parametrize("section", ["inputs: {}", "inputs:", "additional_inputs: false"])
-def test_with_a_section_that_is_empty_no_input_is_known(section: str) -> None:
+def test_an_empty_inputs_section_declares_no_inputs(section: str) -> None:
     workflow, [problem] = read_workflow(
         f"workflow_id: w\n{section}\nnodes: {{a: {{handler: h, params: {{x: '{{{{ inputs.y }}}}'}}}}}}", queues=RULES
     )
@@ -70,11 +70,11 @@ def test_with_a_section_that_is_empty_no_input_is_known(section: str) -> None:
 @pytest.mark.parametrize(
     ("written", "version"), [("3", 3), ("'3'", 3), ('" 4 "', 4), ("2.0", 2), ("~", 1), ('"1.0"', 1), ('"12.00"', 12)]
 )
-def test_versions_are_whole_numbers_however_written(written: str, version: int) -> None:
+def test_versions_are_integers_however_written(written: str, version: int) -> None:
     assert parse(f"workflow_id: w\nversion: {written}\nnodes: {{a: {{handler: h}}}}").version == version
 
 
-def test_the_linear_pipeline_without_start_and_end() -> None:
+def test_a_linear_pipeline_needs_no_start_and_end() -> None:
     workflow = parse_nodes(
         """
         validate: {handler: v, next: reproject}
@@ -86,19 +86,19 @@ def test_the_linear_pipeline_without_start_and_end() -> None:
     assert list(compile_graph(workflow).nodes) == ["START", "validate", "reproject", "clip", "analyze", "END"]
 
 
-def test_an_implicit_end_waits_for_every_last_node() -> None:
+def test_an_implicit_end_waits_for_all_leaf_nodes() -> None:
     workflow = parse_nodes("a: {handler: h, next: [b, c]}\nb: {handler: h}\nc: {handler: h}\nd: {handler: h}")
     nodes = compile_graph(workflow).nodes
     assert nodes["START"].targets == ("a", "d")
     assert set(nodes["END"].all_of) == {"b", "c", "d"}
 
 
-def test_an_implicit_start_may_be_named() -> None:
+def test_an_implicit_start_can_be_referenced() -> None:
     workflow = parse_nodes("a: {handler: h, depends_on: START, next: END}\nb: {handler: h}")
     assert set(compile_graph(workflow).nodes["START"].targets) == {"a", "b"}
 
 
-def test_end_and_start_name_the_nodes_of_these_types_whatever_their_ids() -> None:
+def test_end_and_start_reference_nodes_of_these_types_whatever_their_ids() -> None:
     workflow = parse_nodes(
         """
         begin: {type: start}
@@ -112,7 +112,7 @@ def test_end_and_start_name_the_nodes_of_these_types_whatever_their_ids() -> Non
     assert nodes["finish"].all_of == ("a", "c")
 
 
-def test_types_and_end_ids_may_be_upper_case_or_left_out() -> None:
+def test_types_and_end_ids_may_be_upper_case_or_omitted() -> None:
     workflow = parse_nodes("START: {next: a}\na: {type: TASK, handler: h, next: END}\nEND:")
     assert isinstance(workflow.nodes["START"], StartNode)
     assert isinstance(workflow.nodes["END"], EndNode)
@@ -134,7 +134,7 @@ def test_types_and_end_ids_may_be_upper_case_or_left_out() -> None:
         ("{all_of: []}", None),
     ],
 )
-def test_depends_on_in_all_its_forms(written: str, depends_on: DependsOn | None) -> None:
+def test_depends_on_is_accepted_in_all_forms(written: str, depends_on: DependsOn | None) -> None:
     workflow = parse_nodes(f"a: {{handler: h}}\nb: {{handler: h}}\nc: {{handler: h, depends_on: {written}}}")
     assert workflow.nodes["c"].depends_on == depends_on
 
@@ -147,7 +147,7 @@ def test_next_is_a_name_or_a_list(written: str, following: tuple[str, ...]) -> N
     assert workflow.nodes["a"].next == following
 
 
-def test_nodes_as_a_list_with_task_types() -> None:
+def test_nodes_can_be_a_list_with_task_types() -> None:
     workflow = parse(
         """
         workflow_id: flood_impact
@@ -175,7 +175,7 @@ def conditional(text: str) -> ConditionalNode:
     return node
 
 
-def test_a_conditional_with_on_true_and_on_false() -> None:
+def test_a_conditional_can_have_on_true_and_on_false() -> None:
     node = conditional(
         """
         c:
@@ -203,7 +203,7 @@ def test_a_conditional_with_on_true_and_on_false() -> None:
         "TRUE: [yes_path], FALSE: [no_path]",
     ],
 )
-def test_a_conditional_with_boolean_branch_keys(keys: str) -> None:
+def test_a_conditional_can_have_boolean_branch_keys(keys: str) -> None:
     node = conditional(f"c: {{type: conditional, condition: '{{{{ inputs.x }}}}', branches: {{{keys}}}}}")
     assert [(branch.name, branch.next) for branch in node.branches] == [
         ("true", ("yes_path",)),
@@ -211,7 +211,7 @@ def test_a_conditional_with_boolean_branch_keys(keys: str) -> None:
     ]
 
 
-def test_one_branch_may_be_missing() -> None:
+def test_one_branch_can_be_omitted() -> None:
     assert [b.next for b in conditional("c: {type: conditional, condition: true, on_true: yes_path}").branches] == [
         ("yes_path",),
         (),
@@ -225,7 +225,7 @@ def test_one_branch_may_be_missing() -> None:
 @pytest.mark.parametrize(
     "default", ["- {default: true, next: maybe}\n  default: ~", "default: maybe", "default: {next: [maybe]}"]
 )
-def test_a_conditional_with_ordered_branches(default: str) -> None:
+def test_a_conditional_can_have_ordered_branches(default: str) -> None:
     separator = "    " if default.startswith("-") else "  "
     node = conditional(
         "c:\n  type: conditional\n  condition_field: '{{ inputs.size }}'\n  branches:\n"
@@ -240,7 +240,7 @@ def test_a_conditional_with_ordered_branches(default: str) -> None:
     ]
 
 
-def test_ordered_branches_may_have_whole_conditions() -> None:
+def test_ordered_branches_can_have_whole_conditions() -> None:
     node = conditional(
         """
         c:
@@ -258,12 +258,12 @@ def test_ordered_branches_may_have_whole_conditions() -> None:
 @pytest.mark.parametrize(
     ("written", "when"), [("yes", "true"), ("off", "false"), ("True", "true"), ("1", "1"), ("'true'", "true")]
 )
-def test_a_condition_may_be_a_literal(written: str, when: str) -> None:
+def test_a_condition_can_be_a_literal(written: str, when: str) -> None:
     node = conditional(f"c: {{type: conditional, condition: {written}, on_true: yes_path}}")
     assert node.branches[0].when == when
 
 
-def test_a_fan_out_with_an_inline_task() -> None:
+def test_a_fan_out_can_have_an_inline_task() -> None:
     workflow = parse_nodes(
         """
         split:
@@ -296,7 +296,7 @@ def test_a_fan_out_with_an_inline_task() -> None:
         ("next: [tile, collect]", "next: collect", "", "source_node: tile"),
     ],
 )
-def test_a_child_node_is_folded_into_its_fan_out(wiring: tuple[str, str, str, str]) -> None:
+def test_a_child_node_is_merged_into_its_fan_out(wiring: tuple[str, str, str, str]) -> None:
     split, tile, collect, source = wiring
     workflow = parse_nodes(
         f"""
@@ -329,7 +329,7 @@ def test_a_child_node_is_folded_into_its_fan_out(wiring: tuple[str, str, str, st
     assert nodes["collect"].fan_in.fan_out == "split"
 
 
-def test_two_fan_outs_may_share_a_template() -> None:
+def test_two_fan_outs_can_share_a_template() -> None:
     workflow = parse_nodes(
         """
         f: {type: fan_out, source: [1], child_node: t, next: g}
@@ -341,7 +341,7 @@ def test_two_fan_outs_may_share_a_template() -> None:
     assert set(workflow.nodes) == {"START", "f", "g", "i", "END"}
 
 
-def test_anchors_and_extensions() -> None:
+def test_anchors_and_extension_keys_are_supported() -> None:
     workflow = parse(
         """
         x-common: &common
@@ -364,7 +364,7 @@ def test_anchors_and_extensions() -> None:
     assert (a.handler, b.handler) == ("h", "other")
 
 
-def test_yaml_surprises_do_not_surprise() -> None:
+def test_yaml_pitfalls_are_avoided() -> None:
     workflow = parse_nodes(
         """
         yes: {handler: on, next: no}
@@ -388,7 +388,7 @@ def test_yaml_surprises_do_not_surprise() -> None:
     }
 
 
-def test_inputs_in_all_their_forms() -> None:
+def test_inputs_are_accepted_in_all_forms() -> None:
     workflow = parse(
         """
         workflow_id: w

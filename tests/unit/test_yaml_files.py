@@ -31,7 +31,7 @@ from dagmaster.model.workflow import (
         (None, None, None, "d", "d"),
     ],
 )
-def test_the_first_queue_that_is_given_is_taken(
+def test_queues_are_chosen_by_precedence(
     node_queue: str | None, task_queue: str | None, registered: str | None, default: str, expected: str
 ) -> None:
     of_node = f"queue: {node_queue}, " if node_queue else ""
@@ -48,7 +48,7 @@ def test_the_first_queue_that_is_given_is_taken(
         assert plain.queue == expected
 
 
-def test_a_child_template_brings_its_queue_unless_the_fan_out_has_one() -> None:
+def test_a_child_templates_queue_is_used_unless_the_fan_out_has_one() -> None:
     text = "f: {{type: fan_out, source: [1], child_node: t{0}}}\nt: {{handler: h, queue: mine}}"
     for given_queue, expected in (("", "mine"), (", queue: first", "first")):
         node = parse_nodes(text.format(given_queue)).nodes["f"]
@@ -56,12 +56,12 @@ def test_a_child_template_brings_its_queue_unless_the_fan_out_has_one() -> None:
         assert node.task.queue == expected
 
 
-def test_without_any_queue_the_node_is_named() -> None:
+def test_a_node_without_a_queue_is_named() -> None:
     (problem,) = node_problems("a: {handler: h}", QueueRules())
     assert problem.startswith("node 'a' has no queue: give it a 'queue'")
 
 
-def test_handlers_are_checked_where_they_are_known() -> None:
+def test_handlers_are_checked_if_known() -> None:
     rules = QueueRules({"echo": "q"})
     assert node_problems("a: {handler: ecko}", rules) == [
         "node 'a' names an unknown handler 'ecko'; did you mean 'echo'?"
@@ -79,7 +79,7 @@ def test_the_pinned_definition_is_self_contained() -> None:
 # Files
 
 
-def test_a_file_is_loaded_and_named_in_its_problems(tmp_path: Path) -> None:
+def test_a_loaded_file_is_named_in_its_problems(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(dedent(ECHO))
     bad.write_text("workflow_id: w\n")
@@ -88,7 +88,7 @@ def test_a_file_is_loaded_and_named_in_its_problems(tmp_path: Path) -> None:
         load_workflow(bad, queues=QUEUES)
 
 
-def test_files_that_cannot_be_opened_are_problems(tmp_path: Path) -> None:
+def test_unreadable_files_are_problems(tmp_path: Path) -> None:
     binary, large = tmp_path / "binary.yaml", tmp_path / "large.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     large.write_text("#" * 1_100_000)
@@ -125,7 +125,7 @@ SAMPLES = [
 
 
 @given(st.sampled_from(SAMPLES), st.data())
-def test_a_damaged_file_is_explained_and_nothing_else_happens(sample: str, data: st.DataObject) -> None:
+def test_a_damaged_file_is_a_problem(sample: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(sample)))
     end = data.draw(st.integers(start, min(start + 20, len(sample))))
     inserted = data.draw(st.text(alphabet="{}[]:-&*!|>'\"%#,? \n~x1", max_size=6))
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_explained_and_nothing_else_happens(sample: str, data:
         compile_graph(workflow)
 
 
-def test_a_child_node_that_cannot_be_read_is_one_problem_and_no_crash() -> None:
+def test_an_invalid_child_node_is_one_problem() -> None:
     text = """
         workflow_id: w
         nodes:
@@ -149,7 +149,7 @@ def test_a_child_node_that_cannot_be_read_is_one_problem_and_no_crash() -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_a_workflow_or_is_explained(text: str) -> None:
+def test_any_string_is_a_workflow_or_a_problem(text: str) -> None:
     workflow, problems = read_workflow(text, queues=QUEUES)
     assert workflow is not None or problems
 
@@ -192,10 +192,10 @@ def read_json(document: dict[str, Any]) -> None:
 
 
 @given(NODES)
-def test_any_values_under_the_keys_of_nodes_are_read_or_explained(nodes: dict[str, Any]) -> None:
+def test_any_node_values_are_parsed_or_a_problem(nodes: dict[str, Any]) -> None:
     read_json({"workflow_id": "w", "nodes": nodes})
 
 
 @given(HEADS)
-def test_any_values_under_the_keys_of_the_head_are_read_or_explained(head: dict[str, Any]) -> None:
+def test_any_header_values_are_parsed_or_a_problem(head: dict[str, Any]) -> None:
     read_json({"workflow_id": "w", "nodes": {"a": {"handler": "h"}}, **head})

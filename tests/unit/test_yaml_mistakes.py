@@ -18,7 +18,7 @@ def test_a_mistake_is_reported_with_file_line_and_column() -> None:
     )
 
 
-def test_limits_of_inputs_that_make_no_sense_are_reported() -> None:
+def test_invalid_limits_of_inputs_are_reported() -> None:
     assert problems(
         """
         workflow_id: w
@@ -48,7 +48,7 @@ def test_limits_of_inputs_that_make_no_sense_are_reported() -> None:
     ]
 
 
-def test_all_mistakes_are_reported_sorted_and_each_once() -> None:
+def test_all_mistakes_are_reported_once_in_order() -> None:
     assert problems(
         """
         workflow_id: bad
@@ -124,19 +124,19 @@ def test_all_mistakes_are_reported_sorted_and_each_once() -> None:
         ("a: &a {<<: *a, b: 1}\n", "1:4: the file has too many levels"),
     ],
 )
-def test_files_that_cannot_be_read(text: str, message: str) -> None:
+def test_invalid_files_are_reported(text: str, message: str) -> None:
     (problem,) = problems(text)
     assert problem.removeprefix("error: ").startswith(message)
 
 
-def test_hints_for_values_that_must_be_quoted() -> None:
+def test_values_that_must_be_quoted_get_a_hint() -> None:
     assert problems("a: {{ inputs.x }} > 5\n")[0].endswith('must be in quotes: "{{ ... }}"')
     assert problems("a: > 5\n")[0].endswith("a value that begins with '>' must be in quotes")
     assert node_problems("a: {handler: h, params: {x: !=5}}")[0].endswith("begins with '!' must be in quotes")
     assert node_problems("a: {handler: h, params: {x: != 5}}")[0].endswith("begins with '!' must be in quotes")
 
 
-def test_a_small_file_cannot_grow_by_aliases() -> None:
+def test_alias_expansion_is_limited() -> None:
     levels = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 10))
     reported: list[str] = []
     seconds = timeit(lambda: reported.extend(problems("l0: &l0 [x]\n" + levels)), number=1, timer=process_time)
@@ -166,7 +166,7 @@ def test_a_small_file_cannot_grow_by_aliases() -> None:
         ("{[1]: 2}", "a key must be a string"),
     ],
 )
-def test_values_that_are_not_plain_data(value: str, message: str) -> None:
+def test_values_that_are_not_plain_data_are_refused(value: str, message: str) -> None:
     (problem,) = node_problems(f"a: {{handler: h, params: {{x: {value}}}}}")
     assert message in problem
 
@@ -223,7 +223,7 @@ def test_values_that_are_not_plain_data(value: str, message: str) -> None:
         ("workflow_id: w\nnodes: {a: {handler: h}}\nglobals: {x: '{{ oops'}", "3:14: the braces are never closed"),
     ],
 )
-def test_mistakes_in_the_head(text: str, message: str) -> None:
+def test_mistakes_in_the_header_give_one_problem(text: str, message: str) -> None:
     (problem,) = problems(text)
     assert problem.startswith(message)
 
@@ -416,14 +416,14 @@ def test_mistakes_in_fan_outs_and_fan_ins_give_one_problem(text: str, message: s
         "type: conditional, condition: true, branches: {{ x }}",
     ],
 )
-def test_a_link_that_cannot_be_read_is_not_reported_as_missing(broken: str) -> None:
+def test_an_invalid_link_is_not_also_reported_as_missing(broken: str) -> None:
     ends = "START: {type: start, next: a}, END: {type: end}, b: {handler: h, next: END}, "
     mistakes = node_problems(ends + f"a: {{handler: h, {broken}}}")
     errors = [message for message in mistakes if not message.startswith("warning")]
     assert len(errors) == 1, errors
 
 
-def test_problems_of_a_folded_template_point_into_the_template() -> None:
+def test_problems_of_a_merged_template_point_into_the_template() -> None:
     mistakes = problems(
         """
         workflow_id: w

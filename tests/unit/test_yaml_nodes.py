@@ -38,7 +38,7 @@ def messages(nodes: str, head: str = "") -> list[str]:
         ("signal: go", "signal", "go"),
     ],
 )
-def test_a_wait_is_for_one_thing(written: str, field: str, value: Any) -> None:
+def test_a_wait_has_exactly_one_condition(written: str, field: str, value: Any) -> None:
     node = parse(f"  a: {{type: wait, {written}}}", "inputs: {x: number}\n").nodes["a"]
     assert isinstance(node, WaitNode) and getattr(node, field) == value
 
@@ -67,24 +67,24 @@ def test_a_wait_is_for_one_thing(written: str, field: str, value: Any) -> None:
         ("signal: go", "node 'a' has no type; it looks like 'type: wait'"),
     ],
 )
-def test_what_is_wrong_with_a_step_is_said_once_and_where_it_stands(written: str, message: str) -> None:
+def test_each_mistake_is_reported_once_at_its_place(written: str, message: str) -> None:
     mistakes = problems(f"  a: {{{written}}}")
     assert len(mistakes) == 1 and message in mistakes[0].message
     assert mistakes[0].line == 3
 
 
-def test_an_approval_names_who_may_decide() -> None:
+def test_an_approval_names_its_approvers() -> None:
     node = parse("  a: {type: approval, message: ok?, approvers: ann, timeout_seconds: 60}").nodes["a"]
     assert isinstance(node, ApprovalNode) and (node.approvers, node.timeout_seconds) == (("ann",), 60)
 
 
-def test_a_call_has_inputs_and_a_policy_of_its_own() -> None:
+def test_a_call_has_its_own_inputs_and_retry_policy() -> None:
     node = parse("  a: {type: workflow, workflow: other, inputs: {x: 1}, retry: {max_attempts: 2}}").nodes["a"]
     assert isinstance(node, WorkflowNode) and node.inputs == {"x": 1}
     assert node.retry is not None and node.retry.max_attempts == 2
 
 
-def test_steps_are_tried_once_unless_a_call_says_otherwise() -> None:
+def test_these_nodes_are_not_retried_unless_a_call_says_so() -> None:
     nodes = "  a: {type: wait, seconds: 1}\n  b: {type: approval, message: m}\n  c: {type: workflow, workflow: o}"
     graph = compile_graph(parse(nodes))
     assert [graph.nodes[name].retry.max_attempts for name in "abc"] == [0, 0, 0]
@@ -98,7 +98,7 @@ LAST = """  a: {handler: h}
 HEAD = "on_failure: alarm\nfinally: [clean]\n"
 
 
-def test_chains_stand_apart_from_the_rest() -> None:
+def test_finalizers_are_separate_from_other_nodes() -> None:
     graph = compile_graph(parse(LAST, HEAD))
     phases = {name: node.phase for name, node in graph.nodes.items() if node.phase is not Phase.MAIN}
     assert phases == {"alarm": Phase.ON_FAILURE, "siren": Phase.ON_FAILURE, "clean": Phase.FINALLY}
@@ -142,11 +142,11 @@ def test_chains_stand_apart_from_the_rest() -> None:
         ),
     ],
 )
-def test_chains_that_do_not_stand_apart_are_refused(nodes: str, head: str, message: str) -> None:
+def test_finalizers_connected_to_other_nodes_are_refused(nodes: str, head: str, message: str) -> None:
     assert any(message in text for text in messages(nodes, head)), messages(nodes, head)
 
 
-def test_what_is_not_used_does_not_change_the_hash_of_a_definition() -> None:
+def test_unused_features_do_not_change_a_definitions_hash() -> None:
     plain = parse("  a: {handler: h}")
     written = plain.json_definition
     assert b"allow_failure" not in written and b"finally" not in written and b"on_failure" not in written
@@ -175,7 +175,7 @@ def find(name: str) -> Workflow:
     return parse_workflow(f"workflow_id: {name}\nnodes:\n{KNOWN[name]}", queues=RULES)
 
 
-def test_what_is_called_is_pinned_with_its_caller() -> None:
+def test_called_workflows_are_pinned_with_their_caller() -> None:
     graph = prepare(find("top"), load_settings(), {}, find)
     by_name = {called.workflow.workflow_id: called.workflow.content_hash for called in graph.called}
     assert set(by_name) == {"leaf", "middle"}
@@ -183,19 +183,19 @@ def test_what_is_called_is_pinned_with_its_caller() -> None:
     assert [spec.workflow_hash for spec in specs if spec] == [by_name["middle"], by_name["leaf"]]
 
 
-def test_a_change_of_what_is_called_changes_the_hash_of_its_caller() -> None:
+def test_a_change_of_a_called_workflow_changes_its_callers_hash() -> None:
     before = prepare(find("middle"), load_settings(), {}, find)
     other = parse_workflow("workflow_id: leaf\nnodes:\n  a: {handler: other}", queues=RULES)
     after = prepare(find("middle"), load_settings(), {}, lambda name: other)
     assert before.workflow.content_hash != after.workflow.content_hash
 
 
-def test_workflows_that_call_each_other_are_refused() -> None:
+def test_call_cycles_are_refused() -> None:
     with pytest.raises(Invalid, match="in a circle: round -> about -> round"):
         prepare(find("round"), load_settings(), {}, find)
 
 
-def test_a_call_of_what_is_not_known_is_refused() -> None:
+def test_a_call_of_an_unknown_workflow_is_refused() -> None:
     workflow = parse("  a: {type: workflow, workflow: nowhere}")
     with pytest.raises(Invalid, match="node 'a' of workflow 'w' calls 'nowhere': no workflow is named"):
         prepare(workflow, load_settings(), {}, find)

@@ -31,7 +31,7 @@ def problems(nodes: str) -> list[str]:
     return [str(problem).partition(":")[2] for problem in problems]
 
 
-def test_rules_in_a_file() -> None:
+def test_retry_rules_are_parsed() -> None:
     rules = policy("{on: [ConnectionError, httpx.HTTPError], never: [ssl.SSLError], on_oom: {queue: heavy}}")
     assert rules.on == ("ConnectionError", "httpx.HTTPError")
     assert rules.never == ("ssl.SSLError",)
@@ -39,13 +39,13 @@ def test_rules_in_a_file() -> None:
     assert rules.max_attempts == 3
 
 
-def test_one_name_needs_no_list() -> None:
+def test_a_single_name_needs_no_list() -> None:
     rules = policy("{on: OSError, never: ConnectionError, on_oom: heavy}")
     assert (rules.on, rules.never, rules.on_oom) == (("OSError",), ("ConnectionError",), OnOom(queue="heavy"))
 
 
 @pytest.mark.parametrize("written", ["2024", "yes", "{queue: 2024}", "{queue: yes}"])
-def test_a_queue_is_a_text_as_written(written: str) -> None:
+def test_a_queue_is_a_string_as_written(written: str) -> None:
     on_oom = policy(f"{{on_oom: {written}}}").on_oom
     assert on_oom is not None and on_oom.queue in ("2024", "yes")
 
@@ -72,12 +72,12 @@ NAME = "it must be the name of an exception, such as ConnectionError or httpx.HT
         ("{nevr: OSError}", "nevr", "unknown key 'nevr' in 'retry' of node 'a'; did you mean 'never'?"),
     ],
 )
-def test_mistakes_are_found_where_they_were_made(retry: str, place: str, message: str) -> None:
+def test_mistakes_are_reported_at_their_place(retry: str, place: str, message: str) -> None:
     line = f"a: {{handler: h, retry: {retry}}}"
     assert problems(line) == [f"{line.index(place) + 1}: error: {message}"]
 
 
-def test_what_no_worker_executes_has_no_other_queue() -> None:
+def test_nodes_run_by_the_engine_cannot_have_on_oom() -> None:
     line = "c: {type: conditional, condition: 'true', on_true: a, retry: {on_oom: big}}, a: {handler: h}"
     assert problems(line) == [f"{line.index('{on_oom') + 1}: warning: 'on_oom' has no effect on node 'c'"]
 
@@ -89,7 +89,7 @@ FANS = """
 """
 
 
-def test_the_queues_for_what_needs_more_memory_are_queues_of_the_workflow() -> None:
+def test_on_oom_queues_are_queues_of_the_workflow() -> None:
     """The queues that a workflow needs are known before it runs."""
     workflow = parse(FANS)
     assert queues_of(workflow) == {"q", "heavy", "huge", "large"}
@@ -103,13 +103,13 @@ def test_the_queues_for_what_needs_more_memory_are_queues_of_the_workflow() -> N
     }
 
 
-def test_children_have_the_rules_of_their_fan_out_unless_they_have_their_own() -> None:
+def test_children_inherit_the_fan_outs_rules_unless_they_have_their_own() -> None:
     graph = compile_graph(parse(FANS))
     children = {name: node.fan_out.child.retry.on_oom for name, node in graph.nodes.items() if node.fan_out}
     assert children == {"own": OnOom(queue="huge"), "inherited": OnOom(queue="large")}
 
 
-def test_a_template_brings_its_rules_along() -> None:
+def test_a_template_includes_its_rules() -> None:
     workflow = parse(
         """
           f: {type: fan_out, source: [1], child_node: t}
@@ -124,7 +124,7 @@ def test_a_template_brings_its_rules_along() -> None:
 @pytest.mark.parametrize(
     "written", ["retries: 2", "retry: {retries: 2}", "retry: {max_attempts: 2}", "retry: {retries: 2, backoff: fixed}"]
 )
-def test_the_number_of_retries_has_a_plain_word(written: str) -> None:
+def test_retries_is_an_alias(written: str) -> None:
     node = parse(f"a: {{handler: h, {written}}}\n").nodes["a"]
     assert isinstance(node, TaskNode) and node.retry is not None
     assert node.retry.max_attempts == 2
@@ -138,11 +138,11 @@ def test_the_number_of_retries_has_a_plain_word(written: str) -> None:
         ("retries: many", "should be a valid integer"),
     ],
 )
-def test_the_number_of_retries_is_given_once(written: str, message: str) -> None:
+def test_the_number_of_retries_can_be_given_once(written: str, message: str) -> None:
     assert any(message in problem for problem in problems(f"a: {{handler: h, {written}}}"))
 
 
-def test_retries_of_other_nodes_are_written_alike() -> None:
+def test_retries_of_other_nodes_are_written_the_same_way() -> None:
     nodes = """
         f: {type: fan_out, source: "{{ inputs.l }}", retries: 1, task: {handler: h, retries: 4}, next: g}
         g: {type: fan_in, retries: 0}
@@ -165,7 +165,7 @@ def test_retries_of_other_nodes_are_written_alike() -> None:
         ("nodes.g.output", True),
     ],
 )
-def test_keys_of_outputs_whose_shape_is_known_are_checked_when_the_file_is_read(use: str, is_known: bool) -> None:
+def test_keys_of_known_output_shapes_are_checked_at_load(use: str, is_known: bool) -> None:
     nodes = f"""
         f: {{type: fan_out, source: "{{{{ inputs.l }}}}", task: {{handler: h}}, next: g}}
         g: {{type: fan_in, next: a}}

@@ -27,12 +27,12 @@ def problems(schedule: str, region: str = "{default: north}") -> list[str]:
     return [f"{problem.line}:{problem.column} {problem.message}" for problem in problems]
 
 
-def test_a_text_is_a_cron_expression() -> None:
+def test_a_string_is_a_cron_expression() -> None:
     assert read('"0 6 * * *"') == Schedule(cron="0 6 * * *", timezone="UTC", catchup=Catchup.LAST)
     assert read("0 6 * * *") == Schedule(cron="0 6 * * *")
 
 
-def test_a_mapping_says_more() -> None:
+def test_a_mapping_has_further_options() -> None:
     assert read("{cron: '0 6 * * 1-5', timezone: Europe/Berlin, catchup: none, time_input: day}") == Schedule(
         cron="0 6 * * 1-5", timezone="Europe/Berlin", catchup=Catchup.NONE, time_input="day"
     )
@@ -42,7 +42,7 @@ def test_a_mapping_says_more() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", "null", "~"])
-def test_no_schedule_is_none(nothing: str) -> None:
+def test_a_missing_schedule_is_none(nothing: str) -> None:
     assert read(nothing) is None
 
 
@@ -64,12 +64,12 @@ def test_no_schedule_is_none(nothing: str) -> None:
         ("{every: 1h, time_input: when}", "2:11 the schedule cannot start a job: input 'when' is unknown"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(schedule: str, reason: str) -> None:
+def test_mistakes_are_reported_at_their_place(schedule: str, reason: str) -> None:
     [problem] = problems(schedule)
     assert problem.startswith(reason)
 
 
-def test_an_input_that_nobody_would_give_is_found_before_the_first_night() -> None:
+def test_a_required_input_missing_from_the_schedule_is_reported_at_load() -> None:
     assert problems('"0 6 * * *"', region="string") == [
         "2:11 the schedule cannot start a job: input 'region' is required (string)"
     ]
@@ -77,7 +77,7 @@ def test_an_input_that_nobody_would_give_is_found_before_the_first_night() -> No
     assert read("{cron: '0 6 * * *', time_input: region}", region="string") is not None
 
 
-def test_a_secret_cannot_stand_in_a_schedule() -> None:
+def test_a_secret_cannot_be_in_a_schedule() -> None:
     secret = "{type: string, secret: true, required: false}"
     assert problems("{every: 1h, inputs: {region: hush-hush}}", secret) == [
         "2:40 the schedule gives the secret input 'region' a value, which everybody can read who reads the file: leave "
