@@ -23,7 +23,7 @@ HOSTILE = (
     "node {node} failed: Timeout: no progress for 24 hours",
     "Timeout: no progress",
     "timed out after 1 s",
-    "what was added is refused: no",
+    "the added nodes were refused: no",
     "",
 )
 

@@ -1,4 +1,4 @@
-"""An added node: in its row by a definition of its own, in memory a node like the others."""
+"""Nodes that are added at run time: their row holds their own definition; in memory they are ordinary nodes."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -14,13 +14,13 @@ from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
 
 _NO_PARAMS = Template({})
-_NEVER_TRIED_AGAIN = RetryPolicy(max_attempts=0)
-# What a row means that says nothing else, whatever the operator sets later.
+_NO_RETRIES = RetryPolicy(max_attempts=0)
+# The policy of a row without one. Fixed, so that a changed default does not change stored nodes.
 _USUAL_RETRY = RetryPolicy()
 
 
 def encode_definition(added: AddedNode, node: NodeState) -> bytes:
-    """What its row keeps; parameters that name results only here, until they are known."""
+    """Encode the definition for the row. Parameters that refer to results are kept here until those results exist."""
     task = node.spec.task
     queue, timeout, retry = (task.queue, task.timeout_seconds, task.retry) if task else (None, None, None)
     row = node_row(
@@ -32,13 +32,13 @@ def encode_definition(added: AddedNode, node: NodeState) -> bytes:
     )
     if task is not None and task.params.raw:
         row["refs"] = task.params.raw
-    if node.snowflake is not None:  # The first that it was given: by it others know it.
+    if node.snowflake is not None:  # The id of the first attempt: dependencies refer to it.
         row["task"] = node.snowflake
     return orjson.dumps(row)
 
 
 def read_definition(node_id: str, definition: bytes, added_by: str | None) -> NodeState:
-    """The node as it was added, from its row."""
+    """Restore the node from its row."""
     row = orjson.loads(definition)
     refs = row.pop("refs", {})
     added = read_node({"id": node_id, "params": refs, **row}, f"the definition of {node_id}")
@@ -47,10 +47,10 @@ def read_definition(node_id: str, definition: bytes, added_by: str | None) -> No
 
 
 def state_of(added: AddedNode, added_by: str | None, queue: str, timeout: float, retry: RetryPolicy) -> NodeState:
-    """In memory it is a node like the others, with a specification of its own."""
+    """Build the node with a specification of its own."""
     sources = awaited(added)
     if added.type == "gate":
-        spec = GraphNode(added.node_id, NodeType.GATE, sources, (), (), _NEVER_TRIED_AGAIN)
+        spec = GraphNode(added.node_id, NodeType.GATE, sources, (), (), _NO_RETRIES)
         return NodeState(added.node_id, spec, 0, is_added=True, added_by=added_by)
     task = _task_spec(added.handler, queue, timeout, retry)
     if added.refs:
@@ -69,5 +69,5 @@ def state_of(added: AddedNode, added_by: str | None, queue: str, timeout: float,
 
 @lru_cache(maxsize=1024)
 def _task_spec(handler: str, queue: str, timeout_seconds: float, retry: RetryPolicy) -> TaskSpec:
-    """Shared by all that are alike; thousands are."""
+    """Thousands of added nodes share a few specifications."""
     return TaskSpec(handler, queue, _NO_PARAMS, timeout_seconds, retry)

@@ -1,4 +1,4 @@
-"""What one batch of messages does to one job: the rows that must be written."""
+"""The effect of a batch of messages on one job: the rows to write."""
 
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ MAX_ERROR_LENGTH = 2000
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the operator sets; the same for all jobs of an orchestrator."""
+    """The operator's settings; the same for all jobs of an orchestrator."""
 
     dispatch_timeout_seconds: float | None = None
     timeout_grace_seconds: float = 5.0
@@ -30,17 +30,17 @@ class Rules:
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000
     inline_bytes: int = 64 * 1024  # larger values are not kept in memory
-    max_change_set_bytes: int = 16 * 1024 * 1024  # what one change set may write or read, as far as it can be divided
-    max_fan_in_bytes: int = 64 * 1024 * 1024  # what a fan-in or an expression may gather
+    max_change_set_bytes: int = 16 * 1024 * 1024  # read or written by one change set; one value may exceed it
+    max_fan_in_bytes: int = 64 * 1024 * 1024  # gathered by a fan-in or an expression
     max_result_bytes: int = 64 * 1024 * 1024
-    default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; definitions say it
+    default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; compiled nodes carry theirs
     default_retry: RetryPolicy = field(default_factory=RetryPolicy)
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Event:
-    """A line of the timeline, named as its columns."""
+    """A timeline entry; the fields are the columns."""
 
     job_id: JobId
     event_type: str
@@ -57,7 +57,7 @@ class Event:
 
 @dataclass(slots=True)
 class Dispatch:
-    """A task that is to be put on its queue. Whoever writes it may put it into a trace."""
+    """A task to put on its queue. The writer may add a trace."""
 
     node: NodeState
     task_id: str
@@ -70,7 +70,7 @@ class Dispatch:
 class NewChildJob:
     """A job to be submitted for a node, under the id of its attempt.
 
-    `inputs` is JSON; None when they were written before, as the parameters of the node.
+    `inputs` is JSON; None if they are already stored as the node's parameters.
     """
 
     node_id: str
@@ -82,7 +82,7 @@ class NewChildJob:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a worker reported, as it is stored."""
+    """A worker's report, as it is stored."""
 
     task_id: str
     job_id: JobId
@@ -107,12 +107,12 @@ class Timer(NamedTuple):
 
 @dataclass(slots=True)
 class ChangeSet:
-    """What must be written for one job after its transitions in memory."""
+    """The rows to write for one job after its transitions in memory."""
 
     job: JobState
     now: datetime
     rules: Rules
-    closed_queues: Collection[str] = ()  # full: nothing more is put on them
+    closed_queues: Collection[str] = ()  # full: nothing is dispatched to them
     events: list[Event] = field(default_factory=list)
     touched: dict[str, NodeState] = field(default_factory=dict)
     created: dict[str, NodeState] = field(default_factory=dict)
@@ -125,13 +125,13 @@ class ChangeSet:
     groups: list[AddedGroup] = field(default_factory=list)
     dependencies: list[AddedDependency] = field(default_factory=list)
     new_child_jobs: dict[str, NewChildJob] = field(default_factory=dict)
-    cancelled_children: list[str] = field(default_factory=list)  # attempts whose jobs are no longer wanted
+    cancelled_children: list[str] = field(default_factory=list)  # attempts whose child jobs are to be cancelled
     ready: deque[NodeState] = field(default_factory=deque)
     awaited_results: deque[NodeState] = field(default_factory=deque)
     scope: dict[str, Any] | None = None
     loaded: LoadedValues = field(default_factory=LoadedValues)
     bytes: int = 0  # of the values to be written
-    large_fans: list[FanState] = field(default_factory=list)  # whose items came from values that are not kept
+    large_fans: list[FanState] = field(default_factory=list)  # whose items come from stored values
     job_touched: bool = False
     reopened: bool = False
     holds_tasks: bool | None = None
@@ -141,11 +141,11 @@ class ChangeSet:
         return self.job.is_terminal
 
     def output_of(self, node: NodeState) -> Value | None:
-        """As far as it is loaded."""
+        """The output, if it is in memory or loaded."""
         return self.loaded.outputs.get(node.node_id, node.output)
 
     def release(self) -> None:
-        """It is written: memory keeps what is small."""
+        """Drop large values from memory once the change set is written."""
         for nodes in (self.touched, self.created):
             for node in nodes.values():
                 node.params = node.checkpoint = node.definition = None
@@ -156,7 +156,7 @@ class ChangeSet:
         self.loaded, self.scope = LoadedValues(), None
 
     def touch(self, node: NodeState) -> None:
-        """Its row is to be written; that of a node which is created here is written anyway."""
+        """Mark the node's row for writing. A created node is written anyway."""
         if node.node_id not in self.created:
             self.touched[node.node_id] = node
 
@@ -171,7 +171,7 @@ class ChangeSet:
         checkpoint_name: str | None = None,
         **data: Any,
     ) -> None:
-        """Write a line into the timeline."""
+        """Add a timeline entry."""
         self.record(event_type, status, node, data or None, error, None, source_app, checkpoint_name)
 
     def record(
@@ -185,7 +185,7 @@ class ChangeSet:
         source_app: str,
         checkpoint_name: str | None = None,
     ) -> None:
-        """As `note` does, with the data as they are: there is a line for each move of each node."""
+        """Like `note`, but takes the data as one mapping: called for each move of each node."""
         self.events.append(
             Event(
                 self.job.job_id,
@@ -203,16 +203,16 @@ class ChangeSet:
         )
 
     def close_task(self, node: NodeState) -> None:
-        """Its attempt is over: nothing of it may stay on a queue or count as running."""
+        """End the attempt's task: remove it from its queue and from the running tasks."""
         task_id = self.job.task_id(node)
         if self.dispatches.pop(task_id, None) is not None:
             return
         self.closed_running.append(task_id)
-        if node.started_at is None or node.started_at == self.now:  # As far as the rows know, it still waits.
+        if node.started_at is None or node.started_at == self.now:  # Its row still says waiting.
             self.closed_waiting.append(task_id)
 
     def cancel_child(self, node: NodeState) -> None:
-        """The job that the node has started is no longer wanted."""
+        """Cancel the job that the node has started."""
         task_id = self.job.task_id(node)
         self.new_child_jobs.pop(task_id, None)
         self.cancelled_children.append(task_id)

@@ -1,6 +1,6 @@
-"""The engine: what a message does to a job. No input or output, no clock, no logging.
+"""The engine: apply messages to a job. No I/O, no clock, no logging.
 
-Every job, whatever its size, is advanced by these few rules. A message costs what it changes.
+Every job, whatever its size, is advanced by these few rules. The cost of a message is proportional to its changes.
 """
 
 from collections.abc import Collection, Iterable
@@ -59,9 +59,9 @@ def decide(
     loaded: LoadedValues | None = None,
     closed_queues: Collection[str] = (),
 ) -> ChangeSet:
-    """Apply each message to the job in memory; the change set says what must be written.
+    """Apply each message to the job in memory; the change set holds the rows to write.
 
-    `loaded` are the `values_needed`. A node whose values are not there is postponed, and a message follows.
+    `loaded` holds the `values_needed`. A node whose values are missing is postponed until a `Continue` follows.
     """
     changes = ChangeSet(job, now, rules, closed_queues, loaded=loaded or LoadedValues())
     for message in _in_order(job, messages):
@@ -79,7 +79,7 @@ def decide(
 
 
 def _in_order(job: JobState, messages: Iterable[Message]) -> Iterable[Message]:
-    """In order of arrival, except that a job that is cancelled before an owner had it never starts."""
+    """In order of arrival, except that a job cancelled before its first owner loaded it never starts."""
     if job.status is not JobStatus.PENDING:
         return messages
     return sorted(messages, key=lambda message: not isinstance(message, Cancel))
@@ -154,5 +154,5 @@ def _apply_command(
 
 
 def claim_here(changes: ChangeSet, dispatch: Dispatch, worker_id: str) -> None:
-    """A worker in the owner's process takes the task in the very transaction that dispatches it."""
+    """Let a worker in the owner's process claim the task in the transaction that dispatches it."""
     start_task(changes, dispatch.node, worker_id)

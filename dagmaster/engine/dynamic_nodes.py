@@ -1,7 +1,7 @@
-"""Nodes that a running task, or a caller from outside, adds to a job.
+"""Nodes that a running task or an external caller adds to a job.
 
-Nodes that exist are kept: a repeated attempt adds the same nodes again. An added node may wait for any node of the job;
-no node of the definition ever waits for an added one.
+Existing nodes are kept, because a repeated attempt adds the same nodes again. An added node may wait for any node of
+the job; no node of the definition ever waits for an added one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
         adder = find_current(changes, message.node_id, message.task_id or "")
         if adder is None or adder.status not in NODE_IN_FLIGHT or adder.result_of is not None:
             return
-        if adder.status is NodeStatus.DISPATCHED:  # That it adds proves that it runs.
+        if adder.status is NodeStatus.DISPATCHED:  # Only a running task can add nodes.
             start_task(changes, adder, message.worker_id)
     try:
         _check(changes, adder, message)
@@ -58,21 +58,23 @@ def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
         if adder is None:
             refuse_from_outside(changes, str(error), message.actor)
         else:
-            fail_attempt(changes, adder, f"what it added is refused: {error}", permanent=True, error_types=REFUSED)
+            fail_attempt(
+                changes, adder, f"the nodes that it added were refused: {error}", permanent=True, error_types=REFUSED
+            )
         return
-    if changes.job.status is JobStatus.PENDING:  # Paused before it began: what is added must find it begun.
+    if changes.job.status is JobStatus.PENDING:  # Paused before it started: added nodes need a started job.
         start(changes)
         start_job(changes, None)
     _add(changes, adder, message)
 
 
 def refuse_from_outside(changes: ChangeSet, reason: str, actor: str | None) -> None:
-    warning = f"what was added is refused: {reason}"
+    warning = f"the added nodes were refused: {reason}"
     changes.note("job_warning", EventStatus.WARNING, warning=warning, refused="added", actor=actor)
 
 
 def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
-    """All of it, before any of it is added."""
+    """Check the whole message before any node is added."""
     job, adder_id = changes.job, adder.node_id if adder else None
     if adder is None and job.error is not None:
         raise Invalid("the job is failing")
@@ -87,7 +89,7 @@ def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> 
         if node.node_id in planned:
             raise Invalid(f"{node.node_id} is named twice")
         if not may_add(adder_id, node.node_id) or (known is not None and not _is_added_by(known, adder_id)):
-            raise Invalid(f"{adder_id or 'the outside'} cannot add a node of the id {node.node_id}")
+            raise Invalid(f"{adder_id or 'an external caller'} cannot add a node with the id {node.node_id}")
         _check_sources(job, node, planned, phase)
         if known is not None:
             _check_new_sources(job, known, node, planned)
@@ -100,9 +102,9 @@ def _check_sources(job: JobState, node: AddedNode, planned: Mapping[str, tuple[s
     for name in awaited(node):
         source = job.nodes.get(name)
         if name == node.node_id or (source is None and name not in planned):
-            raise Invalid(f"{node.node_id} waits for {name}, which the job does not have")
+            raise Invalid(f"{node.node_id} waits for {name}, which is not a node of the job")
         if source is not None and job.phase_of(source) is not phase:
-            raise Invalid(f"{node.node_id} waits for {name}, which has its turn at another time")
+            raise Invalid(f"{node.node_id} waits for {name}, which runs in another phase of the job")
         if source is not None and _was_left(job, source):
             raise Invalid(f"{node.node_id} waits for {name}, which has failed and is not being retried")
 
@@ -113,7 +115,7 @@ def _was_left(job: JobState, node: NodeState) -> bool:
 
 
 def _is_set_aside(job: JobState, node: NodeState) -> bool:
-    """Finalizers run again: what they added the last time waits to be added again."""
+    """A finalizer that runs again may add again the nodes of its previous run."""
     return node.status is NodeStatus.SKIPPED and job.phase_of(node) is not Phase.MAIN
 
 
@@ -124,17 +126,17 @@ def _is_added_by(node: NodeState, adder: str | None) -> bool:
 def _check_new_sources(
     job: JobState, node: NodeState, added: AddedNode, planned: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """A node that is there may wait for more as long as it has not begun."""
+    """An existing node may get more sources until it starts."""
     for source in _new_sources(node, added):
         if node.status is not NodeStatus.PENDING and not _is_set_aside(job, node):
-            raise Invalid(f"{node.node_id} is {node.status}: it is too late for it to wait for {source}")
+            raise Invalid(f"{node.node_id} is {node.status}: it can no longer be made to wait for {source}")
         if waits_for(job, source, node.node_id, planned):
             raise Invalid(f"{node.node_id} and {source} would wait for each other")
 
 
 def _new_sources(node: NodeState, added: AddedNode) -> tuple[str, ...]:
-    there = set(node.spec.all_of)
-    return tuple(source for source in awaited(added) if source not in there)
+    existing = set(node.spec.all_of)
+    return tuple(source for source in awaited(added) if source not in existing)
 
 
 def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
@@ -162,12 +164,12 @@ def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> No
             _add_again(changes, adder, known, node)
         else:
             _add_sources(changes, known, node)
-    changes.groups += message.groups  # Those that are stored already are kept, as nodes are.
+    changes.groups += message.groups  # Stored groups are kept, as nodes are.
     changes.dependencies += _numbered(job, message.dependencies)
 
 
 def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterator[AddedDependency]:
-    """By the snowflake ids of the tasks: a repeated attempt gives new ones, and those of the first stay."""
+    """Use the snowflake ids of the first attempt: a repeated attempt brings new ones."""
     for dependency in dependencies:
         previous, following = _number_of(job, dependency.previous_id), _number_of(job, dependency.next_id)
         if previous is not None and following is not None:
@@ -203,7 +205,7 @@ def _new_state(changes: ChangeSet, adder: NodeState | None, added: AddedNode) ->
 
 
 def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, added: AddedNode) -> None:
-    """As it is added now, after what it waits for now."""
+    """Add the node again, with its new definition and sources."""
     fresh = _new_state(changes, adder, added)
     for name in node.spec.all_of:
         unfollow(changes.job.nodes[name], node)
@@ -239,7 +241,7 @@ def _connect(job: JobState, node: NodeState, sources: Iterable[str]) -> None:
 
 
 def _ready_or_skip(changes: ChangeSet, node: NodeState) -> None:
-    """What it waits for may have ended already."""
+    """The sources may have ended already."""
     if is_ready(node):
         make_ready(changes, node)
     elif is_dead(node):

@@ -1,7 +1,7 @@
-"""Edges decide everything: when a node has ended, each of its outgoing edges becomes live or dead.
+"""Edges drive the job: when a node ends, each of its outgoing edges becomes live or dead.
 
-A node is ready when its rule is met and skipped when all that could lead to it is dead. Conditionals only choose
-which edges live; joins, `any_of`, optional steps and nested branches need no further rule.
+A node is ready when its rule is met, and is skipped when every path to it is dead. Conditionals only choose which
+edges live; joins, `any_of`, optional steps and nested branches need no further rule.
 """
 
 from collections import deque
@@ -12,12 +12,12 @@ from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
 from dagmaster.model.states import NodeStatus
 
-# A node may wait for very many, and its line in the timeline must stay readable.
+# A node may have very many sources; its timeline entry must stay readable.
 SHOWN_SOURCES = 100
 
 
 def propagate(changes: ChangeSet, ended: NodeState) -> None:
-    """What follows from the end of a node. The last child to end decides the edges that leave its fan-out."""
+    """Apply the end of a node. The last child to end settles its fan-out's edges."""
     if ended.is_child:
         parent = changes.job.nodes[ended.parent or ""]
         if is_settled(changes.job, parent):
@@ -29,10 +29,10 @@ def propagate(changes: ChangeSet, ended: NodeState) -> None:
 
 
 def settle(changes: ChangeSet, ended: NodeState) -> None:
-    """Decide the edges out of a node that ended, and of every node that is skipped because of it."""
+    """Decide the edges of an ended node, and of every node that is skipped because of it."""
     settled = deque([ended])
-    has_broken_off = ended.status is NodeStatus.FAILED and not ended.spec.allow_failure
-    reason = "step_before_failed" if has_broken_off else "conditional_branch_not_taken"
+    failed = ended.status is NodeStatus.FAILED and not ended.spec.allow_failure
+    reason = "step_before_failed" if failed else "conditional_branch_not_taken"
     while settled:
         source = settled.popleft()
         for target_id in targets_of(source):
@@ -48,14 +48,14 @@ def settle(changes: ChangeSet, ended: NodeState) -> None:
 
 
 def is_ready(node: NodeState) -> bool:
-    """All of `all_of` decided, one of `any_of` completed, and at least one edge alive."""
+    """Every edge of `all_of` is decided, one of `any_of` is live, and at least one edge is live."""
     if node.all_open or (node.spec.any_of and not node.any_live):
         return False
     return node.live > 0 or not (node.spec.all_of or node.spec.any_of)
 
 
 def is_dead(node: NodeState) -> bool:
-    """Every edge decided and none alive, or none of `any_of` alive."""
+    """Every edge is decided and none is live, or none of `any_of` is live."""
     if node.all_open:
         return False
     if node.spec.any_of:
@@ -64,7 +64,7 @@ def is_dead(node: NodeState) -> bool:
 
 
 def is_bypassed(node: NodeState) -> bool:
-    """Of one that is skipped: by a branch that was not taken, not because its job has failed."""
+    """Whether a skipped node was skipped by an untaken branch, not by the failure of its job."""
     return not node.is_child and bool(node.spec.all_of or node.spec.any_of) and is_dead(node)
 
 

@@ -1,4 +1,4 @@
-"""An attempt has failed: try again, or give up the job."""
+"""Failed attempts: retry the node, or fail the job."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,7 +11,7 @@ from dagmaster.engine.edges import propagate
 from dagmaster.engine.job_end import fail_job
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.model.finalizers import Phase
-from dagmaster.model.retry import ASKED_FOR, RetryPolicy, find_queue_after, find_rule_against, retry_delay
+from dagmaster.model.retry import RETRY_REQUESTED, RetryPolicy, find_queue_after, find_rule_against, retry_delay
 from dagmaster.model.states import EndedBy, JobEndedBy
 
 MAX_TYPE_LENGTH = 128
@@ -30,19 +30,19 @@ def fail_attempt(
 ) -> None:
     """Close this attempt, then retry while the policy allows it, or fail the job.
 
-    Without `error_types` nothing was raised: no rule speaks of it.
+    Without `error_types` no exception was raised, so no retry rule applies.
     """
-    may_follow = not permanent and node.attempt < node.max_retries
-    rule = _rule_against(node, error_types, is_asked_for=delay_seconds is not None)
-    will_retry = may_follow and rule is None
-    details = _failure_details(error_types, rule if may_follow else None)
+    has_retries = not permanent and node.attempt < node.max_retries
+    rule = _rule_against(node, error_types, is_requested=delay_seconds is not None)
+    will_retry = has_retries and rule is None
+    details = _failure_details(error_types, rule if has_retries else None)
     next_queue = find_queue_after(policy_of(node), error_types or ()) if is_executed(node) else None
     transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **details, **event)
     if not will_retry:
         _fail_for_good(changes, node, f"node {node.node_id} failed: {error}")
         return
     if delay_seconds is None:
-        # The jitter differs from task to task, and is the same whoever decides.
+        # Seeded by the task: every owner computes the same jitter.
         delay = retry_delay(policy_of(node), _retries_used(node) + 1, Random(changes.job.task_id(node)))
     else:
         delay = timedelta(seconds=delay_seconds)
@@ -50,12 +50,12 @@ def fail_attempt(
 
 
 def _retries_used(node: NodeState) -> int:
-    """The retries that its policy counts, without those before a manual retry and those of tasks given back."""
+    """The retries that count for the policy: not those before a manual retry, nor those of tasks given back."""
     return max(policy_of(node).max_attempts - (node.max_retries - node.attempt), 0)
 
 
 def _fail_for_good(changes: ChangeSet, node: NodeState, error: str) -> None:
-    """The job fails with it, unless the node may fail. Finalizers continue as far as they can."""
+    """Fail the job too, unless the node may fail. The other finalizers still run."""
     job, is_finalizer = changes.job, changes.job.phase_of(node) is not Phase.MAIN
     if not is_finalizer and not node.spec.allow_failure:
         fail_job(changes, error, failed_node=node.node_id)
@@ -69,20 +69,20 @@ def _fail_for_good(changes: ChangeSet, node: NodeState, error: str) -> None:
 
 
 def fail_with(changes: ChangeSet, node: NodeState, other: NodeState) -> None:
-    """It was to take its result from another node, which has failed permanently."""
-    fail_attempt(changes, node, f"it gives the result of {other.node_id}, which failed", permanent=True)
+    """Fail a node that was to return the result of another node, which has failed permanently."""
+    fail_attempt(changes, node, f"its result is that of {other.node_id}, which failed", permanent=True)
 
 
-def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_asked_for: bool) -> str | None:
-    """A handler that sets the delay of the retry asks for one, as if it had raised `Retry`."""
+def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_requested: bool) -> str | None:
+    """A handler that sets the delay requests a retry, as if it had raised `Retry`."""
     if error_types is None:
         return None
-    types = (*error_types, ASKED_FOR) if is_asked_for else error_types
+    types = (*error_types, RETRY_REQUESTED) if is_requested else error_types
     return find_rule_against(policy_of(node), types)
 
 
 def _failure_details(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]:
-    """For the timeline, as far as they are known."""
+    """The known details, for the timeline."""
     details: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
     return details | {"retry_rule": rule} if rule else details
 

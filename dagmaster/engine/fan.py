@@ -1,4 +1,4 @@
-"""Fan-out and fan-in: children are made in slices, so that a list of any length never holds up other jobs."""
+"""Fan-out and fan-in: children are created in slices, so that a long list does not block other jobs."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,12 +19,12 @@ from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
 MAX_KEY_LENGTH = 128
-# Of an item that is an object.
+# The fields of an object item that may serve as its key.
 KEY_NAMES = ("key", "id", "name")
 
 
 def resolve_items(changes: ChangeSet, node: NodeState) -> list[Any]:
-    """The list to fan out over; the same each time, because inputs and outputs never change."""
+    """The items to fan out over; the same each time, because inputs and outputs never change."""
     spec = _fan_out(node)
     items = spec.source.resolve(scope_of(changes))
     if isinstance(items, tuple | range):
@@ -43,7 +43,7 @@ def open_fan(changes: ChangeSet, node: NodeState, items: list[Any]) -> None:
 
 
 def _hold(changes: ChangeSet, node: NodeState, items: list[Any]) -> list[Any]:
-    """For as long as there are children to be made; a list that is not kept in memory only for this change set."""
+    """Keep the items until all children exist; a list of stored values only for this change set."""
     fan = changes.job.fans[node.node_id]
     fan.items = items
     if is_from_stored(changes.job, _fan_out(node).source.references):
@@ -52,7 +52,7 @@ def _hold(changes: ChangeSet, node: NodeState, items: list[Any]) -> list[Any]:
 
 
 def expand_slice(changes: ChangeSet, node: NodeState) -> bool:
-    """Make the next slice of children; True when all are made."""
+    """Create the next slice of children; True when all exist."""
     fan = changes.job.fans[node.node_id]
     if fan.items is None:
         _hold(changes, node, resolve_items(changes, node))
@@ -81,7 +81,7 @@ def _add_child(changes: ChangeSet, node: NodeState, index: int, max_retries: int
 
 
 def _key_of(item: Any) -> str | None:
-    """What people would call the item; None where nothing of it says so."""
+    """A readable key of the item; None if it has none."""
     if isinstance(item, dict):
         item = next((item[name] for name in KEY_NAMES if isinstance(item.get(name), str | int)), None)
     if item is None or isinstance(item, dict | list | bool) or holds_sealed(item):
@@ -90,7 +90,7 @@ def _key_of(item: Any) -> str | None:
 
 
 def child_params(changes: ChangeSet, child: NodeState) -> Any:
-    """Its parameters, with the item of the list that is its own."""
+    """Resolve the parameters of a child, with its item in scope."""
     assert child.parent is not None and child.index is not None
     fan = changes.job.fans[child.parent]
     items = fan.items
@@ -101,7 +101,7 @@ def child_params(changes: ChangeSet, child: NodeState) -> Any:
 
 
 def has_slot(job: JobState, child: NodeState) -> bool:
-    """Whether `max_parallel` allows one more child in flight."""
+    """Whether `max_parallel` allows another child in flight."""
     assert child.parent is not None
     limit = _fan_out(child).max_parallel
     return limit is None or job.fans[child.parent].in_flight < limit
@@ -121,7 +121,7 @@ def _fan_out(node: NodeState) -> FanOutSpec:
 
 
 def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
-    """The children's outputs as one, in the order of the list."""
+    """Combine the children's outputs, in the order of the items."""
     children = gathered(changes.job, spec)
     outputs = [b"null" if child.output is None else loaded_output(changes, child) for child in children]
     count = count_gathered(changes.job, spec)
@@ -136,15 +136,15 @@ def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
             total = sum(number for output in outputs for number in _numbers(orjson.loads(output)))
             return encode({"total": total, "count": count, "failed": failed}, "the fan-in")
         case Aggregation.FIRST | Aggregation.LAST:
-            chosen = outputs[0] if outputs else b"null"
-            return b'{"result":%b,"count":%d,"failed":%d}' % (chosen, count, failed)
+            output = outputs[0] if outputs else b"null"
+            return b'{"result":%b,"count":%d,"failed":%d}' % (output, count, failed)
         case Aggregation.MERGE:
             merged = _merge(orjson.loads(output) for output in outputs)
             return encode({"result": merged, "count": count, "failed": failed}, "the fan-in")
 
 
 def _flatten(output: Any) -> Iterable[Any]:
-    """A list gives its items, any other value is one item; of an object that holds lists so does each value."""
+    """A list yields its items, an object with lists the items of its values, any other value itself."""
     if isinstance(output, list):
         return output
     if isinstance(output, dict) and any(isinstance(value, list) for value in output.values()):

@@ -12,7 +12,7 @@ NOT_FAILED = "job_did_not_fail"
 
 
 def start_finalizers(changes: ChangeSet) -> bool:
-    """Start the finalizers that are due; False when there are none, or when they are running."""
+    """Start the finalizers that are due; False if there are none or they are already running."""
     job = changes.job
     if not job.open_finalizers or job.open_main or changes.ready or job.status is not JobStatus.RUNNING:
         return False

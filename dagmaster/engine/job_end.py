@@ -1,4 +1,4 @@
-"""How a job ends: completed, failed or cancelled, once."""
+"""The end of a job: completed, failed or cancelled, exactly once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +16,9 @@ from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus
 
 WAITING_TYPES = (NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
-# Why what comes now changes nothing.
+# Why a late message changes nothing.
 ENDED = "the job has ended"
-# What the row of a node says that was under way.
+# The error of a node that was in flight.
 REVOKED = {
     EndedBy.REVOKED: "stopped because the job failed",
     EndedBy.CANCELLED: "stopped because the job was cancelled",
@@ -26,7 +26,7 @@ REVOKED = {
 
 
 def complete_if_done(changes: ChangeSet) -> None:
-    """The last open node has ended."""
+    """Complete the job when its last open node has ended."""
     job = changes.job
     if job.open or job.status is not JobStatus.RUNNING or changes.ready:
         return
@@ -40,24 +40,24 @@ def complete_if_done(changes: ChangeSet) -> None:
 
 
 def fail_if_incomplete(changes: ChangeSet) -> bool:
-    """Whoever held it before has failed a node, and not the job; or it was reopened for other nodes than this."""
+    """Fail a job whose nodes are not all done: a former owner failed a node but not the job, or a partial retry."""
     job = changes.job
     if failed := failed_nodes(job):
         fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed_node=failed[0])
-    elif (left := _find_left(job)) is not None:
-        fail_job(changes, f"node {left} was not retried", failed_node=left)
+    elif (unfinished := _find_unfinished(job)) is not None:
+        fail_job(changes, f"node {unfinished} was not retried", failed_node=unfinished)
     return job.error is not None
 
 
-def _find_left(job: JobState) -> str | None:
-    """A node that was neither done nor bypassed; rather one that others wait for than one that waits."""
-    left = [
+def _find_unfinished(job: JobState) -> str | None:
+    """A node that was neither done nor bypassed; preferably one that blocks others."""
+    unfinished = [
         node
         for node in job.nodes.values()
         if (is_revoked(node) or (node.status is NodeStatus.SKIPPED and not is_bypassed(node)))
         and job.phase_of(node) is Phase.MAIN
     ]
-    first = min(left, key=lambda node: (not is_revoked(node), not node.is_child), default=None)
+    first = min(unfinished, key=lambda node: (not is_revoked(node), not node.is_child), default=None)
     return first.node_id if first is not None else None
 
 
@@ -80,7 +80,7 @@ def fail_overdue(changes: ChangeSet) -> None:
         return
     if job.open_finalizers and not job.open_main:
         return
-    seconds = seconds_allowed(changes)  # None if the operator has taken back the default since.
+    seconds = seconds_allowed(changes)  # None if the operator has removed the default since.
     within = f"within {seconds:g} s" if seconds is not None else f"by {job.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
     fail_job(changes, f"Timeout: the job did not end {within}", JobEndedBy.DEADLINE)
 
@@ -88,9 +88,9 @@ def fail_overdue(changes: ChangeSet) -> None:
 def fail_job(
     changes: ChangeSet, error: str, ended_by: JobEndedBy = JobEndedBy.FAILURE, *, failed_node: str | None = None
 ) -> None:
-    """Fail fast: nothing more is dispatched, what runs is revoked.
+    """Fail fast: dispatch nothing more and revoke running tasks.
 
-    With finalizers the job is failing from now on, and has failed when they have ended.
+    With finalizers the job is failing from now on, and fails when they have ended.
     """
     job = changes.job
     if job.status is JobStatus.PENDING:
@@ -102,7 +102,7 @@ def fail_job(
 
 
 def fail_stalled(changes: ChangeSet, error: str) -> None:
-    """It makes no progress. If that is true of the finalizers too, nothing is left to wait for."""
+    """Fail a job without progress. If its finalizers have stalled too, it ends at once."""
     job = changes.job
     if not job.open_finalizers or job.open_main:
         fail_job(changes, error, JobEndedBy.NO_PROGRESS)
@@ -123,11 +123,11 @@ def cancel(changes: ChangeSet, message: Cancel) -> None:
 
 
 def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_finalizers: bool = True) -> None:
-    """Nothing is left open: what had not begun is skipped, what was under way is revoked."""
+    """Close every open node: skip those that have not started, revoke those in flight."""
     changes.ready.clear()
     changes.job.backlog.clear()
     changes.job.postponed.clear()
-    changes.holds_tasks = None  # They are closed, not held.
+    changes.holds_tasks = None  # The tasks are closed, not paused.
     for fan in changes.job.fans.values():
         fan.waiting.clear()
         fan.items = None
@@ -142,7 +142,7 @@ def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_fin
 
 
 def _result(changes: ChangeSet) -> JobResult:
-    """The outputs by node, without a fan-out's children, and where they come from."""
+    """The outputs by node, without those of children, and their provenance."""
     job = changes.job
     workflow = job.graph.workflow
     node_outputs = {node.node_id: node.output for node in _with_output(job)}
@@ -155,13 +155,13 @@ def _result(changes: ChangeSet) -> JobResult:
         "job_id": str(job.job_id),
         "completed_at": changes.now,
     }
-    if left_out := [name for name in node_outputs if name not in outputs]:
-        provenance["left_out"] = left_out
+    if omitted := [name for name in node_outputs if name not in outputs]:
+        provenance["left_out"] = omitted
     return JobResult(orjson.dumps({**data, "_provenance": provenance}), parts)
 
 
 def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> dict[str, Value]:
-    """Large values are copied from where they are. When all are too much, the largest stay with their nodes alone."""
+    """Large values are copied in the database. If the total exceeds the limit, the largest are left out."""
     total, limit = sum(map(size_of, outputs.values())), changes.rules.max_result_bytes
     included: dict[str, Value] = {}
     omitted = []
@@ -175,7 +175,7 @@ def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> di
             included[name] = value if is_small else _place(name, value)
     if omitted:
         warning = (
-            f"the result would be over {spell_size(limit)} (max_result_bytes); it leaves out outputs that are found at "
+            f"the result would exceed {spell_size(limit)} (max_result_bytes); the outputs left out are found at "
             "their nodes"
         )
         changes.note("job_warning", EventStatus.WARNING, warning=warning, left_out=omitted[:100])
@@ -183,7 +183,7 @@ def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> di
 
 
 def _place(name: str, value: Value) -> StoredValue:
-    """Where it is, or is being written."""
+    """Where the value is, or is being written."""
     is_elsewhere = isinstance(value, StoredValue) and (value.mail_id or value.node_id)
     return value if is_elsewhere and isinstance(value, StoredValue) else StoredValue(size_of(value), node_id=name)
 

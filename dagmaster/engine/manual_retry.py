@@ -1,4 +1,4 @@
-"""Manual retries: a node is retried, and a failed job is reopened where it stopped."""
+"""Manual retries: retry a node now, or reopen a failed job where it stopped."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ def retry_manually(changes: ChangeSet, message: ManualRetry) -> None:
 
 @dataclass(slots=True)
 class _Selection:
-    """What is tried again. `resumed` are nodes that were reopened, `left` those that stay as they are."""
+    """The nodes to retry. `resumed` are reopened nodes, `left` are nodes that stay as they are."""
 
     only: frozenset[str] | None
     resumed: set[str] = field(default_factory=set)
@@ -48,11 +48,11 @@ class _Selection:
         return not self.left.isdisjoint(_sources(node))
 
     def follows(self, node: NodeState) -> bool:
-        """Whether a node that was skipped waits again: something that leads to it is tried, and nothing is left out."""
+        """Whether a skipped node waits again: one of its sources is resumed, and none is left out."""
         return self.only is None or (not self.is_cut_off(node) and not self.resumed.isdisjoint(_sources(node)))
 
     def note(self, node: NodeState, *, is_resumed: bool) -> None:
-        """A fan-out is as far as its children."""
+        """A child counts for its fan-out too."""
         names = {node.node_id} if node.parent is None else {node.node_id, node.parent}
         (self.resumed if is_resumed else self.left).update(names)
 
@@ -79,13 +79,13 @@ def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
     for node in own:
         node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
         node.any_live = node.live = 0
-    for node in own:  # In topological order: what leads to a node is decided before it.
+    for node in own:  # In topological order: the sources of a node are decided before it.
         _reopen_node(changes, node, selection)
         _count_edges(job, node)
 
 
 def _added(job: JobState) -> Iterable[str]:
-    """In topological order, after those of the definition, which never wait for them."""
+    """The added nodes in topological order. They come last: no node of the definition waits for them."""
     added = {node.node_id: node.spec.all_of for node in job.nodes.values() if node.is_added}
     inner = {node_id: [source for source in sources if source in added] for node_id, sources in added.items()}
     return TopologicalSorter(inner).static_order()
@@ -134,14 +134,14 @@ def _reopen_child(changes: ChangeSet, child: NodeState, selection: _Selection) -
 
 
 def _is_retryable(node: NodeState) -> bool:
-    """What was allowed to fail has nothing to do with the failure."""
+    """A node that was allowed to fail did not cause the failure."""
     return node.status is NodeStatus.FAILED and (not node.spec.allow_failure or is_revoked(node))
 
 
 def _rerun_finalizer(changes: ChangeSet, node: NodeState) -> None:
-    """The job will end again, and its finalizers run again, whatever they did the first time.
+    """The finalizers run again when the reopened job ends, whatever they did the first time.
 
-    The nodes that they added are set aside until they add them again.
+    The nodes that they added are skipped until they add them again.
     """
     if node.status is NodeStatus.PENDING or (node.is_added and node.status is NodeStatus.SKIPPED):
         return
@@ -151,5 +151,5 @@ def _rerun_finalizer(changes: ChangeSet, node: NodeState) -> None:
 
 
 def _retry(changes: ChangeSet, node: NodeState) -> None:
-    """With all the retries of its policy, as if it were new."""
+    """Retry with the full number of retries, as a new node."""
     transitions.retry(changes, node, timedelta(), policy_of(node).max_attempts)

@@ -1,4 +1,4 @@
-"""Everything that may change a job. All of it arrives as one of these."""
+"""The messages that may change a job; there is no other way."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,19 +21,19 @@ class TimerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The job came into this owner's memory: start it, or go on where it stood."""
+    """The job was loaded into this owner's memory: start it, or continue where it stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Make the next slice of a fan-out's children."""
+    """Create the next slice of a fan-out's children."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Run the nodes that were postponed: their values are at hand now, or a new batch has room for them."""
+    """Run the postponed nodes: their values are loaded, or a new batch has room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskCompleted:
-    """`output` is JSON, encoded once by the worker and carried as it is; a large one stays in its mail."""
+    """`output` is JSON, encoded once by the worker and never decoded here; a large one stays in its mail."""
 
     node_id: str
     task_id: str
@@ -69,12 +69,12 @@ class TaskFailed:
     duration_ms: int | None = None
     error_types: tuple[str, ...] = ()
     details: Mapping[str, Any] | None = None
-    timed_out: bool = False  # its worker stopped it when its time was over
+    timed_out: bool = False  # stopped by its worker at its timeout
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLost:
-    """The worker that had the task is gone; `given_back` when it left in order, which costs no retry."""
+    """The worker of the task is gone. `given_back`: it shut down in order, which costs no retry."""
 
     node_id: str
     task_id: str
@@ -85,7 +85,7 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True)
 class TaskCheckpoint:
-    """A phase of the attempt is done; the next attempt goes on behind it. `data` is JSON, carried as it is."""
+    """A phase of the attempt is done; the next attempt continues after it. `data` is JSON, never decoded here."""
 
     node_id: str
     task_id: str
@@ -98,7 +98,7 @@ class TaskCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TasksAdded:
-    """A running task adds a slice of nodes to its own job; without `node_id` they come from outside."""
+    """A running task adds nodes to its own job; without `node_id` an external caller adds them."""
 
     node_id: str | None
     task_id: str | None
@@ -121,7 +121,7 @@ class TimerDue:
 
 @dataclass(frozen=True, slots=True)
 class SignalSent:
-    """Somebody tells the job what its nodes may wait for. `data` is any JSON."""
+    """A signal for the job's wait nodes. `data` is any JSON."""
 
     name: str
     data: Any
@@ -131,7 +131,7 @@ class SignalSent:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """Somebody approves or rejects what an approval node asks for; `task_id` is of the attempt that asked."""
+    """Approve or reject the request of an approval node; `task_id` is the attempt that made the request."""
 
     node_id: str
     task_id: str
@@ -149,7 +149,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Start nothing more until told so; what runs may end."""
+    """Start nothing more until resumed; running tasks may end."""
 
     actor: str | None = None
     reason: str | None = None
@@ -162,9 +162,9 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class ManualRetry:
-    """An operator wants it tried again: this node, or with None all that failed.
+    """An operator retries this node, or with None all failed nodes.
 
-    With `only`, of a failed job nothing but these nodes and what follows from them; the others stay as they are.
+    With `only`, a failed job retries only these nodes and their successors; the others stay as they are.
     """
 
     node_id: str | None = None
@@ -174,12 +174,12 @@ class ManualRetry:
 
 @dataclass(frozen=True, slots=True)
 class QueueOpened:
-    """There is room in this queue again."""
+    """The queue has room again."""
 
     queue: str
 
 
-# The error of a task that gives none.
+# The error of a task that reports none.
 NO_MESSAGE: Final = "failed without a message"
 
 Report = TaskCompleted | TaskFailed | TaskLost

@@ -1,4 +1,4 @@
-"""Which values a node needs before it can run, as far as memory does not hold them."""
+"""The values that a node needs before it can run and that are not in memory."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,11 +17,11 @@ LOADED_NOTHING = LoadedValues()
 
 
 class ValuesNotLoaded(Exception):
-    """The node has to wait, for values that only the database holds or for the next batch."""
+    """The node is postponed: its values must be loaded, or this batch has no room for it."""
 
 
 def require_values(changes: ChangeSet, node: NodeState) -> None:
-    """Raise ValuesNotLoaded, or ValuesTooLarge, before anything of the node is evaluated."""
+    """Raise ValuesNotLoaded, or ValuesTooLarge, before any expression of the node is evaluated."""
     if changes.bytes >= changes.rules.max_change_set_bytes:
         raise ValuesNotLoaded
     if node.spec.fan_in is not None:
@@ -30,8 +30,8 @@ def require_values(changes: ChangeSet, node: NodeState) -> None:
     if (total := sum(needed.values())) > changes.rules.max_fan_in_bytes:
         raise ValuesTooLarge(
             f"the values that {node.node_id} refers to are {spell_size(total)} together, and the limit is "
-            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); pass on where the data is, not "
-            "the data, or raise the limit"
+            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); pass a reference to the data, not "
+            "the data itself, or raise the limit"
         )
     if needed:
         raise ValuesNotLoaded
@@ -42,8 +42,8 @@ def _check_fan_in(changes: ChangeSet, spec: FanInSpec) -> None:
     if total > changes.rules.max_fan_in_bytes:
         raise ValuesTooLarge(
             f"the outputs of {spec.fan_out} are {spell_size(total)} together, and a fan-in may gather "
-            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); let each task return where its data is, "
-            "not the data, or raise the limit"
+            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); let each task return a reference to its "
+            "data, not the data itself, or raise the limit"
         )
 
 
@@ -57,7 +57,7 @@ def count_failed(job: JobState, spec: FanInSpec) -> int:
 
 
 def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
-    """The children whose outputs are looked at."""
+    """The children whose outputs are read."""
     children = _counted(job, spec)
     match spec.aggregation:
         case Aggregation.FIRST:
@@ -69,7 +69,7 @@ def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
 
 
 def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
-    """Only where each item has its place, also one that failed is counted."""
+    """Failed children count only for `collect`, where each item keeps its position."""
     children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
     if spec.aggregation is Aggregation.COLLECT:
         return children
@@ -77,7 +77,7 @@ def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
 
 
 def values_needed(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:
-    """What is to be loaded before the next change set: for the nodes that wait, in order, as much as one may hold."""
+    """The values to load for the next change set: for the waiting nodes, in order, up to the size limit."""
     if not job.has_stored:
         return []
     sizes: dict[str, int] = {}
@@ -93,7 +93,7 @@ def values_needed(job: JobState, messages: Iterable[Message], rules: Rules) -> l
 
 
 def needs_of(job: JobState, node: NodeState, loaded: LoadedValues = LOADED_NOTHING) -> dict[str, int]:
-    """The sizes of the values, by node; those of the inputs under INPUTS."""
+    """The sizes of the values by node; the inputs are listed under INPUTS."""
     if not job.has_stored:
         return {}
     needed: dict[str, int] = {}
@@ -107,7 +107,7 @@ def needs_of(job: JobState, node: NodeState, loaded: LoadedValues = LOADED_NOTHI
 
 
 def is_from_stored(job: JobState, referred: Iterable[Reference]) -> bool:
-    """Whether some of it is not kept in memory."""
+    """Whether any referenced value is not kept in memory."""
     if not job.has_stored:
         return False
     names = set(_names(job, referred))
@@ -124,7 +124,7 @@ def _named(job: JobState, node: NodeState) -> Iterator[str]:
 
 
 def _references(job: JobState, node: NodeState) -> Iterator[Reference]:
-    """Of everything that is evaluated when the node runs."""
+    """The references of every expression that is evaluated when the node runs."""
     spec = node.spec
     if is_executed(node):
         yield from node.task.params.references

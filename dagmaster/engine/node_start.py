@@ -1,4 +1,4 @@
-"""From ready to running: how each type of node starts."""
+"""Start ready nodes, by type."""
 
 from collections import deque
 from datetime import datetime, timedelta
@@ -34,9 +34,9 @@ EXPRESSION_FAILED = ("ExpressionFailed", "dagmaster.errors.ExpressionFailed", "E
 
 
 def run_ready(changes: ChangeSet) -> None:
-    """Start every ready node, and every node that becomes ready by it."""
+    """Start every ready node, and every node that becomes ready as a result."""
     if changes.job.is_paused:
-        changes.ready.clear()  # They stay ready, and are found again when the job is resumed.
+        changes.ready.clear()  # Their status stays ready; resuming the job finds them.
     while changes.ready:
         node = changes.ready.popleft()
         if node.status is not NodeStatus.READY or is_backing_off(changes, node):
@@ -53,7 +53,7 @@ def run_ready(changes: ChangeSet) -> None:
 
 
 def run_postponed(changes: ChangeSet) -> None:
-    """Run the postponed nodes, or as many of them as one change set may hold."""
+    """Run the postponed nodes, as many as one change set may hold."""
     job = changes.job
     for node_id in list(job.postponed)[: changes.rules.slice_size]:
         del job.postponed[node_id]
@@ -100,7 +100,7 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
 
 
 def dispatch(changes: ChangeSet, node: NodeState) -> None:
-    """Put its task on the queue, unless `max_parallel` or a full queue holds it back."""
+    """Put the node's task on its queue, unless `max_parallel` or a full queue prevents it."""
     job = changes.job
     if node.is_child and not has_slot(job, node):
         job.fans[node.parent or ""].waiting.append(node.node_id)
@@ -122,14 +122,15 @@ def _encoded_params(changes: ChangeSet, node: NodeState) -> bytes:
     if len(params) > changes.rules.max_fan_in_bytes:
         raise ValuesTooLarge(
             f"the parameters of {node.node_id} are {spell_size(len(params))}, and the limit (max_fan_in_bytes) is "
-            f"{spell_size(changes.rules.max_fan_in_bytes)}; pass on where the data is, not the data, or raise the limit"
+            f"{spell_size(changes.rules.max_fan_in_bytes)}; pass a reference to the data, not the data itself, or "
+            "raise the limit"
         )
     changes.bytes += len(params)
     return params
 
 
 def _may_differ(changes: ChangeSet, node: NodeState) -> bool:
-    """Whether a finalizer that runs again may get other parameters. Those of an added node change with its results."""
+    """Whether a rerun finalizer may get other parameters. An added node's change only with the results it refers to."""
     return changes.job.phase_of(node) is not Phase.MAIN and (not node.is_added or bool(node.task.params.raw))
 
 
@@ -140,7 +141,7 @@ def params_of(changes: ChangeSet, node: NodeState) -> Any:
 
 
 def dispatch_timeout(changes: ChangeSet, node: NodeState) -> timedelta:
-    """How long it may wait in its queue."""
+    """The longest time that the task may wait in its queue."""
     seconds = changes.rules.dispatch_timeout_seconds
     return timedelta(seconds=seconds or max(node.task.timeout_seconds, MIN_DISPATCH_TIMEOUT_SECONDS))
 
@@ -171,7 +172,7 @@ def complete(
 
 
 def expand(changes: ChangeSet, node: NodeState) -> None:
-    """Make the next slice of children; the fan-out is completed when all are made."""
+    """Create the next slice of children; the fan-out is completed when all exist."""
     if node.status is not NodeStatus.RUNNING:
         return
     fan = changes.job.fans[node.node_id]
@@ -228,7 +229,7 @@ def load_job(changes: ChangeSet) -> None:
 
 
 def resume_node(changes: ChangeSet, node: NodeState) -> None:
-    """Arm the timer of a node again, or do what remains to be done for it."""
+    """Arm the node's timer again, or continue its start."""
     match node.status:
         case NodeStatus.READY if node.not_before is not None and is_backing_off(changes, node):
             changes.arm(TimerKind.RETRY, node.not_before, node)
@@ -249,12 +250,12 @@ def resume_node(changes: ChangeSet, node: NodeState) -> None:
 
 
 def arm_timeout(changes: ChangeSet, node: NodeState) -> None:
-    """The worker enforces the timeout; the owner does when the worker does not."""
+    """The worker enforces the timeout; the owner steps in if the worker does not."""
     changes.arm(TimerKind.TIMEOUT, (node.started_at or changes.now) + timeout(changes, node), node)
 
 
 def timeout(changes: ChangeSet, node: NodeState) -> timedelta:
-    """How long it may run before its owner gives it up."""
+    """The longest run time, after which the owner fails the attempt."""
     return timedelta(seconds=node.task.timeout_seconds + changes.rules.timeout_grace_seconds)
 
 

@@ -15,7 +15,7 @@ def pause(changes: ChangeSet, message: Pause) -> None:
 
 
 def resume(changes: ChangeSet, message: Resume) -> None:
-    """Resume all nodes that wait; the time of the pause counts for no timeout."""
+    """Resume all waiting nodes; the time of the pause counts for no timeout."""
     job = changes.job
     if not job.is_paused:
         return
@@ -29,6 +29,6 @@ def resume(changes: ChangeSet, message: Resume) -> None:
     for fan in job.fans.values():
         fan.waiting.clear()
     for node in list(job.nodes.values()):
-        # The timer of a back-off that is not over is still armed; a second one would make it wait twice for a place.
+        # The timer of a running back-off is still armed; a second one would make the node wait for two slots.
         if node.status in WAITING and not is_backing_off(changes, node):
             resume_node(changes, node)

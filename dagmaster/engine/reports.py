@@ -56,7 +56,7 @@ def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
 
 
 def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
-    """Another worker gets it at once; the attempt counts, unless the worker gave it back."""
+    """Retry on another worker at once. The attempt counts, unless the worker gave the task back."""
     node = find_current(changes, message.node_id, message.task_id)
     if node is None or not _is_in_flight(node):
         return
@@ -69,7 +69,7 @@ def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
     limit = changes.rules.max_worker_deaths
     is_poison = not message.given_back and limit is not None and node.times_lost >= limit
     if is_poison:
-        error = f"{error}: {node.times_lost} workers in a row died while they ran this task, so it is not tried again"
+        error = f"{error}: {node.times_lost} workers in a row died while they ran this task, so it is not retried"
     fail_attempt(
         changes,
         node,
@@ -117,7 +117,7 @@ def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
 
 
 def _existed(changes: ChangeSet, message: Report) -> bool:
-    """Whether there was such an attempt. Nothing else is kept: it would take the place of a result that is to come."""
+    """Whether the attempt existed. A report for a future attempt would take the place of its result."""
     node = changes.job.nodes.get(message.node_id)
     prefix, _, attempt = message.task_id.rpartition("_")
     if node is None or not is_executed(node) or prefix != f"{changes.job.job_id}_{node.node_id}":
@@ -126,7 +126,7 @@ def _existed(changes: ChangeSet, message: Report) -> bool:
 
 
 def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState | None:
-    """The node that waits for this report, running; a report for a dispatched one proves that it ran."""
+    """The running node that waits for this report. A report for a dispatched task proves that it started."""
     node = find_current(changes, message.node_id, message.task_id) or find_caller(changes, message)
     if node is None:
         ignore(changes, message, "the attempt was superseded")
@@ -134,14 +134,14 @@ def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState 
     if not _is_in_flight(node):
         if node.status is NodeStatus.FAILED and not _is_known(node, message):
             ignore(changes, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
-        return None  # Otherwise it is the same report again: the first one counted.
+        return None  # A repeated report: the first one counted.
     if node.status is NodeStatus.DISPATCHED:
         start_task(changes, node, message.worker_id)
     return node
 
 
 def _is_known(node: NodeState, message: TaskCompleted | TaskFailed) -> bool:
-    """Whether it is the very report with which the attempt ended."""
+    """Whether this is the report that ended the attempt."""
     if not isinstance(message, TaskFailed) or node.ended_by is not _ended_by(message):
         return False
     return message.error[:MAX_ERROR_LENGTH] == node.error
@@ -154,7 +154,7 @@ def _ended_by(message: TaskCompleted | TaskFailed) -> EndedBy:
 
 
 def _is_in_flight(node: NodeState) -> bool:
-    """Not when it only waits for the result of another node: its task is done."""
+    """A node that waits for another node's result is not: its own task is done."""
     return node.status in NODE_IN_FLIGHT and node.result_of is None
 
 

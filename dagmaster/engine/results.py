@@ -1,4 +1,4 @@
-"""Tasks that return the result of a node that they have added."""
+"""Tasks that return the result of a node that they added."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,14 +15,14 @@ from dagmaster.model.added_nodes import RESULT_OF
 from dagmaster.model.states import NODE_SUCCESSFUL, NodeStatus
 
 REFUSED = ("Invalid", "dagmaster.errors.Invalid", "Exception")
-# No output that names a node is longer.
-LONGEST = 256
-NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
+# The longest output that may name a node.
+MAX_REFERENCE_LENGTH = 256
+NO_EDGES: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def find_result_source(output: bytes) -> str | None:
-    """The node whose result is to be given, if that is what the output says."""
-    if len(output) > LONGEST or RESULT_OF.encode() not in output:
+    """The node whose result the output refers to, or None for an ordinary output."""
+    if len(output) > MAX_REFERENCE_LENGTH or RESULT_OF.encode() not in output:
         return None
     value = orjson.loads(output)
     if not isinstance(value, dict) or len(value) != 1:
@@ -32,16 +32,16 @@ def find_result_source(output: bytes) -> str | None:
 
 
 def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: int | None) -> None:
-    """Its task is done; it stays running, without worker and timeout, until the other node has completed."""
+    """The task is done; the node stays running, without worker and timeout, until the other node completes."""
     job, other = changes.job, changes.job.nodes.get(name)
     if other is None or not other.is_added:
-        _refuse(changes, node, f"it gives the result of {name!r}, which is no node that was added to this job")
+        _refuse(changes, node, f"its result is that of {name!r}, which was not added to this job")
     elif waits_for(job, name, node.node_id):
-        _refuse(changes, node, f"it gives the result of {name}, which waits for it")
+        _refuse(changes, node, f"its result is that of {name}, which waits for it")
     elif other.status is NodeStatus.COMPLETED:
         complete(changes, node, _output_of(other), duration_ms)
     elif other.status is NodeStatus.SKIPPED:
-        _refuse(changes, node, f"it gives the result of {name}, which was skipped")
+        _refuse(changes, node, f"its result is that of {name}, which was skipped")
     elif other.status is NodeStatus.FAILED:
         fail_with(changes, node, other)
     else:
@@ -49,7 +49,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
 
 
 def _output_of(other: NodeState) -> Value | None:
-    """A large output is copied from where it is, and never loaded for it."""
+    """A large output is copied in the database, never loaded."""
     output = other.output
     if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
         return StoredValue(output.size, node_id=other.node_id)
@@ -61,7 +61,7 @@ def _refuse(changes: ChangeSet, node: NodeState, error: str) -> None:
 
 
 def pass_results(changes: ChangeSet) -> None:
-    """Completed nodes pass their output to the nodes that wait for it, and these to theirs."""
+    """Pass the output of completed nodes to the nodes that wait for it, transitively."""
     while changes.awaited_results and not changes.is_over:
         other = changes.awaited_results.popleft()
         if other.status not in NODE_SUCCESSFUL:
@@ -73,26 +73,26 @@ def pass_results(changes: ChangeSet) -> None:
             if other.status is NodeStatus.COMPLETED:
                 complete(changes, node, _output_of(other))
             else:
-                _refuse(changes, node, f"it gives the result of {other.node_id}, which was skipped")
+                _refuse(changes, node, f"its result is that of {other.node_id}, which was skipped")
     changes.awaited_results.clear()
 
 
-def waits_for(job: JobState, node_id: str, target: str, planned: Mapping[str, Sequence[str]] = NOTHING) -> bool:
-    """Whether a node cannot end before `target` has; `planned` are edges that are not in the job yet."""
-    seen, look = {node_id}, [node_id]
-    while look:
-        name = look.pop()
+def waits_for(job: JobState, node_id: str, target: str, planned: Mapping[str, Sequence[str]] = NO_EDGES) -> bool:
+    """Whether a node cannot end before `target` does; `planned` are edges that are not in the job yet."""
+    seen, stack = {node_id}, [node_id]
+    while stack:
+        name = stack.pop()
         if name == target:
             return True
         for blocker in (*planned.get(name, ()), *_blockers(job, name)):
             if blocker not in seen:
                 seen.add(blocker)
-                look.append(blocker)
+                stack.append(blocker)
     return False
 
 
 def _blockers(job: JobState, node_id: str) -> Iterator[str]:
-    """By edges, by the children of a fan-out, by results of others."""
+    """The nodes that must end first: sources, children of a fan-out, the node whose result it returns."""
     node = job.nodes.get(node_id)
     if node is None or is_settled(job, node):
         return

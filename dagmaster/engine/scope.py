@@ -1,4 +1,4 @@
-"""What an expression may see of a job. Outputs are decoded when an expression needs them, once per change set."""
+"""The scope of a job's expressions. Outputs are decoded on demand, once per change set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -34,7 +34,7 @@ class _NodeView(Mapping[str, Any]):
         raise KeyError(key)
 
     def _shows_null(self, node: NodeState) -> bool:
-        """For a node that was allowed to fail; in finalizers, for any node."""
+        """Of a node that was allowed to fail; in finalizers, of any node."""
         job = self._changes.job
         return node.status is NodeStatus.FAILED or (bool(job.open_finalizers) and not job.open_main)
 
@@ -70,7 +70,7 @@ class _NodesView(Mapping[str, _NodeView]):
 
 
 class _JobView(Mapping[str, Any]):
-    """How the job went, for its finalizers."""
+    """How the job ended, for its finalizers."""
 
     __slots__ = ("_job",)
 
@@ -104,20 +104,20 @@ def scope_of(changes: ChangeSet) -> dict[str, Any]:
 
 
 def item_scope(changes: ChangeSet, item: Any, index: int, total: int) -> dict[str, Any]:
-    """What a fan-out's child sees in addition."""
+    """The scope of a fan-out's child."""
     fan_out = {"item": item, "index": index, "total": total}
     return {**scope_of(changes), "item": item, "index": index, "fan_out": fan_out}
 
 
 def loaded_output(changes: ChangeSet, node: NodeState) -> bytes:
-    """Its output, which is in memory or was loaded for this change set."""
+    """The output, which must be in memory or loaded for this change set."""
     output = changes.output_of(node)
     assert isinstance(output, bytes), f"the output of {node.node_id} was not loaded"
     return output
 
 
 def added_params(changes: ChangeSet, node: NodeState) -> Any:
-    """The parameters of an added node, with the results of others that they name; of a skipped one it is null."""
+    """Resolve an added node's parameters with the results they refer to; a skipped node's result is null."""
     raw = node.task.params.raw
     return fill_in(raw, {name: _result(changes, changes.job.nodes[name]) for name in references(raw)})
 
@@ -128,7 +128,7 @@ def _result(changes: ChangeSet, node: NodeState) -> Any:
 
 
 def encode(value: Any, label: str) -> bytes:
-    """As JSON, or the reason why it cannot be."""
+    """Encode as JSON; the error names the value that cannot be encoded."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""A job in its owner's memory: the graph, where each node stands, and the counters that make each step cheap."""
+"""A job in its owner's memory: the graph, the state of each node, and the counters that make each step cheap."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from dagmaster.model.states import (
 )
 from dagmaster.model.workflow import CHILD_SEPARATOR
 
-# A fan-out's child may keep this part of what a node of the definition may.
+# An output of a child may be this many times smaller than that of a defined node to be kept in memory.
 CHILD_SHARE = 64
 
 
@@ -38,14 +38,14 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """A node or a fan-out child. The four counters are of inbound edges; a child has none."""
+    """A node or a fan-out's child. The four counters are of inbound edges; a child has none."""
 
     node_id: str
     spec: GraphNode
     max_retries: int
     status: NodeStatus = NodeStatus.PENDING
     attempt: int = 0
-    times_lost: int = 0  # in a row, with the workers that ran it
+    times_lost: int = 0  # in a row, because its worker died
     parent: str | None = None
     index: int | None = None
     item_key: str | None = None  # of a child that is about to be written
@@ -59,30 +59,30 @@ class NodeState:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     not_before: datetime | None = None
-    queue: str | None = None  # instead of its task's, since an attempt ran out of memory
+    queue: str | None = None  # replaces the task's queue after an attempt ran out of memory
     checkpoint: Checkpoint | None = None  # saved in this change set; the rows keep the last one
     version: int = 0
     all_open: int = 0
     any_open: int = 0
     any_live: int = 0
     live: int = 0
-    is_added: bool = False  # while the job runs, by the task of node `added_by` or by somebody from outside
+    is_added: bool = False  # at run time, by the task of node `added_by` or by an external caller
     added_by: str | None = None
-    snowflake: int | None = None  # by which the Python API knows it
+    snowflake: int | None = None  # its id in the Python API
     definition: bytes | None = None  # of an added node, when its row is to be written
-    followers: list[str] | None = None  # added nodes that wait for this one
-    result_of: str | None = None  # the node whose output will be this one's; no worker has it any more
+    followers: list[str] | None = None  # added nodes that wait for this node
+    result_of: str | None = None  # the node whose output becomes this node's; its own task is done
 
     @property
     def task(self) -> TaskSpec:
-        """What a worker is asked to do for it."""
+        """The task that a worker executes for this node."""
         spec = self.spec.fan_out.child if self.parent is not None and self.spec.fan_out else self.spec.task
-        assert spec is not None, f"{self.node_id} is not a node that a worker executes"
+        assert spec is not None, f"{self.node_id} is not executed by a worker"
         return spec
 
     @property
     def task_queue(self) -> str:
-        """Where its next task is put, or where its current one was."""
+        """The queue of the current or the next task."""
         return self.queue or self.task.queue
 
     @property
@@ -92,7 +92,7 @@ class NodeState:
 
 @dataclass(slots=True)
 class FanState:
-    """The children of one fan-out. `waiting` are ready ones that `max_parallel` holds back."""
+    """The children of one fan-out. `waiting` are ready children over `max_parallel`."""
 
     total: int = 0
     created: int = 0
@@ -118,31 +118,33 @@ class JobState:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     error: str | None = None
-    failed_node: str | None = None  # with which it failed, or is failing
-    ended_by: JobEndedBy | None = None  # also of one that is failing
+    failed_node: str | None = None  # the node that made it fail
+    ended_by: JobEndedBy | None = None  # also set while it is failing
     result: JobResult | None = None
-    deadline_at: datetime | None = None  # when it is failed if it has not ended
+    deadline_at: datetime | None = None  # it fails if it has not ended by then
     last_progress_at: datetime | None = None
-    spared_for: datetime | None = None  # the deadline for whose timer it was not given up; only in memory
+    spared_for: datetime | None = None  # the deadline whose timer is given time to fire first; only in memory
     version: int = 0
-    has_version: bool = False  # of an asset, whose row follows the job's
+    has_version: bool = False  # of an asset; its row is updated with the job
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
-    backlog: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue
-    postponed: dict[str, None] = field(default_factory=dict)  # ready, but for values that are not in memory
+    backlog: dict[str, deque[str]] = field(default_factory=dict)  # ready nodes whose queue is full, by queue
+    postponed: dict[str, None] = field(default_factory=dict)  # ready nodes whose values are not in memory
     has_stored: bool = False  # some value is only in the database
-    awaited: dict[str, list[str]] = field(default_factory=dict)  # nodes that give the result of this one as theirs
-    signals: list[dict[str, Any]] = field(default_factory=list)  # those that nobody has waited for yet
+    awaited: dict[str, list[str]] = field(default_factory=dict)  # by node, the nodes that return its result
+    signals: list[dict[str, Any]] = field(default_factory=list)  # not yet awaited by a node
     open: int = 0
-    open_finalizers: dict[Phase, int] = field(default_factory=dict)  # of those, by phase; empty if there are none
+    open_finalizers: dict[Phase, int] = field(
+        default_factory=dict
+    )  # open nodes by phase; empty if the job has no finalizers
 
     @property
     def open_main(self) -> int:
         return self.open - sum(self.open_finalizers.values())
 
     def phase_of(self, node: "NodeState") -> Phase:
-        """What a task adds belongs to the phase of the task."""
-        if not self.open_finalizers:  # No other phase; and tasks may add tasks that add tasks, thousands of times.
+        """An added node belongs to the phase of the task that added it."""
+        if not self.open_finalizers:  # Chains of added tasks may be thousands long.
             return Phase.MAIN
         while node.added_by is not None:
             node = self.nodes[node.added_by]
@@ -163,7 +165,7 @@ class JobState:
 
     @property
     def duration_seconds(self) -> float | None:
-        """None until it has ended."""
+        """None until the job has ended."""
         if self.started_at is None or self.completed_at is None:
             return None
         return round((self.completed_at - self.started_at).total_seconds(), 3)
@@ -172,18 +174,18 @@ class JobState:
         return f"{self.job_id}_{node.node_id}_{node.attempt}"
 
     def children(self, fan_out: str) -> Iterator[NodeState]:
-        """Those made so far, in the order of their items."""
+        """The children created so far, in the order of their items."""
         for index in range(self.fans[fan_out].created):
             yield self.nodes[child_id(fan_out, index)]
 
 
 def is_executed(node: NodeState) -> bool:
-    """Whether a worker does it; everything else happens in the engine."""
+    """Whether a worker executes it; the engine handles all other nodes."""
     return node.parent is not None or node.spec.type is NodeType.TASK
 
 
 def is_deciding(node: NodeState) -> bool:
-    """Whether the engine made its output for itself, and looks at it again and again."""
+    """Whether its output steers the engine, which reads it repeatedly."""
     return node.parent is None and node.spec.type in (NodeType.CONDITIONAL, NodeType.FAN_OUT)
 
 
@@ -193,12 +195,16 @@ def own_output(node: NodeState) -> bytes:
 
 
 def kept_output(node: NodeState, inline_bytes: int) -> Value | None:
-    """What stays in memory once it is written. Of children and added nodes there may be very many."""
+    """The output to keep in memory once it is written. Children and added nodes may be very many."""
     output = node.output
     if isinstance(output, StoredValue):
         return StoredValue(output.size)
-    many = node.parent is not None or node.is_added
-    if output is None or is_deciding(node) or len(output) <= (inline_bytes // CHILD_SHARE if many else inline_bytes):
+    is_numerous = node.parent is not None or node.is_added
+    if (
+        output is None
+        or is_deciding(node)
+        or len(output) <= (inline_bytes // CHILD_SHARE if is_numerous else inline_bytes)
+    ):
         return output
     return StoredValue(len(output))
 
@@ -216,7 +222,7 @@ def new_job(
     priority: int = 0,
     correlation_id: str | None = None,
 ) -> JobState:
-    """A job of which nothing has happened yet: its node rows are all pending."""
+    """A job without history: all its nodes are pending."""
     job = JobState(job_id, graph, inputs, created_at, priority=priority, correlation_id=correlation_id)
     job.has_stored = isinstance(inputs, StoredValue)
     for spec in graph.nodes.values():
@@ -272,7 +278,7 @@ def _restore_added(job: JobState) -> None:
 
 
 def follow(source: NodeState, target: NodeState) -> None:
-    """An edge that the definition does not have."""
+    """Add an edge that the definition does not have."""
     if source.followers is None:
         source.followers = []
     source.followers.append(target.node_id)
@@ -284,7 +290,7 @@ def unfollow(source: NodeState, target: NodeState) -> None:
 
 
 def targets_of(node: NodeState) -> Sequence[str]:
-    """Where the edges out of a node lead; a fan-out's child has none of its own, but added nodes may wait for it."""
+    """The targets of a node's edges. A child has only those of added nodes that wait for it."""
     own = () if node.is_child else node.spec.targets
     return (*own, *node.followers) if node.followers else own
 
@@ -296,32 +302,32 @@ def _count_child(fan: FanState, node: NodeState) -> None:
 
 
 def is_settled(job: JobState, node: NodeState) -> bool:
-    """Whether its outgoing edges are decided: it ended, and so did its children."""
+    """Whether its outgoing edges are decided: the node and its children have ended."""
     if node.status not in (NodeStatus.COMPLETED, NodeStatus.SKIPPED) and not has_passed(job, node):
         return False
     return node.spec.type is not NodeType.FAN_OUT or node.node_id not in job.fans or job.fans[node.node_id].open == 0
 
 
 def has_passed(job: JobState, node: NodeState) -> bool:
-    """It failed permanently, and the job continues: it is allowed to fail, or is a finalizer."""
+    """Whether it failed permanently and the job continues: it is allowed to fail, or is a finalizer."""
     if node.status is not NodeStatus.FAILED or is_revoked(node):
         return False
     return node.spec.allow_failure or job.phase_of(node) is not Phase.MAIN
 
 
 def is_revoked(node: NodeState) -> bool:
-    """It was in flight when its job ended, and did not fail by itself."""
+    """Whether it was in flight when its job ended, and did not fail itself."""
     return node.ended_by in ENDED_WITH_JOB
 
 
 def failed_nodes(job: JobState) -> list[str]:
-    """Those that failed by themselves and were not allowed to."""
+    """The nodes that failed themselves and were not allowed to."""
     failed = (node for node in job.nodes.values() if node.status is NodeStatus.FAILED)
     return [node.node_id for node in failed if not node.spec.allow_failure and not is_revoked(node)]
 
 
 def is_live(node: NodeState, target: str) -> bool:
-    """Whether the edge to `target` carries on: a skipped source or an untaken branch makes it dead."""
+    """Whether the edge to `target` is live: a skipped source or an untaken branch makes it dead."""
     if node.status is not NodeStatus.COMPLETED:
         return node.status is NodeStatus.FAILED and node.spec.allow_failure
     if node.spec.type is not NodeType.CONDITIONAL or target not in _routed(node.spec):

@@ -1,4 +1,4 @@
-"""Timers: retries that are due, tasks that took too long, jobs without progress."""
+"""Timers: due retries, timeouts, jobs without progress."""
 
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -16,7 +16,7 @@ from dagmaster.model.states import EndedBy, NodeStatus
 
 
 def fire(changes: ChangeSet, timer: TimerDue) -> None:
-    """A timer of an attempt that is over does nothing: timers are never cancelled."""
+    """Apply a due timer. Timers are never cancelled: one of a past attempt does nothing."""
     if timer.kind is TimerKind.ZOMBIE:
         end_zombie(changes)
         return
@@ -44,25 +44,25 @@ def fire(changes: ChangeSet, timer: TimerDue) -> None:
 
 
 def _is_resumed(changes: ChangeSet, node: NodeState) -> bool:
-    """By a manual retry, or with the job in this very moment: resumed twice, it would wait for two slots."""
+    """By a manual retry, or with the job at this moment. Resumed twice, the node would wait for two slots."""
     return node.not_before is None or changes.job.resumed_at == changes.now
 
 
 def _time_out_dispatch(changes: ChangeSet, node: NodeState) -> None:
     if changes.now < dispatch_deadline(changes, node):
-        return  # Armed before a pause; another one is armed since.
+        return  # Armed before a pause, which has armed another.
     waited = dispatch_timeout(changes, node).total_seconds()
     error = f"no worker took it from queue {node.task_queue!r} within {waited:g} s"
     fail_attempt(changes, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="dispatch")
 
 
 def end_zombie(changes: ChangeSet) -> None:
-    """A job that has made no progress for so long, and waits for nothing, never will."""
+    """Fail a job that has made no progress for too long and waits for nothing."""
     job, after = changes.job, timedelta(seconds=changes.rules.zombie_after_seconds)
     due = _latest_deadline(changes)
     until = max(job.last_progress_at or job.created_at, due or job.created_at) + after
     if changes.now >= until and due is not None and job.spared_for != due:
-        # The timer of that deadline may be due in this very moment, and come after this one.
+        # The timer of that deadline may be due at this moment, and be applied after this one.
         job.spared_for, until = due, changes.now + after
     if changes.now < until:
         changes.arm(TimerKind.ZOMBIE, until)
@@ -74,7 +74,7 @@ def end_zombie(changes: ChangeSet) -> None:
 
 
 def _latest_deadline(changes: ChangeSet) -> datetime | None:
-    """When the last of its timers is due, also one that is late; now, if it is paused or held back."""
+    """When the last of the job's timers is due, even if late; now, if the job is paused or backpressured."""
     job = changes.job
     if job.is_paused or job.backlog or job.postponed:
         return changes.now
@@ -82,7 +82,7 @@ def _latest_deadline(changes: ChangeSet) -> datetime | None:
 
 
 def _deadline(changes: ChangeSet, node: NodeState) -> datetime | None:
-    """How long a node may stay in its state: a long back-off or a long task is no reason to fail the job."""
+    """The time until which the node may stay in its state. A long back-off or task is no reason to fail the job."""
     match node.status:
         case NodeStatus.READY:
             return node.not_before
@@ -90,7 +90,7 @@ def _deadline(changes: ChangeSet, node: NodeState) -> datetime | None:
             return dispatch_deadline(changes, node)
         case NodeStatus.RUNNING if node.result_of is None and is_executed(node) and node.started_at is not None:
             return node.started_at + timeout(changes, node)
-        case NodeStatus.RUNNING if node.spec.type in WAITING:  # Without a deadline, for as long as it takes.
+        case NodeStatus.RUNNING if node.spec.type in WAITING:  # Without a timeout it may wait forever.
             return node.not_before or changes.now
         case _:
             return None

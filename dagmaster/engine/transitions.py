@@ -1,6 +1,6 @@
-"""Every transition of a node and of a job: its status, the fields that go with it, and the event that records it.
+"""The transitions of nodes and jobs: each sets the status and its fields, and records the event.
 
-Nothing else in the engine assigns these fields.
+No other module assigns these fields.
 """
 
 from collections.abc import Sequence
@@ -40,22 +40,22 @@ from dagmaster.model.states import (
     NodeStatus,
 )
 
-# The timeline keeps a summary of an output; to decode a larger one again would cost more than it tells.
+# The timeline summarises an output; decoding a larger one would cost too much.
 MAX_SUMMARISED_BYTES = 65_536
 MAX_KEYS = 50
 MAX_LISTED = 100
 
-# Of a node.
+# Nodes.
 
 
 def ready(changes: ChangeSet, node: NodeState, dependencies: Sequence[str | None], **data: Any) -> None:
-    """Its dependencies are met; it runs in this change set unless something holds it back."""
+    """The sources have ended; the node starts in this change set unless it is paused or backpressured."""
     _move(changes, node, NODE_READY, {"dependencies": dependencies, **data})
     changes.ready.append(node)
 
 
 def dispatch(changes: ChangeSet, node: NodeState, queue: str, handler: str) -> None:
-    """Its task is put on the queue."""
+    """Put the node's task on the queue."""
     node.not_before = None
     node.dispatched_at = changes.now
     _move(changes, node, NODE_DISPATCHED, {"queue": queue, "handler": handler})
@@ -64,13 +64,13 @@ def dispatch(changes: ChangeSet, node: NodeState, queue: str, handler: str) -> N
 
 
 def start(changes: ChangeSet, node: NodeState, worker_id: str | None) -> None:
-    """A worker runs it."""
+    """A worker runs the task."""
     node.started_at = changes.now
     _move(changes, node, NODE_STARTED, {"worker_id": worker_id}, source_app="worker")
 
 
 def start_here(changes: ChangeSet, node: NodeState) -> None:
-    """The engine itself is the worker of this node."""
+    """The engine executes this node itself."""
     node.dispatched_at = node.started_at = changes.now
     node.not_before = None
     _move(changes, node, NODE_DISPATCHED)
@@ -78,14 +78,14 @@ def start_here(changes: ChangeSet, node: NodeState) -> None:
 
 
 def wake_at(changes: ChangeSet, node: NodeState, at: datetime | None) -> None:
-    """It runs, and waits: until then at most."""
+    """A running node waits, until `at` at most."""
     node.not_before = at
     if at is not None:
         changes.arm(TimerKind.WAKE, at, node)
 
 
 def await_result(changes: ChangeSet, node: NodeState, other: str) -> None:
-    """It stays running, without worker and timeout, until the other node has completed."""
+    """The node stays running, without worker and timeout, until the other node completes."""
     node.result_of = other
     changes.job.awaited.setdefault(other, []).append(node.node_id)
     changes.touch(node)
@@ -98,7 +98,7 @@ def complete(
     duration_ms: int | None = None,
     reported_at: datetime | None = None,
 ) -> None:
-    """Without `reported_at` it ends now: no worker has measured it."""
+    """Without `reported_at` it ends now: no worker has measured its duration."""
     node.output = output
     node.not_before = node.result_of = None
     if isinstance(output, StoredValue):
@@ -123,7 +123,7 @@ def fail(
     next_queue: str | None = None,
     **data: Any,
 ) -> None:
-    """End the attempt; whether another follows is for the caller to decide. `next_queue` is for that one."""
+    """End the attempt; the caller decides whether to retry. `next_queue` is the queue of the next attempt."""
     if node.status in NODE_IN_FLIGHT and is_executed(node):
         changes.close_task(node)
     elif node.status is NodeStatus.RUNNING and node.spec.child_job is not None:
@@ -133,35 +133,35 @@ def fail(
     node.completed_at = changes.now
     if reported_at is not None:
         node.completed_at = _measure(changes, node, reported_at, duration_ms)
-        node.times_lost = 0  # Its worker lived to report it.
+        node.times_lost = 0  # Its worker survived it.
     node.queue = next_queue or node.queue
     _move(changes, node, NODE_FAILED, data, error=error, duration_ms=duration_ms, status=status, ended_by=ended_by)
 
 
 def count_loss(node: NodeState) -> None:
-    """Its worker died while it ran."""
+    """The worker died during the attempt."""
     node.times_lost += 1
 
 
 def give_back(node: NodeState) -> None:
-    """Its worker left in order, which costs no retry."""
+    """The worker shut down in order, which costs no retry."""
     node.max_retries += 1
 
 
 def allow_retries(node: NodeState, retries: int) -> None:
-    """From the current attempt on, as if the earlier ones had not been."""
+    """Grant retries counted from the current attempt."""
     node.max_retries = node.attempt + retries
 
 
 def retry(changes: ChangeSet, node: NodeState, delay: timedelta, retries: int | None = None) -> None:
-    """The next attempt, after the delay; it has a task id of its own. `retries` are granted as if it were new."""
+    """Start the next attempt after the delay, with a new task id. `retries` grants as many as a new node has."""
     after_error = node.error
     node.attempt += 1
     if retries is not None:
         allow_retries(node, retries)
         node.times_lost = 0
     node.dispatched_at = node.started_at = node.completed_at = node.error = None
-    if node.spec.type is not NodeType.FAN_OUT or node.is_child:  # A fan-out goes on with the children it has.
+    if node.spec.type is not NodeType.FAN_OUT or node.is_child:  # A fan-out keeps its children.
         node.output = None
     node.not_before = changes.now + delay if delay else None
     data = {
@@ -180,7 +180,7 @@ def retry(changes: ChangeSet, node: NodeState, delay: timedelta, retries: int | 
 
 
 def end_back_off(changes: ChangeSet, node: NodeState, actor: str | None) -> None:
-    """It is retried now, whatever its delay was."""
+    """Retry now instead of after the delay."""
     node.not_before = None
     changes.touch(node)
     changes.note("node_retrying", EventStatus.WARNING, node, attempt=node.attempt, actor=actor, at_once=True)
@@ -194,7 +194,7 @@ def skip(changes: ChangeSet, node: NodeState, reason: str) -> None:
 
 
 def reopen(changes: ChangeSet, node: NodeState) -> None:
-    """Of a job that is reopened: it waits again for what leads to it."""
+    """In a reopened job, wait again for the sources."""
     node.completed_at = node.not_before = None
     _move(changes, node, NODE_REOPENED)
 
@@ -209,7 +209,7 @@ def rerun(changes: ChangeSet, node: NodeState, retries: int) -> None:
 
 
 def _measure(changes: ChangeSet, node: NodeState, reported_at: datetime, duration_ms: int | None) -> datetime:
-    """When it ended; when it began follows from how long its worker says it took. A batch may be written much later."""
+    """Derive the start from the worker's duration, and return the end. The batch may be written much later."""
     ended_at = min(reported_at, changes.now)
     if duration_ms is not None and node.dispatched_at is not None:
         node.started_at = max(ended_at - timedelta(milliseconds=duration_ms), node.dispatched_at)
@@ -235,16 +235,16 @@ def _move(
     status: EventStatus | None = None,
     ended_by: EndedBy | None = None,
 ) -> None:
-    """The one place where a node's status is set, and how it ended. The counters of open nodes follow from it."""
-    was, job = node.status, changes.job
-    if was not in move.sources:
-        raise IllegalMove(f"{move.event}: node {node.node_id} of job {job.job_id} is {was}")
+    """Set a node's status and how it ended, and update the counters of open nodes. No other function does."""
+    before, job = node.status, changes.job
+    if before not in move.sources:
+        raise IllegalMove(f"{move.event}: node {node.node_id} of job {job.job_id} is {before}")
     node.status = move.target
     node.ended_by = ended_by = ended_by or move.ended_by
     if ended_by is not None:
         data = data or {}
         data["ended_by"] = ended_by
-    _count(changes, node, was)
+    _count(changes, node, before)
     job.last_progress_at = changes.now
     if node.node_id in job.awaited and node.status in NODE_SUCCESSFUL:
         changes.awaited_results.append(node)
@@ -252,20 +252,20 @@ def _move(
     changes.record(move.event, status or move.status, node, data, error, duration_ms, source_app)
 
 
-def _count(changes: ChangeSet, node: NodeState, was: NodeStatus) -> None:
+def _count(changes: ChangeSet, node: NodeState, before: NodeStatus) -> None:
     job = changes.job
-    opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
+    opened = (node.status not in NODE_TERMINAL) - (before not in NODE_TERMINAL)
     if opened:
         job.count_open(node, opened)
     if node.parent is not None:
         fan = job.fans[node.parent]
         fan.open += opened
-        fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
-        if fan.waiting and node.status in NODE_TERMINAL:  # Its place, or the one it failed to take, is free.
+        fan.in_flight += (node.status in NODE_IN_FLIGHT) - (before in NODE_IN_FLIGHT)
+        if fan.waiting and node.status in NODE_TERMINAL:  # Its slot, taken or not, is free.
             changes.ready.append(job.nodes[fan.waiting.popleft()])
 
 
-# Of a job.
+# Jobs.
 
 
 def start_job(changes: ChangeSet, first_node: str | None, seconds_allowed: float | None) -> None:
@@ -290,7 +290,7 @@ def complete_job(changes: ChangeSet, result: JobResult, result_keys: Sequence[st
 
 
 def begin_failing(changes: ChangeSet, error: str, ended_by: JobEndedBy, failed_node: str | None = None) -> None:
-    """It will fail, with this error, when its finalizers have ended."""
+    """The job fails with this error when its finalizers have ended."""
     job = changes.job
     job.error, job.ended_by, job.failed_node = error[:MAX_ERROR_LENGTH], ended_by, failed_node
     changes.job_touched = True
@@ -319,7 +319,7 @@ def cancel_job(changes: ChangeSet, actor: str | None, reason: str | None) -> Non
 
 
 def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -> None:
-    """All its time lies ahead again."""
+    """Reopen the job with its full timeout."""
     job = changes.job
     job.completed_at = job.error = job.ended_by = job.failed_node = job.result = None
     changes.reopened = True
@@ -334,9 +334,9 @@ def pause_job(changes: ChangeSet, actor: str | None, reason: str | None) -> None
 
 
 def resume_job(changes: ChangeSet, actor: str | None) -> None:
-    """The pause counts for no timeout: it moves the deadline."""
+    """The pause moves the deadline: it counts for no timeout."""
     job = changes.job
-    assert job.paused_at is not None, "only a paused job is resumed"
+    assert job.paused_at is not None, "only a paused job can be resumed"
     pause = changes.now - job.paused_at
     if job.deadline_at is not None:
         job.deadline_at += pause
@@ -348,7 +348,7 @@ def resume_job(changes: ChangeSet, actor: str | None) -> None:
 
 
 def _set_deadline(changes: ChangeSet, seconds_allowed: float | None) -> None:
-    """The time of a paused job starts when the pause ends, which moves the deadline."""
+    """A paused job's time starts with the pause: resuming moves the deadline."""
     job = changes.job
     job.deadline_at = None
     if seconds_allowed is not None:
@@ -357,7 +357,7 @@ def _set_deadline(changes: ChangeSet, seconds_allowed: float | None) -> None:
 
 
 def _move_job(changes: ChangeSet, move: Move[JobStatus], *, error: str | None = None, **data: Any) -> None:
-    """The one place where a job's status is set."""
+    """Set a job's status. No other function does."""
     job = changes.job
     if job.status not in move.sources:
         raise IllegalMove(f"{move.event}: job {job.job_id} is {job.status}")

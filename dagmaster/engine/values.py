@@ -1,16 +1,16 @@
-"""Values that are too large for memory: the engine knows their size and where they are, not what they hold."""
+"""Values too large for memory: the engine knows their size and location only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Among the names of nodes: the inputs of the job.
+# The inputs of the job, in a mapping of node ids.
 INPUTS = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """JSON that only the database holds: in a mail, in the row of another node, or else in the row it belongs to."""
+    """JSON that only the database holds: in a mail, in another node's row, or in its own row."""
 
     size: int
     mail_id: int | None = None
@@ -22,7 +22,7 @@ Value = bytes | StoredValue
 
 @dataclass(frozen=True, slots=True)
 class LoadedValues:
-    """The values that were read for one change set, by node."""
+    """The values loaded for one change set, by node."""
 
     outputs: Mapping[str, bytes] = field(default_factory=dict)
     inputs: Mapping[str, Any] | None = None
@@ -30,7 +30,7 @@ class LoadedValues:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a job gives: the small values as JSON, the large ones by where they are."""
+    """A job's result: the small values as JSON, the large ones by location."""
 
     data: bytes
     parts: Mapping[str, StoredValue] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Nodes in which the engine itself waits: for a time, a signal, a decision, or the end of another job.
+"""Nodes in which the engine itself waits: for a time, a signal, a decision, or the end of a child job.
 
-They run without a worker. `not_before` is when they wake up by themselves, or give up.
+They run without a worker. `not_before` is when they wake up or time out.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ WAITING = (NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
 
 
 def begin_wait(changes: ChangeSet, node: NodeState) -> bytes | None:
-    """Its output, if there is nothing to wait for."""
+    """Start the wait; returns the output if it is already over."""
     spec = node.spec.wait
     assert spec is not None
     wakes_at = _wakes_at(changes, spec)
@@ -69,9 +69,9 @@ def _after(changes: ChangeSet, seconds: float | None) -> datetime | None:
 
 
 def _take_early_signal(changes: ChangeSet, name: str) -> Signal | None:
-    """The oldest signal of this name that came before a node waited for it."""
+    """The oldest signal of this name that arrived before a node waited for it."""
     job = changes.job
-    index = next((place for place, signal in enumerate(job.signals) if signal["name"] == name), None)
+    index = next((position for position, signal in enumerate(job.signals) if signal["name"] == name), None)
     if index is None:
         return None
     changes.job_touched = True
@@ -92,7 +92,7 @@ def begin_approval(changes: ChangeSet, node: NodeState) -> None:
 
 
 def begin_child_job(changes: ChangeSet, node: NodeState) -> None:
-    """The child job is submitted when this is written, under the name of the attempt: as often as it takes, once."""
+    """Submit the child with this change set. The attempt's id is its key, so that a repeat creates no second one."""
     spec = _child_job(node)
     node.params = _inputs(changes, node, spec)
     node.has_params = True
@@ -102,9 +102,9 @@ def begin_child_job(changes: ChangeSet, node: NodeState) -> None:
 
 
 def resume_waiting(changes: ChangeSet, node: NodeState) -> None:
-    """Arm the timer again after a change of owner, and submit the child if that was not done.
+    """Arm the timer again after a change of owner, and submit the child if that has not happened.
 
-    Its inputs are those that were stored: computed again, they might differ.
+    The stored inputs are used: evaluated again, they might differ.
     """
     if node.not_before is not None:
         changes.arm(TimerKind.WAKE, node.not_before, node)

@@ -1,4 +1,4 @@
-"""What ends a wait: a time that has come, a signal, a decision, the end of the child."""
+"""The ends of a wait: a due time, a signal, a decision, the end of a child job."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ REJECTED = ("Rejected", "Exception")
 
 
 def wake(changes: ChangeSet, node: NodeState) -> None:
-    """Its timer is due: a wait for a time completes, any other wait has timed out."""
+    """The timer is due: a wait for a time completes, any other wait times out."""
     if node.status is not NodeStatus.RUNNING or node.spec.type not in WAITING:
         return
     if node.not_before is None or node.not_before > changes.now:
@@ -34,8 +34,8 @@ def wake(changes: ChangeSet, node: NodeState) -> None:
 
 def _missed_event(node: NodeState) -> str:
     if node.spec.wait is not None:
-        return f"the signal {node.spec.wait.signal!r} did not come"
-    return "nobody decided" if node.spec.approval is not None else "the job that it called did not end"
+        return f"signal {node.spec.wait.signal!r} did not arrive"
+    return "nobody decided" if node.spec.approval is not None else "its child job did not end"
 
 
 def _timeout_seconds(node: NodeState) -> float:
@@ -44,7 +44,7 @@ def _timeout_seconds(node: NodeState) -> float:
 
 
 def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
-    """Wake all nodes that wait for it; if none does, keep it for the first that will."""
+    """Wake all nodes that wait for the signal; if none does, keep it for the first that will."""
     job = changes.job
     # Only nodes of the definition wait for signals.
     waiting = [job.nodes[node_id] for node_id in job.graph.nodes if _waits_for(job.nodes[node_id], message.name)]
@@ -57,14 +57,16 @@ def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
         changes.job_touched = True
     elif not waiting:
         changes.note(
-            "job_warning", EventStatus.WARNING, warning=f"{MAX_KEPT_SIGNALS} signals are kept: this one is lost"
+            "job_warning",
+            EventStatus.WARNING,
+            warning=f"the job already keeps {MAX_KEPT_SIGNALS} signals; this one is dropped",
         )
     for node in waiting:
         complete(changes, node, wait_output(changes, node, signal))
 
 
 def ignore_signal(changes: ChangeSet, message: SignalSent) -> None:
-    """The job ended while it was on its way."""
+    """The job ended before the signal arrived."""
     data: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
     changes.note("signal_received", EventStatus.WARNING, **data)
 
@@ -74,7 +76,7 @@ def _waits_for(node: NodeState, name: str) -> bool:
 
 
 def accept_decision(changes: ChangeSet, message: ApprovalDecision) -> None:
-    """The first one counts; one for an attempt that is over changes nothing."""
+    """The first decision counts; a decision for a past attempt changes nothing."""
     node = changes.job.nodes.get(message.node_id)
     if node is None or node.spec.type is not NodeType.APPROVAL or node.status is not NodeStatus.RUNNING:
         return
@@ -92,7 +94,7 @@ def accept_decision(changes: ChangeSet, message: ApprovalDecision) -> None:
 
 
 def find_caller(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState | None:
-    """The node whose child job has ended. Only the child reports its end: reports of workers do not count."""
+    """The node whose child job has ended. Only the child reports its end: workers' reports do not count."""
     node = changes.job.nodes.get(message.node_id)
     if node is None or node.spec.type is not NodeType.WORKFLOW or message.worker_id is not None:
         return None

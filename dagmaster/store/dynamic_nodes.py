@@ -68,7 +68,7 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
             raise JobEnded(f"job {job_id} is {row['status']}: what was added came too late")
         if not row["is_unread"]:
             refusal = await fetch_one(conn, "last_refusal", {"job_id": job_id})
-            raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
+            raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'the added nodes were refused'}")
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(POLL_SECONDS)

@@ -238,7 +238,7 @@ def _added(row: Row, data: dict[str, Any]) -> Message | None:
     except Invalid as error:
         if node is None:
             return None
-        message = f"what it added is refused: {error}"
+        message = f"the nodes that it added were refused: {error}"
         return TaskFailed(node, task, worker, at, message, permanent=True, error_types=REFUSED)
     return TasksAdded(
         node, task, worker, at, added.nodes, added.groups, added.dependencies, actor=_text(data.get("actor"))

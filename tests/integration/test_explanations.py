@@ -144,7 +144,7 @@ async def test_max_parallel_and_a_pause_explain_waiting_children(dsn: str) -> No
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_tasks_waiting")
         explanation = await why(running, job_id, "spread__4")
         assert explanation.sentence == (
-            "Node `spread__4` waits for one of 2 places (max_parallel), held by `spread__0` and `spread__1`."
+            "Node `spread__4` waits for one of 2 slots (max_parallel), held by `spread__0` and `spread__1`."
         )
         gather = await why(running, job_id, "gather")
         assert gather.sentence == "Node `gather` waits for `spread`, which is expanded with 5 of 5 children open."
@@ -174,7 +174,7 @@ async def test_a_full_queue_is_named_with_its_depth_and_limit(dsn: str) -> None:
             await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "closed"})
             explanation = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
             assert explanation.sentence == (
-                "Node `work` is held back because queue `q` is full (0 tasks waiting, the limit is 5)."
+                "Node `work` is not dispatched because queue `q` is full (0 tasks waiting, the limit is 5)."
             )
             await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "open"})
             explanation = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
@@ -223,7 +223,7 @@ async def test_an_ended_job_is_explained_by_how_and_why_it_ended(dsn: str) -> No
         assert (of_job.kind, of_job.data["cause"]) == (Kind.ENDED, ["ok"])
         assert of_job.sentence.startswith(f"Job {job_id} failed at ") and "disk full" in of_job.sentence
         by_node = {node_id: await why(running, job_id, node_id) for node_id in nodes}
-        assert by_node["ok"].sentence.startswith("Node `ok` failed for good after 1 attempt: ")
+        assert by_node["ok"].sentence.startswith("Node `ok` failed permanently after 1 attempt: ")
         skipped = "was skipped because `route` took the branch `rest`, which does not lead to it."
         assert by_node["huge"].sentence == f"Node `huge` {skipped}"
         assert by_node["after_huge"].sentence == f"Node `after_huge` {skipped}"
@@ -244,8 +244,7 @@ async def test_a_failed_job_with_a_pending_retry_is_explained(dsn: str) -> None:
             await request_retry(conn, job_id, None, actor=None, threshold_seconds=30)
         explanation = await why(running, job_id)
         assert (
-            explanation.sentence
-            == f"Job {job_id} failed and is about to be tried again: its owner acts within a moment."
+            explanation.sentence == f"Job {job_id} failed and is about to be retried: its owner acts within a moment."
         )
 
 

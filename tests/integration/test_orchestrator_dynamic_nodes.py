@@ -202,8 +202,8 @@ async def test_a_new_owner_continues_added_nodes(dsn: str) -> None:
         ([b'{"nodes": [{"id": "work.1"}]}'], "a task needs a handler"),
         ([b'{"nodes": 7}'], "nodes must be a list"),
         ([b"[1, 2]"], "must be an object"),
-        ([b'{"nodes": [{"id": "END", "handler": "echo"}]}'], "cannot add a node of the id END"),
-        ([b'{"nodes": [{"id": "work.1", "handler": "echo", "after": ["no"]}]}'], "which the job does not have"),
+        ([b'{"nodes": [{"id": "END", "handler": "echo"}]}'], "cannot add a node with the id END"),
+        ([b'{"nodes": [{"id": "work.1", "handler": "echo", "after": ["no"]}]}'], "which is not a node of the job"),
     ],
 )
 async def test_invalid_nodes_fail_the_attempt_permanently(dsn: str, slices: list[bytes], reason: str) -> None:
@@ -216,7 +216,7 @@ async def test_invalid_nodes_fail_the_attempt_permanently(dsn: str, slices: list
         await running.worker()
         [job] = await running.ended(await running.submit(single("adds", retry=retry(3))))
         assert job["status"] == "failed"
-        assert "what it added is refused" in job["error_message"] and reason in job["error_message"]
+        assert "the nodes that it added were refused" in job["error_message"] and reason in job["error_message"]
         await running.is_clean()
 
 
@@ -351,7 +351,7 @@ async def test_a_refused_addition_is_reported_to_the_caller(dsn: str) -> None:
         await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'last'")
         added = {"tasks": [{"handler": "echo", "queue": "q"}]}
         error = await it.post(f"/api/v1/jobs/{job_id}/tasks", added, 409)
-        assert "what was added is refused: only the finalizers of the job are left" in error["error"]["message"]
+        assert "the added nodes were refused: only the finalizers of the job are left" in error["error"]["message"]
 
 
 async def test_a_remote_worker_adds_nodes_over_http(dsn: str) -> None:
@@ -408,7 +408,7 @@ async def test_added_nodes_are_visible_in_api_and_pages(dsn: str) -> None:
         [drawn] = [node for node in (await it.get(f"{path}/graph"))["nodes"] if node["node_id"] == "work"]
         assert (drawn["children"], drawn["added"]) == ({}, {"completed": 1, "running": 1, "pending": 1})
         explanations = {name: await it.get(f"{path}/nodes/{name}/explain") for name in ("work", "work.2", "work.3")}
-        assert "gives the result of `work.3`, which is waiting" in explanations["work"]["sentence"]
+        assert "returns the result of `work.3`, which is waiting" in explanations["work"]["sentence"]
         assert "waits for `work.2`, which is running" in explanations["work.3"]["sentence"]
         sentence = (await it.get(f"{path}/explain"))["sentence"]
         assert "waits for `work.2` that `work` has added" in sentence

@@ -114,7 +114,7 @@ async def test_a_fan_in_over_the_size_limit_fails_its_job(dsn: str):
         [row] = await running.ended(job_id)
         assert row["status"] == "failed"
         assert "a fan-in may gather 195.3 KiB (max_fan_in_bytes)" in row["error_message"]
-        assert "let each task return where its data is" in row["error_message"]
+        assert "let each task return a reference to its data" in row["error_message"]
         assert owner.it.stats.errors == 0
         children = [node for name, node in (await running.nodes(job_id)).items() if name.startswith("spread__")]
         assert {len(node["output"]["text"]) for node in children} == {30_000}

@@ -249,7 +249,7 @@ async def test_late_signals_and_tasks_are_recorded(dsn: str, me: Owner) -> None:
     late = {"name": "go", "actor": "ann", "woke": [], "kept": False, "reason": "the job has ended"}
     assert received["event_data"] == late
     [warned] = await rows(dsn, query, "job_warning")
-    refusal = {"warning": "what was added is refused: the job has ended", "refused": "added", "actor": "bob"}
+    refusal = {"warning": "the added nodes were refused: the job has ended", "refused": "added", "actor": "bob"}
     assert warned["event_data"] == refusal
 
 

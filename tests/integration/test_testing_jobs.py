@@ -340,7 +340,7 @@ nodes:
 """
     job = make(text).signal("go").skip_time(hours=2).run(timeout=90)
     assert job.status == "completed"
-    assert "did not come within 3600 s" in job.attempts("second")[0].error
+    assert "did not arrive within 3600 s" in job.attempts("second")[0].error
 
 
 def test_no_time_is_skipped_while_a_child_workflow_is_starting(make: Make, tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_a_call_times_out_when_its_child_waits_forever(make: Make, tmp_path: Pat
     (tmp_path / "patient.yaml").write_text("workflow_id: patient\nnodes:\n  w: {type: wait, signal: never}\n")
     (tmp_path / "outer.yaml").write_text(CALLS.format(called="patient"))
     job = make("outer.yaml", folders=[tmp_path]).skip_time(days=1).run()
-    assert job.error == "node inner failed: timed out: the job that it called did not end within 7200 s"
+    assert job.error == "node inner failed: timed out: its child job did not end within 7200 s"
 
 
 def test_a_child_workflow_is_found_next_to_its_file(make: Make, tmp_path: Path) -> None:

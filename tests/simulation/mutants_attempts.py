@@ -82,8 +82,8 @@ def know_only_the_class_and_not_its_bases(patch: pytest.MonkeyPatch) -> None:
 def judge_a_lost_worker_by_the_rules(patch: pytest.MonkeyPatch) -> None:
     original = failures._rule_against
 
-    def _rule_against(node: state.NodeState, error_types: Any, *, is_asked_for: bool) -> str | None:
-        return original(node, error_types or (), is_asked_for=is_asked_for and error_types is not None)
+    def _rule_against(node: state.NodeState, error_types: Any, *, is_requested: bool) -> str | None:
+        return original(node, error_types or (), is_requested=is_requested and error_types is not None)
 
     patch.setattr(failures, "_rule_against", _rule_against)
 

@@ -161,7 +161,7 @@ def go_on_after_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def complete_without_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(job_end, "_find_left", lambda job: None)
+    patch.setattr(job_end, "_find_unfinished", lambda job: None)
 
 
 @mutant

@@ -68,7 +68,7 @@ def begin_a_job_only_to_cancel_it(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def raise_a_stall_for_a_job_that_waits(patch: pytest.MonkeyPatch) -> None:
     """As it was: for one that waited for an approval."""
-    patch.setattr(reasons, "RIGHTLY", reasons.RIGHTLY - {Kind.WAITING_FOR_APPROVAL})
+    patch.setattr(reasons, "VALID_REASONS", reasons.VALID_REASONS - {Kind.WAITING_FOR_APPROVAL})
 
 
 @mutant

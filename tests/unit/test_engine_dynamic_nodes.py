@@ -195,12 +195,12 @@ def test_a_pending_node_can_get_more_dependencies():
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ([node("b.1")], "a cannot add a node of the id b.1"),
-        ([node("end")], "a cannot add a node of the id end"),
-        ([node("a.1", "a.9")], "a.1 waits for a.9, which the job does not have"),
+        ([node("b.1")], "a cannot add a node with the id b.1"),
+        ([node("end")], "a cannot add a node with the id end"),
+        ([node("a.1", "a.9")], "a.1 waits for a.9, which is not a node of the job"),
         ([node("a.1", "a.1")], "a.1 waits for a.1"),
         ([node("a.1", params={"x": {"$result": "nobody"}})], "a.1 waits for nobody"),
-        ([node("a.1"), node("a.1", "start")], "too late"),
+        ([node("a.1"), node("a.1", "start")], "can no longer be made to wait"),
         ([node("a.1", "a"), node("a.2", "a.1"), node("a.1", "a.2")], "would wait for each other"),
     ],
 )
@@ -211,7 +211,7 @@ def test_invalid_nodes_fail_the_attempt_permanently(nodes: list[AddedNode], reas
         nodes = nodes[-1:]
     add(bench, *nodes)
     assert bench.status is JobStatus.FAILED
-    assert "what it added is refused" in (bench.error or "") and reason in (bench.error or "")
+    assert "the nodes that it added were refused" in (bench.error or "") and reason in (bench.error or "")
     assert bench.store.nodes["a"].attempt == 0
 
 
@@ -323,7 +323,7 @@ def test_invalid_additions_from_outside_are_recorded_and_harmless():
     bench = job()
     add(bench, node("added.5", "nobody", queue="tasks"), adder=None)
     add(bench, node("added.6"), adder=None)
-    assert bench.data(None, "job_warning")["warning"] == "what was added is refused: added.6 needs a queue"
+    assert bench.data(None, "job_warning")["warning"] == "the added nodes were refused: added.6 needs a queue"
     bench.complete("a")
     assert bench.status is JobStatus.COMPLETED
 

@@ -18,7 +18,7 @@ HOSTILE = (
     "stopped because the job failed",
     "worker w was lost",
     "worker w gave it back",
-    "node b failed: what was added is refused: no",
+    "node b failed: the added nodes were refused: no",
     "Timeout: no progress for 24 hours",
 )
 

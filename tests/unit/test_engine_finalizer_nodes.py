@@ -36,7 +36,7 @@ def test_a_referenced_result_that_already_failed_fails_its_node():
     bench.fail("clean.1", "no water")
     bench.complete("clean", result_of("clean.1"))
     assert bench.of("clean") is FAILED
-    assert bench.store.nodes["clean"].error == "it gives the result of clean.1, which failed"
+    assert bench.store.nodes["clean"].error == "its result is that of clean.1, which failed"
     assert bench.status is JobStatus.FAILED
 
 

@@ -57,8 +57,8 @@ def test_reports_for_an_attempt_that_awaits_a_result_change_nothing():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nobody", "no node that was added to this job"),
-        ("end", "no node that was added to this job"),
+        ("nobody", "which was not added to this job"),
+        ("end", "which was not added to this job"),
         ("a.behind", "which waits for it"),
         ("a.far", "which waits for it"),
         ("a.skipped", "which was skipped"),

@@ -196,8 +196,7 @@ def test_a_task_that_loses_several_workers_is_poisoned():
     bench.lose("a")
     assert bench.status is JobStatus.FAILED
     assert bench.job.error == (
-        "node a failed: worker worker was lost: 3 workers in a row died while they ran this task, "
-        "so it is not tried again"
+        "node a failed: worker worker was lost: 3 workers in a row died while they ran this task, so it is not retried"
     )
 
 

@@ -135,7 +135,7 @@ def test_the_number_of_kept_signals_is_limited():
     bench = Bench(w=waiting(signal="go"), end=end("w"))
     bench.send(*(SignalSent("other", None, bench.now) for _ in range(MAX_KEPT_SIGNALS + 1)))
     assert len(bench.store.job.signals) == MAX_KEPT_SIGNALS
-    assert "is lost" in bench.data(None, "job_warning")["warning"]
+    assert "is dropped" in bench.data(None, "job_warning")["warning"]
 
 
 def test_a_signal_can_time_out():
@@ -143,7 +143,7 @@ def test_a_signal_can_time_out():
     bench.wait(10)
     assert (bench.status, bench.error) == (
         JobStatus.FAILED,
-        "node w failed: timed out: the signal 'go' did not come within 10 s",
+        "node w failed: timed out: signal 'go' did not arrive within 10 s",
     )
 
 
@@ -288,7 +288,7 @@ def test_a_child_that_times_out_is_cancelled():
     bench = calling(timeout_seconds=60)
     bench.wait(60)
     assert bench.changes.cancelled_children == ["42_sub_0"]
-    assert bench.error == "node sub failed: timed out: the job that it called did not end within 60 s"
+    assert bench.error == "node sub failed: timed out: its child job did not end within 60 s"
 
 
 def test_a_worker_cannot_report_for_a_child_job():

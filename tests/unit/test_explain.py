@@ -100,7 +100,7 @@ def test_an_expanding_fan_out_counts_its_children():
     bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
     bench.expands = False
     bench.start()
-    assert text_of(bench, "f") == "Node `f` is being expanded: 2 of its 5 children are made."
+    assert text_of(bench, "f") == "Node `f` is being expanded: 2 of its 5 children are created."
     assert text_of(bench, "end") == "Node `end` waits for `f`, which is running."
 
 
@@ -136,7 +136,7 @@ def test_a_full_queue_is_named_with_its_depth_and_limit():
     bench = Bench(a=task(), end=end("a")).close_queue().start()
     explanation = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})
     assert explanation.sentence == (
-        "Node `a` is held back because queue `tasks` is full (1,200 tasks waiting, the limit is 1,000)."
+        "Node `a` is not dispatched because queue `tasks` is full (1,200 tasks waiting, the limit is 1,000)."
     )
     assert explanation.kind is Kind.BACK_PRESSURE
 
@@ -145,7 +145,7 @@ def test_max_parallel_names_the_running_children():
     bench = Bench({"n": [1] * 9}, f=fan_out("{{ inputs.n }}", max_parallel=6), end=end("f")).start()
     explanation = why(bench, "f__7")
     expected = "held by `f__0`, `f__1`, `f__2`, `f__3` and 2 more."
-    assert explanation.sentence == f"Node `f__7` waits for one of 6 places (max_parallel), {expected}"
+    assert explanation.sentence == f"Node `f__7` waits for one of 6 slots (max_parallel), {expected}"
     assert len(explanation.data["held_by"]) == 6
 
 
@@ -248,7 +248,7 @@ def test_an_ended_node_shows_why_and_its_cause():
     skipped = "was skipped because `c` took the branch `is_3`, which does not lead to it."
     assert text_of(bench, "y") == f"Node `y` {skipped}"
     assert text_of(bench, "z") == f"Node `z` {skipped}"
-    assert text_of(bench, "x") == "Node `x` failed for good after 1 attempt: disk full."
+    assert text_of(bench, "x") == "Node `x` failed permanently after 1 attempt: disk full."
     assert text_of(bench, "w") == f"Node `w` was stopped because job {JOB} failed (node x failed: disk full)."
     last = why(bench, "last", owner=OwnerFacts())
     assert last.sentence == f"Node `last` was skipped because job {JOB} failed (node x failed: disk full)."

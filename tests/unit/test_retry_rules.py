@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dagmaster.handlers.contract import Retry
 from dagmaster.handlers.invocation import error_types
-from dagmaster.model.retry import ASKED_FOR, OUT_OF_MEMORY, TIMED_OUT, OnOom, RetryPolicy, retry_delay
+from dagmaster.model.retry import OUT_OF_MEMORY, RETRY_REQUESTED, TIMED_OUT, OnOom, RetryPolicy, retry_delay
 from dagmaster.model.retry import find_queue_after as queue_after
 from dagmaster.model.retry import find_rule_against as rule_against
 from dagmaster.model.workflow import EndNode, StartNode, TaskNode, Workflow
@@ -65,7 +65,7 @@ def test_other_errors_keep_their_queue() -> None:
 
 def test_a_requested_retry_is_granted_unless_a_rule_refuses_it() -> None:
     names = error_types(Retry("not yet"))
-    assert ASKED_FOR in names
+    assert RETRY_REQUESTED in names
     assert rule_against(RetryPolicy(on=["OSError"]), names) is None
     assert rule_against(RetryPolicy(never=["Retry"]), names) == "never: Retry"
 

@@ -122,7 +122,7 @@ def test_finalizers_are_separate_from_other_nodes() -> None:
         (
             "  a: {handler: h}\n  b: {type: fan_out, source: [1], task: {handler: h}}",
             "finally: b\n",
-            "the fan_out 'b' cannot be in a chain of 'finally': call a workflow that has one",
+            "the fan_out 'b' cannot be in a chain of 'finally': use a workflow node whose workflow has one",
         ),
         (
             "  a: {handler: h, next: e}\n  b: {handler: h, next: e}\n  e: {type: end}",

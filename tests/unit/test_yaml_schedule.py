@@ -80,7 +80,7 @@ def test_a_required_input_missing_from_the_schedule_is_reported_at_load() -> Non
 def test_a_secret_cannot_be_in_a_schedule() -> None:
     secret = "{type: string, secret: true, required: false}"
     assert problems("{every: 1h, inputs: {region: hush-hush}}", secret) == [
-        "2:40 the schedule gives the secret input 'region' a value, which everybody can read who reads the file: leave "
+        "2:40 the schedule gives the secret input 'region' a value, which everybody who reads the file can see: leave "
         "it out here, make the input optional or remove it, and let the nodes that need the value take it from the "
         "environment: '{{ env.REGION }}', with DAGMASTER_VAR_REGION and DAGMASTER_SECRET_ENV=REGION set for the "
         "orchestrators"

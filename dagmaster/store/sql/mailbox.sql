@@ -151,7 +151,7 @@ WITH late AS MATERIALIZED (
     SELECT job_id, CASE kind WHEN 'signal' THEN 'signal_received' ELSE 'job_warning' END::dagapp.event_type, 'warning',
         CASE kind WHEN 'signal' THEN jsonb_build_object('name', data ->> 'name', 'actor', data ->> 'actor',
             'woke', '[]'::jsonb, 'kept', false, 'reason', 'the job has ended')
-        ELSE jsonb_build_object('warning', 'what was added is refused: the job has ended', 'refused', 'added',
+        ELSE jsonb_build_object('warning', 'the added nodes were refused: the job has ended', 'refused', 'added',
             'actor', data ->> 'actor')
         END, clock_timestamp(), 'orchestrator'
     FROM closed WHERE is_known AND node_id IS NULL AND kind IN ('signal', 'added')
