@@ -1,4 +1,4 @@
-"""When a job may be over: the longest way through what is left of it."""
+"""When a job may end: the longest path through its remaining nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from dagmaster.model.graph import Graph, GraphNode, NodeType
 from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 
-# What takes longer than usual is taken to go on for a fifth of the time that it has taken already.
+# A node past its usual time is assumed to run for another fifth of the time it has taken.
 OVERTIME = 0.2
-# The rest is done by the engine, at once.
+# The engine completes all other types at once.
 TIMED = (NodeType.TASK, NodeType.FAN_OUT, NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
 
 
 class Basis(StrEnum):
-    """What an estimate rests on: earlier jobs of the workflow, or what was done of this one."""
+    """The basis of an estimate: earlier jobs of the workflow, or the finished part of this job."""
 
     HISTORY = "history"
     SO_FAR = "so_far"
@@ -27,11 +27,11 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """How long a node takes as a rule.
+    """The usual duration of a node.
 
-    Of a fan-out `run_seconds` is for one child, and `parallel` is how many are done in that time: less than one where
-    they mostly wait. `run_seconds` is None for what never completed, which is `is_skipped` if all the jobs passed it
-    by, and for a fan-out without items.
+    For a fan-out `run_seconds` is that of one child, and `parallel` is how many complete in that time: less than one if
+    they mostly wait. `run_seconds` is None for a fan-out without items and for a node that never completed; the latter
+    is `is_skipped` if all earlier jobs skipped it.
     """
 
     run_seconds: float | None
@@ -43,7 +43,7 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`overdue` is by how much what runs has taken longer than usual already."""
+    """`overdue` is how far running nodes exceed their usual duration."""
 
     ends_at: datetime
     basis: Basis
@@ -51,14 +51,14 @@ class Estimate:
 
 
 class _UnknownLength(Exception):
-    """Nothing is known of a node that is left."""
+    """The duration of a remaining node is unknown."""
 
 
 def estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> Estimate | None:
-    """From the history of the workflow, or else from what was done of this job. None when neither tells enough."""
+    """From the workflow's history, or else from the finished part of this job. None if neither is enough."""
     if job.status is not JobStatus.RUNNING or job.paused_at is not None:
         return None
-    if any(node.open_added for node in job.nodes.values()):  # Of these nothing is known.
+    if any(node.open_added for node in job.nodes.values()):  # Their duration is unknown.
         return None
     left = time_left(graph, job, usual)
     if left is not None:
@@ -68,7 +68,7 @@ def estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> Esti
 
 
 def _overdue(job: JobSnapshot, usual: Mapping[str, Usual]) -> timedelta:
-    """Of the task that is latest; of a fan-out nobody can tell while most of its children are still to come."""
+    """Of the latest task. Fan-outs do not count: most of their children may be still to come."""
     late = [
         (job.now - node.started_at).total_seconds() - known.run_seconds
         for name, node in job.nodes.items()
@@ -79,13 +79,13 @@ def _overdue(job: JobSnapshot, usual: Mapping[str, Usual]) -> timedelta:
 
 
 def time_left(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> timedelta | None:
-    """None when nothing is known of a node that is left.
+    """None if the duration of a remaining node is unknown.
 
-    What runs beside each other takes no longer for it: what is usually waited for workers is in the usual times.
+    Parallel nodes do not slow each other down here: the usual times already include the wait for workers.
     """
     ends: dict[str, float] = {}
     try:
-        for node in graph.nodes.values():  # In topological order: what leads to a node is reckoned before it.
+        for node in graph.nodes.values():  # In topological order: sources come first.
             ends[node.node_id] = _end(node, job, usual.get(node.node_id), ends)
     except _UnknownLength:
         return None
@@ -93,7 +93,7 @@ def time_left(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> tim
 
 
 def so_far(graph: Graph, job: JobSnapshot) -> dict[str, Usual]:
-    """What is left may take as long as what was done: a task as the tasks, the children of a fan-out as their like."""
+    """Guess from the finished part: a task takes as long as the tasks so far, a child as long as its siblings."""
     guesses = {}
     times = [_seconds(node, job.nodes[node.node_id]) for node in graph.nodes.values()]
     lengths = [seconds for seconds in times if seconds is not None]
@@ -107,7 +107,7 @@ def so_far(graph: Graph, job: JobSnapshot) -> dict[str, Usual]:
 
 
 def _filled(usual: Mapping[str, Usual], guesses: Mapping[str, Usual]) -> dict[str, Usual]:
-    """What is usual, with the guesses for what never completed."""
+    """The usual durations, with guesses for nodes that never completed."""
     filled = dict(guesses)
     for name, known in usual.items():
         guess = guesses.get(name)
@@ -124,7 +124,7 @@ def _seconds(node: GraphNode, snapshot: NodeSnapshot) -> float | None:
 
 
 def _end(node: GraphNode, job: JobSnapshot, usual: Usual | None, ends: Mapping[str, float]) -> float:
-    """Seconds from now; a node that was skipped has ended, and so have the branches that were not taken."""
+    """Seconds from now. Skipped nodes and untaken branches have ended."""
     snapshot = job.nodes[node.node_id]
     if snapshot.status in NODE_TERMINAL and (snapshot.fan is None or snapshot.fan.left <= 0):
         return 0.0
@@ -132,7 +132,7 @@ def _end(node: GraphNode, job: JobSnapshot, usual: Usual | None, ends: Mapping[s
     if node.phase is Phase.FINALLY:
         begins = max(ends.values(), default=0.0)
     if node.phase is Phase.ON_FAILURE and snapshot.status is NodeStatus.PENDING:
-        return 0.0  # Nobody expects it to be needed.
+        return 0.0  # The job is not expected to fail.
     choices = [ends[name] for name in node.any_of if job.nodes[name].status is not NodeStatus.SKIPPED]
     if choices:
         begins = max(begins, min(choices))
@@ -150,7 +150,7 @@ def _end(node: GraphNode, job: JobSnapshot, usual: Usual | None, ends: Mapping[s
 
 
 def _wait_length(node: GraphNode, snapshot: NodeSnapshot, now: datetime) -> float | None:
-    """Of a wait for a time that is known; all else takes as long as usual."""
+    """The duration of a wait for a known time; any other wait takes as long as usual."""
     if node.wait is None or node.wait.signal is not None:
         return None
     if snapshot.status is NodeStatus.RUNNING and snapshot.not_before is not None:
@@ -187,7 +187,7 @@ def _fan_length(node: GraphNode, snapshot: NodeSnapshot, usual: Usual, now: date
 
 
 def _unopened(usual: Usual) -> FanSnapshot:
-    """With as many items as usual."""
+    """A fan-out with the usual number of items."""
     if usual.items is None:
         raise _UnknownLength
     return FanSnapshot(usual.items, {})

@@ -1,4 +1,4 @@
-"""Why does it not run? One true sentence about a node or a job, from its state and the facts around it."""
+"""Why does it not run? One true sentence about a node or a job, from its state and related facts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.states import NODE_TERMINAL, JobStatus
 
 LISTED = 100
-# What waits for another node, or for a sibling's place, does not stand still by itself.
+# Nodes that wait for another node or for a sibling's slot are not the cause of the wait.
 FOLLOWERS = (Kind.WAITING_FOR_NODES, Kind.HELD_BY_MAX_PARALLEL, Kind.GIVING_RESULT, Kind.WAITING_FOR_END)
-# What is told of a job first: what needs somebody's help before what helps itself.
+# The order in which reasons are given: those that need a person's action first.
 ORDER = (
     Kind.NO_OWNER,
     Kind.PAUSED,
@@ -34,7 +34,7 @@ ORDER = (
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes that stand still for the same reason: one node, children of one fan-out, or what one task has added."""
+    """Nodes that wait for the same reason: one node, children of one fan-out, or the nodes that one task has added."""
 
     kind: Kind
     name: str
@@ -42,7 +42,7 @@ class _Group:
 
 
 def explain_node(job: JobState, node_id: str, facts: Facts, now: datetime) -> Explanation:
-    """The first reason in the sentence, all others under `also`."""
+    """The sentence gives the first reason; `also` lists the others."""
     node = job.nodes[node_id]
     first, *others = reasons(job, node, facts, now)
     words = describe(first, job, node, facts, now)
@@ -61,7 +61,7 @@ def _entry(kind: Kind, words: Words) -> dict[str, Any]:
 
 
 def explain_job(job: JobState, facts: Facts, now: datetime) -> Explanation:
-    """What holds it as a whole, or else the nodes that really stand still: those that all others wait for."""
+    """The reason for the job as a whole, or else the nodes that all others wait for."""
     if job.is_terminal:
         return _explain_ended(job, facts)
     groups = _waiting(job, facts, now)
@@ -75,7 +75,7 @@ def explain_job(job: JobState, facts: Facts, now: datetime) -> Explanation:
     if orphaned is not None:
         return Explanation(Kind.NO_OWNER, _sentence(orphaned.text), {**data, **orphaned.data, "also": []})
     if job.status is JobStatus.PENDING or not groups:
-        text = f"Job {job.job_id} is about to {'start' if job.status is JobStatus.PENDING else 'go on'}: "
+        text = f"Job {job.job_id} is about to {'start' if job.status is JobStatus.PENDING else 'continue'}: "
         return Explanation(Kind.ABOUT_TO_RUN, f"{text}its owner acts within a moment.", {**data, "also": []})
     return Explanation(groups[0].kind, _of_group(groups[0], job, facts, now), {**data, "also": stands[1:]})
 
@@ -95,7 +95,7 @@ def _explain_ended(job: JobState, facts: Facts) -> Explanation:
         words = no_owner(job, facts)
         return Explanation(Kind.NO_OWNER, _sentence(words.text), {**data, **words.data})
     if is_reopened:
-        sentence = f"Job {job.job_id} failed and is about to be tried again: its owner acts within a moment."
+        sentence = f"Job {job.job_id} failed and is about to be retried: its owner acts within a moment."
         return Explanation(Kind.ABOUT_TO_RUN, sentence, data)
     at = f" at {clock(job.completed_at)}" if job.completed_at else ""
     took = f" after {span(job.completed_at - job.started_at)}" if job.completed_at and job.started_at else ""
@@ -128,7 +128,7 @@ def _is_served(node: NodeState, queues: Mapping[str, QueueFacts]) -> bool:
 
 
 def _entry_of(group: _Group, job: JobState, facts: Facts, now: datetime) -> dict[str, Any]:
-    """A group as the data of a job show it."""
+    """The entry of a group in a job's data."""
     first = group.nodes[0]
     words = describe(group.kind, job, first, facts, now)
     nodes = [node.node_id for node in group.nodes[:LISTED]]
@@ -143,7 +143,7 @@ def _of_group(group: _Group, job: JobState, facts: Facts, now: datetime) -> str:
     text = describe(group.kind, job, first, facts, now).text
     if first.is_added:
         others = f" and {len(group.nodes) - 1:,} more" if len(group.nodes) > 1 else ""
-        by = f"that `{first.added_by}` has added" if first.added_by else "that was added from outside"
+        by = f"that `{first.added_by}` has added" if first.added_by else "that an external caller has added"
         return f"Job {job.job_id} waits for `{first.node_id}`{others} {by}: `{first.node_id}` {text}."
     if first.parent is None:
         return f"Job {job.job_id} waits for `{group.name}`, which {text}."

@@ -1,4 +1,4 @@
-"""What an explanation knows besides the job itself, and what it says."""
+"""The facts that an explanation needs besides the job itself, and its result."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """Every reason why a node, or a job, is where it is."""
+    """Every reason for the state of a node or a job."""
 
     ENDED = "ended"
     RUNNING = "running"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One true sentence; `data` holds everything that it says, and under `also` what else stands in the way."""
+    """One true sentence; `data` holds its facts, and under `also` the other reasons."""
 
     kind: Kind
     sentence: str
@@ -46,9 +46,9 @@ class OwnerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A worker that consumes a queue; None stands for every handler.
+    """A worker that consumes a queue; `handlers` is None for all handlers.
 
-    One that is drained takes nothing more. `stuck` slots are kept by handlers that do not end.
+    `is_taking` is false for a drained worker. `stuck` slots are occupied by handlers that do not end.
     """
 
     worker_id: str
@@ -68,7 +68,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """`depth` counts what may be claimed; `limit` is known of a queue that is closed because it is full."""
+    """`depth` counts the claimable tasks; `limit` is known for a queue that is closed because it is full."""
 
     depth: int = 0
     limit: int | None = None
@@ -83,7 +83,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`ahead`: of each node whose task waits in a queue, how many are claimed before it. The rest by node, too."""
+    """`ahead`: for each node whose task waits in a queue, how many tasks are claimed before it. Others by node, too."""
 
     owner: OwnerFacts
     orchestrators: int
@@ -95,4 +95,4 @@ class Facts:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     children: Mapping[str, int] = field(default_factory=dict)
     unregistered: frozenset[str] = frozenset()  # handlers that no worker has ever registered
-    closed_queues: Collection[str] = ()  # into which the owner lets nothing more
+    closed_queues: Collection[str] = ()  # to which the owner dispatches nothing

@@ -1,4 +1,4 @@
-"""Which reasons keep a node where it is. Each is real: without all of them the node moves on."""
+"""The reasons that keep a node in its state. Each is real: without any of them the node moves on."""
 
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -16,8 +16,8 @@ from dagmaster.explain.waits import find_wait_kind
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
 
-# Good reasons to stand still: somebody or something is at work, is waited for, or wants it so.
-RIGHTLY = frozenset(
+# Valid reasons to wait: work is in progress, an event is awaited, or an operator wants it.
+VALID_REASONS = frozenset(
     {
         Kind.PAUSED,
         Kind.EXPANDING,
@@ -32,7 +32,7 @@ RIGHTLY = frozenset(
 
 
 class Undecided(NamedTuple):
-    """The sources that still decide over a node: every one of `all_of`, and of `any_of` the first that completes."""
+    """The undecided sources of a node: it needs all of `all_of`, and the first of `any_of` that completes."""
 
     all_of: list[str]
     any_of: list[str]
@@ -46,11 +46,11 @@ class Bypass(NamedTuple):
 
 
 def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
-    """All that hold, never none; the one to be named first comes first."""
+    """All current reasons, at least one; the most important comes first."""
     orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
     paused = [Kind.PAUSED] if job.is_paused else []
-    if (patience := find_wait_kind(node)) is not None:
-        return [patience, *orphaned]
+    if (wait_kind := find_wait_kind(node)) is not None:
+        return [wait_kind, *orphaned]
     match node.status:
         case NodeStatus.COMPLETED | NodeStatus.FAILED | NodeStatus.SKIPPED:
             return [Kind.ENDED]
@@ -61,7 +61,7 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list
             return _or_soon([*paused, *orphaned, *_held_back(job, node, facts, now)])
         case NodeStatus.DISPATCHED if node.node_id in facts.ahead:
             return [*paused, Kind.QUEUED, *orphaned]
-        case NodeStatus.DISPATCHED:  # A worker has taken it; only its owner has not heard of it.
+        case NodeStatus.DISPATCHED:  # A worker has claimed it; the owner has not received that yet.
             return _or_soon(orphaned)
         case NodeStatus.RUNNING if node.result_of is not None:
             return [Kind.GIVING_RESULT, *orphaned]
@@ -74,20 +74,20 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list
 
 
 def stands_without_reason(job: JobState, now: datetime, rules: Rules, closed_queues: Collection[str]) -> bool:
-    """Whether no open node has a good reason to stand where it is: the job should move, and does not."""
+    """Whether no open node has a valid reason to wait: the job should make progress and does not."""
     if job.is_terminal or job.is_paused:
         return False
     alive = Facts(OwnerFacts(is_alive=True), orchestrators=1, threshold_seconds=0, closed_queues=closed_queues)
     open_nodes = [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
-    return not any(_stands_rightly(job, node, alive, now, rules) for node in open_nodes)
+    return not any(_waits_rightly(job, node, alive, now, rules) for node in open_nodes)
 
 
-def _stands_rightly(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> bool:
+def _waits_rightly(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> bool:
     kinds = reasons(job, node, facts, now)
     if Kind.RUNNING in kinds and node.started_at is not None:
         seconds = node.task.timeout_seconds + rules.timeout_grace_seconds
         return now < node.started_at + timedelta(seconds=seconds)
-    return not RIGHTLY.isdisjoint(kinds)
+    return not VALID_REASONS.isdisjoint(kinds)
 
 
 def _or_soon(kinds: list[Kind]) -> list[Kind]:
@@ -104,7 +104,7 @@ def _held_back(job: JobState, node: NodeState, facts: Facts, now: datetime) -> I
 
 
 def undecided(job: JobState, node: NodeState) -> Undecided:
-    """Once one of `any_of` is alive, the others decide nothing."""
+    """Once one of `any_of` is live, the others no longer matter."""
     if node.is_child:
         return Undecided([], [])
     all_of = [source for source in node.spec.all_of if not is_settled(job, job.nodes[source])]
@@ -115,7 +115,7 @@ def undecided(job: JobState, node: NodeState) -> Undecided:
 
 
 def is_lost(node: NodeState) -> bool:
-    """It will be skipped as soon as the rest is decided: none of its `any_of` lives."""
+    """Whether it will be skipped once the rest is decided: none of its `any_of` is live."""
     return bool(node.spec.any_of) and not node.any_live and node.any_open == 0
 
 
@@ -125,28 +125,28 @@ def slot_holders(job: JobState, child: NodeState) -> list[str]:
 
 
 def bypass(job: JobState, node: NodeState) -> Bypass | None:
-    """Why a node was skipped while its job went on; None when it was skipped because the job had ended."""
+    """Why a node was skipped while its job continued; None if it was skipped because the job ended."""
     if node.is_child or not (node.spec.all_of or node.spec.any_of) or not is_dead(node):
         return None
-    seen, look = {node.node_id}, deque([node])
-    while look:
-        target = look.popleft()
+    seen, waiting = {node.node_id}, deque([node])
+    while waiting:
+        target = waiting.popleft()
         for source in (job.nodes[name] for name in (*target.spec.all_of, *target.spec.any_of)):
             if source.status is NodeStatus.SKIPPED and source.node_id not in seen:
                 seen.add(source.node_id)
-                look.append(source)
-            elif _turned_away(source, target):
+                waiting.append(source)
+            elif _took_other_branch(source, target):
                 return Bypass(source.node_id, orjson.loads(own_output(source)).get("taken_branch", ""))
     return None
 
 
-def _turned_away(source: NodeState, target: NodeState) -> bool:
+def _took_other_branch(source: NodeState, target: NodeState) -> bool:
     is_choice = source.spec.type is NodeType.CONDITIONAL and source.status is NodeStatus.COMPLETED
     return is_choice and not is_live(source, target.node_id)
 
 
 def culprits(job: JobState) -> list[str]:
-    """The nodes that failed by themselves, not because their job did."""
+    """The nodes that failed themselves, not because their job did."""
     if job.status is not JobStatus.FAILED:
         return []
     return failed_nodes(job)

@@ -1,4 +1,4 @@
-"""Reasons in words, with the names and numbers behind them."""
+"""Reasons in words, with names and numbers."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dagmaster.engine.state import JobState, NodeState, is_executed, is_revoked
 from dagmaster.explain.facts import Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import bypass, culprits, is_lost, slot_holders, undecided
-from dagmaster.explain.waits import describe_wait, find_passed_by
+from dagmaster.explain.waits import describe_wait, find_skip_reason
 from dagmaster.model.durations import write_duration
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -24,7 +24,7 @@ STATUS_WORDS = {
 
 
 class Words(NamedTuple):
-    """What is said of a node: `Node x {text}.`"""
+    """The predicate of a sentence about a node: `Node x {text}.`"""
 
     text: str
     data: dict[str, Any]
@@ -39,7 +39,7 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
         case Kind.EXPANDING:
             return _expanding(job, node)
         case Kind.GIVING_RESULT:
-            return _giving(job, node)
+            return _returning_result(job, node)
         case Kind.WAITING_FOR_NODES:
             return _waiting(job, node)
         case Kind.RETRY:
@@ -47,7 +47,7 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
         case Kind.QUEUED:
             return _queued(node, facts)
         case Kind.HELD_BY_MAX_PARALLEL:
-            return _held(job, node)
+            return _at_max_parallel(job, node)
         case Kind.BACK_PRESSURE:
             return _back_pressure(node, facts)
         case Kind.PAUSED | Kind.NO_OWNER:
@@ -116,13 +116,13 @@ def _running(node: NodeState, facts: Facts, now: datetime) -> Words:
 
 def _expanding(job: JobState, node: NodeState) -> Words:
     fan = job.fans[node.node_id]
-    text = f"is being expanded: {fan.created:,} of its {fan.total:,} children are made"
+    text = f"is being expanded: {fan.created:,} of its {fan.total:,} children are created"
     return Words(text, {"created": fan.created, "total": fan.total})
 
 
-def _giving(job: JobState, node: NodeState) -> Words:
+def _returning_result(job: JobState, node: NodeState) -> Words:
     assert node.result_of is not None
-    text = f"has done its part and gives the result of `{node.result_of}`, which is {_doing(job, node.result_of)}"
+    text = f"has done its part and returns the result of `{node.result_of}`, which is {_doing(job, node.result_of)}"
     return Words(text, {"result_of": _source(job, node.result_of)})
 
 
@@ -150,16 +150,16 @@ def _source(job: JobState, name: str) -> dict[str, Any]:
 
 
 def names(ids: Sequence[str]) -> str:
-    """`a`, `b` and 3 more."""
+    """For example: `a`, `b` and 3 more."""
     return _joined([f"`{name}`" for name in ids[:NAMED]], len(ids))
 
 
 def _doing_names(ids: Sequence[str], job: JobState, *, is_plain: bool) -> str:
-    """With what they do: once for all if they do the same, otherwise for each."""
-    words = [_doing(job, name) for name in ids]
-    if is_plain and len(set(words)) == 1:
-        return f"{names(ids)}, which {'is' if len(ids) == 1 else 'are'} {words[0]}"
-    return _joined([f"`{name}` ({does})" for name, does in zip(ids, words, strict=True)][:NAMED], len(ids))
+    """The nodes with their states: once if they are all the same, otherwise for each."""
+    states = [_doing(job, name) for name in ids]
+    if is_plain and len(set(states)) == 1:
+        return f"{names(ids)}, which {'is' if len(ids) == 1 else 'are'} {states[0]}"
+    return _joined([f"`{name}` ({state})" for name, state in zip(ids, states, strict=True)][:NAMED], len(ids))
 
 
 def _joined(parts: list[str], total: int) -> str:
@@ -232,20 +232,20 @@ def _service(queue: QueueFacts, everyone: int, able: int, free: int, handler: st
     return f"{free} of {count(able, 'worker')} for it {'is' if free == 1 else 'are'} free"
 
 
-def _held(job: JobState, node: NodeState) -> Words:
+def _at_max_parallel(job: JobState, node: NodeState) -> Words:
     holders = slot_holders(job, node)
     assert node.spec.fan_out is not None
     limit = node.spec.fan_out.max_parallel
     data = {"max_parallel": limit, "held_by": holders[:LISTED], "fan_out": node.parent}
-    place = "the only place" if limit == 1 else f"one of {limit} places"
-    return Words(f"waits for {place} (max_parallel), held by {names(holders)}", data)
+    slots = "the only slot" if limit == 1 else f"one of {limit} slots"
+    return Words(f"waits for {slots} (max_parallel), held by {names(holders)}", data)
 
 
 def _back_pressure(node: NodeState, facts: Facts) -> Words:
     name = node.task_queue
     queue = facts.queues.get(name, QueueFacts())
     limit = f", the limit is {queue.limit:,}" if queue.limit is not None else ""
-    text = f"is held back because queue `{name}` is full ({count(queue.depth, 'task')} waiting{limit})"
+    text = f"is not dispatched because queue `{name}` is full ({count(queue.depth, 'task')} waiting{limit})"
     return Words(text, {"queue": name, "depth": queue.depth, "limit": queue.limit})
 
 
@@ -270,14 +270,14 @@ def _ended(job: JobState, node: NodeState) -> Words:
             return Words(f"was stopped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
         case NodeStatus.FAILED:
             tries = count(node.attempt + 1, "attempt")
-            return Words(f"failed for good after {tries}: {_line(node.error)}", {**data, "error": node.error})
+            return Words(f"failed permanently after {tries}: {_line(node.error)}", {**data, "error": node.error})
         case _:
             return _skipped(job, node, data)
 
 
 def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
     branch = bypass(job, node)
-    if branch is None and (why := find_passed_by(job, node)) is not None:
+    if branch is None and (why := find_skip_reason(job, node)) is not None:
         return Words(f"was skipped because {why}", data)
     if branch is None:
         return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})

@@ -1,4 +1,4 @@
-"""What a node waits for that no other node of its job can give it, in words."""
+"""Waits for events outside the job's own nodes, in words."""
 
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, assert_never
@@ -24,7 +24,7 @@ class WaitDescription(NamedTuple):
 
 
 def find_wait_kind(node: NodeState) -> Kind | None:
-    """None where it does not wait, or only for other nodes."""
+    """None if it does not wait, or only for other nodes."""
     if node.status is NodeStatus.PENDING:
         is_head = not node.spec.all_of and not node.spec.any_of and node.spec.phase is not Phase.MAIN
         return Kind.WAITING_FOR_END if is_head else None
@@ -67,8 +67,8 @@ def describe_wait(kind: WaitKind, node: NodeState, facts: Facts) -> WaitDescript
             assert_never(kind)
 
 
-def find_passed_by(job: JobState, node: NodeState) -> str | None:
-    """Why a node of a chain that runs last was skipped; None when it was because of the end of the job."""
+def find_skip_reason(job: JobState, node: NodeState) -> str | None:
+    """Why a finalizer was skipped; None if the end of the job was the reason."""
     if job.phase_of(node) is Phase.MAIN or job.status is JobStatus.CANCELLED:
         return None
     skipped = [node]
@@ -84,7 +84,7 @@ def find_passed_by(job: JobState, node: NodeState) -> str | None:
 
 
 def _not_again(job: JobState, node: NodeState) -> str | None:
-    """It was set aside when the job was tried again, unless it was open when the job ended."""
+    """A rerun finalizer has not added it again, unless it was open when the job ended."""
     if job.completed_at is not None and node.completed_at is not None and node.completed_at >= job.completed_at:
         return None
     return f"`{node.added_by}`, which added it before, has not added it again"
@@ -95,7 +95,7 @@ def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> WaitDescrip
     workflow_id, child = node.spec.child_job.workflow_id, facts.children.get(node.node_id)
     details = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
     if child is None:
-        return WaitDescription(f"calls the workflow `{workflow_id}`; its job is about to be submitted", details)
+        return WaitDescription(f"starts the child workflow `{workflow_id}`; its job is about to be submitted", details)
     text = f"waits for job {child} of the workflow `{workflow_id}` since {_clock(node.started_at)}{_at_most(node)}"
     return WaitDescription(text, details)
 

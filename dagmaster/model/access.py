@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""The roles of API keys."""
 
 from enum import StrEnum
 
@@ -12,5 +12,5 @@ class Role(StrEnum):
     REVIEWER = "reviewer"
 
 
-# A key of these roles may be for the assets of one platform only.
+# A key with one of these roles may be limited to the assets of one platform.
 PLATFORM_ROLES = frozenset({Role.PARTNER, Role.REVIEWER})

@@ -1,4 +1,4 @@
-"""Nodes that are added to a job while it runs, and the results of others in their parameters."""
+"""Nodes that are added to a running job, and references to results in their parameters."""
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
@@ -10,7 +10,7 @@ from dagmaster.model.retry import RetryPolicy
 
 MAX_ID_LENGTH = 64
 MAX_DEPTH = 100
-# Of nodes that no task has added, but somebody from outside.
+# The prefix of nodes that an external caller adds.
 OUTSIDE = "added"
 RESULT = "$result"
 RESULT_OF = "$result_of"
@@ -22,11 +22,11 @@ EndKind = Literal["task", "group"]
 
 @dataclass(frozen=True, slots=True)
 class AddedNode:
-    """A task, or a gate: a point where many edges meet, which the engine passes by itself.
+    """A task, or a gate: a node without work at which many edges meet.
 
-    It waits for all of `after`, and for every node whose result its parameters name: `{"$result": "node_id"}`.
-    Without `queue` it goes where the task that adds it came from; without `timeout_seconds` and `retry` it has those
-    that the operator has set. `task` and `group` are snowflake ids.
+    It waits for all of `after`, and for every node whose result its parameters refer to: `{"$result": "node_id"}`.
+    `queue` defaults to that of the task that adds it, `timeout_seconds` and `retry` to the operator's settings. `task`
+    and `group` are snowflake ids.
     """
 
     node_id: str
@@ -40,8 +40,10 @@ class AddedNode:
     task: int | None = None
     group: int | None = None
     label: str | None = None
-    refs: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the nodes whose results its parameters name
-    names_no_results: InitVar[bool] = False  # when it is known without looking
+    refs: tuple[str, ...] = field(
+        init=False, repr=False, compare=False
+    )  # the nodes whose results its parameters refer to
+    names_no_results: InitVar[bool] = False  # if the caller knows, to skip the search
 
     def __post_init__(self, names_no_results: bool) -> None:
         object.__setattr__(self, "refs", () if names_no_results else tuple(references(self.params)))
@@ -56,10 +58,10 @@ class AddedGroup:
 
 @dataclass(frozen=True, slots=True)
 class AddedDependency:
-    """As it was said, for people to read; what counts is `after` of the nodes.
+    """A dependency as its author wrote it, for display; the engine uses only `after` of the nodes.
 
-    Groups have snowflake ids. A task has one too, or is named by its node, which an attempt that is repeated finds
-    again.
+    A group has a snowflake id. A task has one too, or is named by its node id, which stays the same in a repeated
+    attempt.
     """
 
     previous_id: int | str
@@ -69,7 +71,7 @@ class AddedDependency:
 
 
 def added_id(adder: str | None, name: str | int) -> str:
-    """The id of a node that `adder` adds under this name or number; from outside, under the id of its task."""
+    """The id of a node that `adder` adds under this name or number; an external caller adds it under its task's id."""
     node_id = f"{adder or OUTSIDE}.{name}"
     if len(node_id) <= MAX_ID_LENGTH:
         return node_id
@@ -77,25 +79,25 @@ def added_id(adder: str | None, name: str | int) -> str:
 
 
 def may_add(adder: str | None, node_id: str) -> bool:
-    """Whether a node of this id is one that `adder` may add."""
+    """Whether `adder` may add a node with this id."""
     start = f"{adder or OUTSIDE}."
     return node_id.startswith(start) or (len(node_id) == 53 and node_id[40] == "~" and node_id[:40] == start[:40])
 
 
 def result_of(node_id: str) -> dict[str, str]:
-    """Stands in parameters for the result of another node."""
+    """The reference to another node's result, for use in parameters."""
     return {RESULT: node_id}
 
 
 def awaited(node: AddedNode) -> tuple[str, ...]:
-    """All that it waits for, each once."""
+    """All nodes that it waits for, without duplicates."""
     if not node.refs and len(node.after) < 2:
         return node.after
     return tuple(dict.fromkeys((*node.after, *node.refs)))
 
 
 def references(value: Any) -> list[str]:
-    """The nodes whose results stand in the parameters."""
+    """The nodes whose results the parameters refer to."""
     node_ids: list[str] = []
     _find_references(value, 0, node_ids)
     return node_ids
@@ -119,7 +121,7 @@ def is_reference(value: Mapping[str, Any]) -> bool:
 
 
 def fill_in(value: Any, results: Mapping[str, Any]) -> Any:
-    """The parameters with the results in their places."""
+    """Replace the references in the parameters by the results."""
     if isinstance(value, dict):
         if is_reference(value):
             return results[value[RESULT]]

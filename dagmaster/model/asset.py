@@ -1,4 +1,4 @@
-"""Assets and their versions: the states of review, clearance and processing, and every legal move between them."""
+"""Assets and their versions: the states of review, clearance and processing, and the legal moves between them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class ApprovalState(StrEnum):
 
 
 class ClearanceState(StrEnum):
-    """Who may see an asset: nobody outside, official use only, or everybody."""
+    """The audience of an asset: nobody outside, official use only, or everybody."""
 
     UNCLEARED = "uncleared"
     OUO = "ouo"
@@ -43,7 +43,7 @@ class DataType(StrEnum):
 
 
 class ExposureMode(StrEnum):
-    """Which approved versions are served outside."""
+    """Which approved versions are served to the outside."""
 
     LATEST_ONLY = "latest_only"
     ALL_VERSIONS = "all_versions"
@@ -67,7 +67,7 @@ class AssetMove(Generic[S]):
 
 APPROVE = AssetMove("version_approved", frozenset({ApprovalState.PENDING_REVIEW}), ApprovalState.APPROVED)
 REJECT = AssetMove("version_rejected", frozenset({ApprovalState.PENDING_REVIEW}), ApprovalState.REJECTED)
-# Also of a version that waits for review although its processing failed: there is nothing to review.
+# Also for a version under review whose processing failed: there is nothing to review.
 RESUBMIT = AssetMove("version_resubmitted", UNRESOLVED, ApprovalState.PENDING_REVIEW)
 
 CLEAR = AssetMove("asset_cleared", frozenset({ClearanceState.UNCLEARED}), ClearanceState.OUO)
@@ -81,7 +81,7 @@ COMPLETE_PROCESSING = AssetMove("processing_completed", UNFINISHED, ProcessingSt
 FAIL_PROCESSING = AssetMove("processing_failed", UNFINISHED, ProcessingStatus.FAILED)
 REPROCESS = AssetMove("version_reprocessed", FINISHED, ProcessingStatus.PROCESSING)
 
-# What a job's new status does to the version it processes; applied by a trigger in the transaction that moves the job.
+# The move that a job's new status implies for its version; a trigger applies it in the job's transaction.
 PROCESSING_BY_JOB_STATUS = {
     JobStatus.RUNNING: START_PROCESSING,
     JobStatus.COMPLETED: COMPLETE_PROCESSING,
@@ -89,7 +89,7 @@ PROCESSING_BY_JOB_STATUS = {
     JobStatus.CANCELLED: FAIL_PROCESSING,
 }
 
-# The outputs of a job that are copied to the version that it processed, and those of its export.
+# The outputs of a job that are copied to its version, and those of its export job.
 VERSION_OUTPUTS = ("blob_path", "table_name", "stac_item_id", "stac_collection_id", "content_hash")
 EXPORT_OUTPUTS = ("external_blob_path", "adf_run_id")
 
@@ -123,7 +123,7 @@ ASSET_EVENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A partner's system. `allowed_workflows` is None where its partners may submit any workflow."""
+    """A partner's system. With `allowed_workflows` None its partners may submit any workflow."""
 
     platform_id: str
     display_name: str
@@ -135,7 +135,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """`approved` are the ordinals of its approved versions that are not deleted."""
+    """`approved` holds the ordinals of the approved versions that are not deleted."""
 
     asset_id: str
     platform_id: str
@@ -155,7 +155,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class AssetVersion:
-    """`revision` counts how often it was processed; `version` is for optimistic locking."""
+    """`revision` counts the processing runs; `version` is for optimistic locking."""
 
     asset_id: str
     version_ordinal: int
@@ -172,7 +172,7 @@ class AssetVersion:
 
 
 def identifying_refs(platform: Platform, refs: Mapping[str, Any]) -> dict[str, str]:
-    """The references that identify the asset, as strings. Raises Invalid and names all that are missing."""
+    """The references that identify the asset, as strings. Raises Invalid with all missing names."""
     missing = [name for name in platform.required_refs if refs.get(name) in (None, "")]
     if missing:
         raise Invalid(
@@ -183,15 +183,15 @@ def identifying_refs(platform: Platform, refs: Mapping[str, Any]) -> dict[str, s
 
 
 def ref_strings(refs: Mapping[str, Any]) -> dict[str, str]:
-    """All references of a submission, as strings; those that are null are left out."""
+    """All references of a submission, as strings, without those that are null."""
     return {name: _ref_string(name, value) for name, value in refs.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class AssetFilter:
-    """Conditions that all hold. `refs` are contained in the references of the asset or of one of its versions.
+    """All conditions must hold. `refs` must be contained in the references of the asset or of one of its versions.
 
-    `text` is the id of the asset or the value of one of these references.
+    `text` matches the id of the asset or the value of one of these references.
     """
 
     platform_id: str | None = None
@@ -205,7 +205,7 @@ class AssetFilter:
 
 
 def parse_refs(text: str | None) -> dict[str, str]:
-    """The references of a query, a JSON object. Raises Invalid."""
+    """Parse the references of a query, a JSON object. Raises Invalid."""
     try:
         refs = json.loads(text or "{}")
     except json.JSONDecodeError as error:
@@ -220,7 +220,7 @@ def _ref_string(name: str, value: Any) -> str:
         raise Invalid(f"platform_refs.{name} must be a string or a number, not {type(value).__name__}")
     text = str(value)
     if len(text) > MAX_REF_LENGTH:
-        raise Invalid(f"platform_refs.{name} may have {MAX_REF_LENGTH} characters, not {len(text)}")
+        raise Invalid(f"platform_refs.{name} may have at most {MAX_REF_LENGTH} characters, not {len(text)}")
     return text
 
 
@@ -230,7 +230,7 @@ def asset_id_of(platform_id: str, refs: Mapping[str, str]) -> str:
 
 
 def clearance_steps(current: ClearanceState, target: ClearanceState) -> Sequence[AssetMove[ClearanceState]]:
-    """The moves from one level up to another: each is recorded. None where that level is reached already."""
+    """The moves from one level up to another, each recorded; empty if the level is already reached."""
     moves = []
     for move in (CLEAR, MAKE_PUBLIC):
         if target is not current and current in move.sources:

@@ -1,4 +1,4 @@
-"""How long the result of a task stands for other tasks with the same parameters."""
+"""How long the result of a task is reused for other tasks with the same parameters."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Cache = bool | float | str | timedelta
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """`seconds` is None for as long as nobody clears it. Results of another `version` are not taken."""
+    """`seconds` is None for no expiry. Results of another `version` are not reused."""
 
     seconds: float | None = None
     version: str = ""

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a workflow, found before it runs."""
+"""Find the problems of a workflow before it runs."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -31,9 +31,9 @@ LOAD_HANDLER: Final = "load its module with --handlers or the setting 'handlers'
 def find_problems(
     workflow: Workflow, *, known_handlers: Collection[str] | None = None, has_all_links: bool = True
 ) -> list[Problem]:
-    """All errors and warnings. What only follows from another problem is not reported.
+    """All errors and warnings, without those that only follow from another problem.
 
-    Without all links (some could not be read), nothing is concluded from the absence of one.
+    With `has_all_links` false (some could not be read), no problem is derived from a missing link.
     """
     if len(workflow.nodes) > MAX_NODES:
         return [Problem(f"a workflow may have at most {MAX_NODES} nodes, not {len(workflow.nodes)}", ("nodes",))]
@@ -56,7 +56,7 @@ def find_problems(
 
 
 class _Structure:
-    """The workflow with its edges. `is_sound` is false where conclusions from the edges would mislead."""
+    """The workflow with its edges. `is_sound` is false if conclusions from the edges would mislead."""
 
     def __init__(self, workflow: Workflow, has_all_links: bool) -> None:
         self.workflow = workflow
@@ -77,7 +77,7 @@ class _Structure:
         ]
 
     def is_loose(self, node_id: str) -> bool:
-        """Nothing leads from the start to this node."""
+        """Whether no path leads from the start to this node."""
         return any(root == node_id or self.ancestry.is_before(root, node_id) for root in self.loose)
 
 
@@ -129,24 +129,24 @@ def _check_ends(structure: _Structure) -> Iterator[Problem]:
 
 
 def _links(node: Node) -> Iterator[tuple[Path, str]]:
-    """Every place where a node names another one."""
+    """Every place where a node refers to another node."""
     yield from ((("next", i), target) for i, target in enumerate(node.next))
     if node.depends_on:
         yield from ((("depends_on", "all_of", i), source) for i, source in enumerate(node.depends_on.all_of))
         yield from ((("depends_on", "any_of", i), source) for i, source in enumerate(node.depends_on.any_of))
     if isinstance(node, ConditionalNode):
-        for place, branch in enumerate(node.branches):
-            yield from ((("branches", place, "next", i), target) for i, target in enumerate(branch.next))
+        for number, branch in enumerate(node.branches):
+            yield from ((("branches", number, "next", i), target) for i, target in enumerate(branch.next))
     if isinstance(node, FanInNode) and node.source_node:
         yield ("source_node",), node.source_node
 
 
 def _find_dangling(workflow: Workflow) -> Iterator[Problem]:
     for node_id, node in workflow.nodes.items():
-        for place, target in _links(node):
+        for path, target in _links(node):
             if target not in workflow.nodes:
                 hint = did_you_mean(target, workflow.nodes)
-                yield Problem(f"node {node_id!r} names an unknown node {target!r}{hint}", ("nodes", node_id, *place))
+                yield Problem(f"node {node_id!r} names an unknown node {target!r}{hint}", ("nodes", node_id, *path))
 
 
 def _check_cycles(structure: _Structure) -> Iterator[Problem]:
@@ -172,8 +172,8 @@ def _check_links(structure: _Structure) -> Iterator[Problem]:
         return
     for node_id, node in structure.nodes.items():
         branching = {t for branch in node.branches for t in branch.next} if isinstance(node, ConditionalNode) else set()
-        for place, target in enumerate(node.next):
-            path = ("nodes", node_id, "next", place)
+        for number, target in enumerate(node.next):
+            path = ("nodes", node_id, "next", number)
             if not structure.ancestry.is_before(node_id, target):
                 message = f"this 'next' has no effect: {target!r} has 'depends_on' without {node_id!r}"
                 yield Problem(message, path, severity="warning")
@@ -182,7 +182,7 @@ def _check_links(structure: _Structure) -> Iterator[Problem]:
                 yield Problem(message, path, severity="warning")
 
 
-# What each type of node needs
+# Requirements by node type
 
 
 def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> Iterator[Problem]:
@@ -192,7 +192,7 @@ def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> 
         if known_handlers is not None and task.handler not in known_handlers:
             near, advice = did_you_mean(task.handler, known_handlers), how_to_load(task.handler, known_handlers)
             if not near and advice in advised:
-                continue  # One module is missing: one problem, however many nodes need it.
+                continue  # A missing module is one problem, however many nodes need it.
             advised |= {advice} if advice else set()
             message = (
                 f"node {node_id!r} names an unknown handler {task.handler!r}{near or f'; {advice or LOAD_HANDLER}'}"
@@ -214,16 +214,16 @@ def _check_conditional(node_id: str, node: ConditionalNode, has_all_links: bool)
     if has_all_links and not any(branch.next for branch in node.branches):
         yield Problem(f"no branch of the conditional {node_id!r} leads anywhere", path)
         return
-    defaults = [place for place, branch in enumerate(node.branches) if branch.when is None]
+    defaults = [number for number, branch in enumerate(node.branches) if branch.when is None]
     if not defaults:
         yield Problem(f"the conditional {node_id!r} has no default branch", path)
-    for place in defaults[1:]:
-        yield Problem(f"the conditional {node_id!r} has a second default branch", (*path, "branches", place))
+    for number in defaults[1:]:
+        yield Problem(f"the conditional {node_id!r} has a second default branch", (*path, "branches", number))
     names = [branch.name for branch in node.branches]
-    for place, name in enumerate(names):
-        if name in names[:place]:
+    for number, name in enumerate(names):
+        if name in names[:number]:
             message = f"two branches of the conditional {node_id!r} are named {name!r}"
-            yield Problem(message, (*path, "branches", place))
+            yield Problem(message, (*path, "branches", number))
 
 
 def _check_fan_ins(structure: _Structure) -> Iterator[Problem]:
@@ -250,13 +250,13 @@ def _check_fan_in(node_id: str, node: FanInNode, structure: _Structure) -> Itera
 
 
 def _check_expressions(structure: _Structure) -> Iterator[Problem]:
-    places = {node_id: ORDER.index(phase) for node_id, phase in structure.phases.items()}
+    positions = {node_id: ORDER.index(phase) for node_id, phase in structure.phases.items()}
 
     def is_before(ancestor: str, node_id: str) -> bool:
-        if places[ancestor] != places[node_id]:
-            return places[ancestor] < places[node_id]
-        guessing = not structure.is_sound or structure.is_loose(node_id) or structure.is_loose(ancestor)
-        return guessing or structure.ancestry.is_before(ancestor, node_id)
+        if positions[ancestor] != positions[node_id]:
+            return positions[ancestor] < positions[node_id]
+        is_unknown = not structure.is_sound or structure.is_loose(node_id) or structure.is_loose(ancestor)
+        return is_unknown or structure.ancestry.is_before(ancestor, node_id)
 
-    last = {node_id for node_id, phase in structure.phases.items() if phase is not Phase.MAIN}
-    return find_expression_problems(structure.workflow, is_before, last=last)
+    finalizers = {node_id for node_id, phase in structure.phases.items() if phase is not Phase.MAIN}
+    return find_expression_problems(structure.workflow, is_before, finalizers=finalizers)

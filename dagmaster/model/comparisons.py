@@ -1,4 +1,4 @@
-"""How conditions compare values: typed, with strings read as numbers or booleans only where the other side is one."""
+"""Comparisons in conditions: typed; a string is read as a number or boolean only if the other side is one."""
 
 import operator
 import re
@@ -18,7 +18,7 @@ _FALSE_TEXTS: Final = frozenset({"", "false", "0", "no", "none", "null"})
 
 
 def read_literal(text: str) -> Any:
-    """An unquoted literal: integer, number, boolean, null, or the text itself."""
+    """An unquoted literal: integer, number, boolean, null, or else the string itself."""
     if text.lower() in ("none", "null"):
         return None
     for value in (_find_number(text), _BOOLEANS.get(text.lower())):
@@ -28,7 +28,7 @@ def read_literal(text: str) -> Any:
 
 
 def is_true(value: Any) -> bool:
-    """A value on its own: strings such as `no`, `0` and `none` are false."""
+    """The truth of a value on its own: strings such as `no`, `0` and `none` are false."""
     return value.strip().lower() not in _FALSE_TEXTS if isinstance(value, str) else bool(value)
 
 

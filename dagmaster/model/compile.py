@@ -1,4 +1,4 @@
-"""Compile a workflow to the graph that the engine walks."""
+"""Compile a workflow to the graph that the engine executes."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -45,7 +45,7 @@ from dagmaster.model.workflow import (
 
 __all__ = ["assemble_graph", "compile_graph", "find_problems"]
 
-# Nobody wants to be asked again, and a job is not done twice, unless its author says so.
+# Approvals and child jobs are not repeated unless the author says so.
 ONCE = RetryPolicy(max_attempts=0)
 
 
@@ -69,7 +69,7 @@ def assemble_graph(
     default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     default_retry: RetryPolicy = RetryPolicy(),
 ) -> Graph:
-    """The graph of a workflow in which nothing is wrong: what a job is pinned to was checked when it was submitted."""
+    """The graph of a valid workflow: a job's pinned definition was checked when it was submitted."""
     compiler = _Compiler(workflow, default_timeout_seconds, default_retry)
     order = sorted(sort_topologically(compiler.inbound), key=lambda node_id: ORDER.index(compiler.phases[node_id]))
     nodes = {node_id: compiler.compile(node_id) for node_id in order}
@@ -156,7 +156,7 @@ def _child_job(node: WorkflowNode) -> ChildJobSpec:
 
 
 def _branches(node: ConditionalNode) -> tuple[BranchSpec, ...]:
-    """The default branch is asked last, wherever it was written."""
+    """The default branch is evaluated last, wherever it is written."""
     ordered = sorted(node.branches, key=lambda branch: branch.when is None)
     return tuple(_branch(branch, node.subject) for branch in ordered)
 

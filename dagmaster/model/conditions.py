@@ -28,7 +28,7 @@ MAX_NESTING: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`value` is what was judged: the left side of a comparison, or the result where several are combined."""
+    """`value` is the left side of a comparison, or the result of a combination."""
 
     matched: bool
     warning: str | None = None
@@ -37,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`guarded` are the references that only occur where a default covers them."""
+    """`guarded` are the references that occur only under a default."""
 
     text: str
     references: frozenset[Reference]
@@ -115,7 +115,7 @@ def _next_token(text: str, start: int) -> _Token:
 
 
 def _find_bare_path(text: str, start: int) -> str | None:
-    """A reference without braces. `inputs` alone is a word, and so is `inputs.a/b`."""
+    """A reference without braces. `inputs` alone and `inputs.a/b` are words."""
     path, word = PATH_PATTERN.match(text, start), _TOKEN.match(text, start)
     if not path or not word or path.end() < word.end():
         return None
@@ -328,8 +328,8 @@ class _Parser:
         return operand
 
     def _peek(self, ahead: int = 0) -> _Token | None:
-        place = self._position + ahead
-        return self._tokens[place] if place < len(self._tokens) else None
+        position = self._position + ahead
+        return self._tokens[position] if position < len(self._tokens) else None
 
     def _take(self, kind: str, text: str | None = None) -> _Token | None:
         token = self._peek()

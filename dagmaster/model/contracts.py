@@ -1,4 +1,4 @@
-"""What a handler promises to whoever names it in a workflow."""
+"""The contract of a handler with the workflows that use it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from typing import Any
 
 from dagmaster.model.retry import RetryPolicy
 
-# Between the module and the function in the names of Python tasks.
+# Separates the module and the function in the names of Python tasks.
 ENTRY_POINT_MARK = ":"
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`params` is a JSON Schema of what it takes; None where nothing is said of it.
+    """`params` is the JSON Schema of its parameters, if known.
 
-    `is_uniform`: every worker that runs the handler at this moment has this contract, and there is one.
+    `is_uniform`: at least one worker runs the handler now, and all that do have this contract.
     """
 
     name: str
@@ -27,13 +27,13 @@ class Contract:
 
 
 Contracts = Mapping[str, Contract]
-"""By all names that may be written: `tasks:clean` also as `tasks.clean`."""
+"""By every accepted spelling: `tasks:clean` also as `tasks.clean`."""
 
 
 def by_spelling(contracts: Iterable[Contract]) -> dict[str, Contract]:
-    listed = list(contracts)
-    dotted = {contract.name.replace(ENTRY_POINT_MARK, "."): contract for contract in listed}
-    return {**dotted, **{contract.name: contract for contract in listed}}
+    known = list(contracts)
+    dotted = {contract.name.replace(ENTRY_POINT_MARK, "."): contract for contract in known}
+    return {**dotted, **{contract.name: contract for contract in known}}
 
 
 def queues_by_handler(contracts: Contracts) -> dict[str, str | None]:

@@ -1,10 +1,10 @@
-"""Tables of the data plane: how long they are kept, and what may happen to them."""
+"""Tables of the data plane: their lifetime and their states."""
 
 from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """Kept to the end of the task, some time after the end of the job, or until it is dropped."""
+    """Kept until the end of the task, some time after the end of the job, or until it is dropped."""
 
     TEMP = "temp"
     JOB = "job"
@@ -12,7 +12,7 @@ class Scope(StrEnum):
 
 
 class DataObjectState(StrEnum):
-    """An entry is made before its table, and removed after it."""
+    """The catalogue entry is created before its table and removed after it."""
 
     CREATING = "creating"
     READY = "ready"

@@ -1,6 +1,6 @@
-"""How nodes that are added to a job travel and are kept: slices of JSON, and what of them is refused.
+"""The JSON of nodes that are added to a job: encoding in slices, parsing and validation.
 
-They come from users' programs, each slice one JSON object: `nodes`, `groups` and `dependencies`.
+They come from users' programs; each slice is one JSON object with `nodes`, `groups` and `dependencies`.
 """
 
 import re
@@ -26,7 +26,7 @@ from dagmaster.model.retry import RetryPolicy
 
 MAX_NAME_LENGTH = 128
 MAX_SLICE_NODES = 1000
-# So that it fits into a request, too.
+# A slice must fit into one HTTP request.
 MAX_SLICE_BYTES = 512 * 1024
 LONGEST_TIMEOUT_SECONDS = 86_400
 _ID = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
@@ -46,16 +46,16 @@ def encode_slices(
     *,
     size: int = MAX_SLICE_NODES,
 ) -> list[bytes]:
-    """The nodes to add, each after those that it waits for. Raises Invalid if there is a cycle."""
+    """Encode the nodes in slices, each node after the nodes it waits for. Raises Invalid if there is a cycle."""
     head = [_group_row(group) for group in groups]
     tail = [[edge.previous_id, edge.previous_type, edge.next_id, edge.next_type] for edge in dependencies]
     parts = list(_parts([_encode_node(node) for node in _in_order(nodes)], size)) or [[]]
     slices = []
-    for place, part in enumerate(parts):
+    for number, part in enumerate(parts):
         rows: dict[str, Any] = {"nodes": [orjson.Fragment(node) for node in part]}
-        if place == 0 and head:
+        if number == 0 and head:
             rows["groups"] = head
-        if place == len(parts) - 1 and tail:
+        if number == len(parts) - 1 and tail:
             rows["dependencies"] = tail
         slices.append(orjson.dumps(rows))
     return slices
@@ -75,14 +75,14 @@ def _parts(encoded: Sequence[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _in_order(nodes: Sequence[AddedNode]) -> Sequence[AddedNode]:
-    """As they are given, if that is an order."""
-    ahead = {node.node_id: node for node in nodes}
-    if len(ahead) < len(nodes):
+    """Keep the given order if it is topological."""
+    remaining = {node.node_id: node for node in nodes}
+    if len(remaining) < len(nodes):
         raise Invalid("two of the added nodes have the same id")
     for node in nodes:
-        if any(node_id in ahead for node_id in awaited(node)):
+        if any(node_id in remaining for node_id in awaited(node)):
             return _sorted(nodes)
-        del ahead[node.node_id]
+        del remaining[node.node_id]
     return nodes
 
 
@@ -110,7 +110,7 @@ def node_row(
     timeout_seconds: float | None,
     retry: RetryPolicy | None,
 ) -> dict[str, Any]:
-    """What a node is, apart from its id and its parameters; without what is as usual, for there may be many."""
+    """A node without id and parameters. Defaults are left out, because there may be many nodes."""
     row: dict[str, Any] = {"type": node.type}
     if node.type == "task":
         row["handler"] = node.handler
@@ -135,7 +135,7 @@ def _group_row(group: AddedGroup) -> dict[str, Any]:
 
 
 def read_slice(body: bytes) -> Slice:
-    """Raises Invalid, with the place of what is wrong."""
+    """Parse a slice. Raises Invalid with the location of the error."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -148,9 +148,9 @@ def read_slice(body: bytes) -> Slice:
     if len(nodes) > MAX_SLICE_NODES:
         raise Invalid(f"a slice may have at most {MAX_SLICE_NODES} nodes, not {len(nodes)}")
     return Slice(
-        tuple(read_node(row, f"nodes[{place}]") for place, row in enumerate(nodes)),
-        tuple(_read_group(row, f"groups[{place}]") for place, row in enumerate(groups)),
-        tuple(_read_dependency(row, f"dependencies[{place}]") for place, row in enumerate(dependencies)),
+        tuple(read_node(row, f"nodes[{number}]") for number, row in enumerate(nodes)),
+        tuple(_read_group(row, f"groups[{number}]") for number, row in enumerate(groups)),
+        tuple(_read_dependency(row, f"dependencies[{number}]") for number, row in enumerate(dependencies)),
     )
 
 
@@ -229,7 +229,7 @@ def _timeout(value: object, where: str) -> float:
 
 
 def _snowflake(value: object, where: str) -> int | None:
-    """As a number, or as text, which is how JSON shows it elsewhere."""
+    """A number, or a string, as JSON shows ids elsewhere."""
     if value is None:
         return None
     if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 20:
@@ -245,8 +245,8 @@ def _policy(body: bytes) -> RetryPolicy:
         return RetryPolicy.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(key) for key in first["loc"])
-        raise Invalid(f"the retry policy {place} of an added node: {first['msg']}") from error
+        path = ".".join(str(key) for key in first["loc"])
+        raise Invalid(f"the retry policy {path} of an added node: {first['msg']}") from error
 
 
 def _read_group(row: Any, where: str) -> AddedGroup:
@@ -263,9 +263,9 @@ def _read_group(row: Any, where: str) -> AddedGroup:
 def _read_dependency(row: Any, where: str) -> AddedDependency:
     match row:
         case [previous, ("task" | "group") as previous_type, following, ("task" | "group") as next_type]:
-            first, then = _end(previous, previous_type, where), _end(following, next_type, where)
-            if first is not None and then is not None:
-                return AddedDependency(first, previous_type, then, next_type)
+            previous_id, next_id = _end(previous, previous_type, where), _end(following, next_type, where)
+            if previous_id is not None and next_id is not None:
+                return AddedDependency(previous_id, previous_type, next_id, next_type)
     raise Invalid(f"{where} must be [previous_id, 'task' | 'group', next_id, 'task' | 'group']")
 
 

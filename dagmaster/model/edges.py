@@ -1,4 +1,4 @@
-"""The edges between the nodes of a workflow, and what follows from them: order, cycles, ancestors."""
+"""The edges of a workflow, and the order, cycles and ancestors that they imply."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """Where the edges into a node come from."""
+    """The sources of a node's inbound edges."""
 
     all_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def has_dependencies(node: Node) -> bool:
 
 
 def find_targets(inbound: Mapping[str, Inbound]) -> dict[str, tuple[str, ...]]:
-    """The same edges, seen from the other end."""
+    """The same edges by source."""
     targets: dict[str, list[str]] = {node_id: [] for node_id in inbound}
     for node_id, edges in inbound.items():
         for source in edges.sources:
@@ -47,7 +47,7 @@ def find_targets(inbound: Mapping[str, Inbound]) -> dict[str, tuple[str, ...]]:
 
 
 def sort_topologically(inbound: Mapping[str, Inbound]) -> list[str]:
-    """Every node after its sources, otherwise as written. Nodes on or after a cycle are left out."""
+    """Every node after its sources, otherwise in written order. Nodes on or after a cycle are left out."""
     targets = find_targets(inbound)
     waiting = {node_id: len(edges.sources) for node_id, edges in inbound.items()}
     ready = deque(node_id for node_id, count in waiting.items() if not count)
@@ -62,22 +62,22 @@ def sort_topologically(inbound: Mapping[str, Inbound]) -> list[str]:
 
 
 def find_cycles(inbound: Mapping[str, Inbound]) -> list[list[str]]:
-    """One cycle for each knot, in the direction of the edges, starting and ending with the same node."""
-    left = {node_id: edges.sources for node_id, edges in inbound.items()}
+    """One cycle per strongly connected part, along the edges; the first node is repeated at the end."""
+    remaining = {node_id: edges.sources for node_id, edges in inbound.items()}
     cycles = []
-    while left := _trim(left):
-        cycle = _follow_back(left)
+    while remaining := _trim(remaining):
+        cycle = _follow_back(remaining)
         cycles.append([*cycle, cycle[0]])
-        left = {node_id: sources for node_id, sources in left.items() if node_id not in cycle}
+        remaining = {node_id: sources for node_id, sources in remaining.items() if node_id not in cycle}
     return cycles
 
 
 class Ancestry:
-    """Who comes before whom. Sets of nodes are bits of integers: thousands of nodes stay cheap."""
+    """The ancestors of each node. Sets of nodes are bits of integers, which keeps thousands of nodes cheap."""
 
     def __init__(self, inbound: Mapping[str, Inbound]) -> None:
         order = sort_topologically(inbound)
-        self._bits = {node_id: 1 << place for place, node_id in enumerate(order)}
+        self._bits = {node_id: 1 << position for position, node_id in enumerate(order)}
         self._before: dict[str, int] = {}
         for node_id in order:
             before = 0
@@ -117,9 +117,9 @@ def _note(source: str, targets: Iterable[str], into: dict[str, list[str]]) -> No
             into[target].append(source)
 
 
-def _trim(left: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Without the nodes that no cycle leads to; each of the others has a source among them."""
-    inbound = {node_id: Inbound(tuple(s for s in sources if s in left)) for node_id, sources in left.items()}
+def _trim(remaining: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Remove the nodes that no cycle leads to; each remaining node has a remaining source."""
+    inbound = {node_id: Inbound(tuple(s for s in sources if s in remaining)) for node_id, sources in remaining.items()}
     outside = set(sort_topologically(inbound))
     return {
         node_id: tuple(source for source in edges.all_of if source not in outside)
@@ -128,10 +128,10 @@ def _trim(left: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _follow_back(left: Mapping[str, tuple[str, ...]]) -> list[str]:
-    path: list[str] = [next(iter(left))]
-    while (source := left[path[-1]][0]) not in path:
+def _follow_back(remaining: Mapping[str, tuple[str, ...]]) -> list[str]:
+    path: list[str] = [next(iter(remaining))]
+    while (source := remaining[path[-1]][0]) not in path:
         path.append(source)
     cycle = path[path.index(source) :][::-1]
-    first = cycle.index(next(node_id for node_id in left if node_id in cycle))
+    first = cycle.index(next(node_id for node_id in remaining if node_id in cycle))
     return cycle[first:] + cycle[:first]

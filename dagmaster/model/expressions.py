@@ -1,8 +1,8 @@
 """Values with `{{ expressions }}` inside: compiled once, resolved against a job's data.
 
-A string that is exactly one expression keeps the native type of its value (white space around it does not count). In
-mixed text `null` becomes the empty string, booleans become `true` and `false`, lists and objects become JSON. What is
-inserted is never rendered again.
+A string that is exactly one expression keeps the native type of its value; white space around it does not count. In
+mixed text `null` becomes the empty string, booleans become `true` and `false`, lists and objects become JSON.
+Inserted text is never rendered again.
 """
 
 import re
@@ -39,7 +39,7 @@ MAX_VALUE_DEPTH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A value of any JSON shape. `guarded` are the references that only occur where a default covers them."""
+    """A value of any JSON shape. `guarded` are the references that occur only under a default."""
 
     raw: Any = field(hash=False)
     references: frozenset[Reference] = frozenset()
@@ -47,19 +47,19 @@ class Template:
     _evaluate: Evaluate | None = field(default=None, repr=False, compare=False)
 
     def resolve(self, scope: Scope) -> Any:
-        """Raise ExpressionFailed. Constant parts are shared between results: do not change what is returned."""
+        """Raise ExpressionFailed. Constant parts are shared between results: do not modify the returned value."""
         return self.raw if self._evaluate is None else self._evaluate(scope)
 
 
 def compile_template(raw: Any) -> Template:
-    """Raise ExpressionSyntax, with the path of the first expression that is wrong."""
+    """Raise ExpressionSyntax with the path of the first wrong expression."""
     usage = _Usage()
     evaluate = _compile_value(raw, (), usage)
     return Template(raw, frozenset(usage.strict | usage.guarded), frozenset(usage.guarded - usage.strict), evaluate)
 
 
 def walk_strings(raw: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Every string in the value, with the path that leads to it; not deeper than a template may be."""
+    """Every string in the value with its path, down to the depth that a template may have."""
     match raw:
         case str():
             yield path, raw
@@ -99,23 +99,23 @@ def _compile_value(raw: Any, path: Path, usage: _Usage) -> Evaluate | None:
 
 def _compile_parts(parts: Any, path: Path, usage: _Usage) -> list[tuple[Key, Evaluate]]:
     compiled = []
-    for place, value in parts:
-        if isinstance(place, str) and "{{" in place:
-            raise ExpressionSyntax(f"the key {place!r} contains an expression; only values can", (*path, place))
-        if evaluate := _compile_value(value, (*path, place), usage):
-            compiled.append((place, evaluate))
+    for key, value in parts:
+        if isinstance(key, str) and "{{" in key:
+            raise ExpressionSyntax(f"the key {key!r} contains an expression; only values can", (*path, key))
+        if evaluate := _compile_value(value, (*path, key), usage):
+            compiled.append((key, evaluate))
     return compiled
 
 
 def _filled(kind: Callable[[Any], Any], raw: Any, parts: list[tuple[Key, Evaluate]]) -> Evaluate | None:
-    """A copy of the value in which only the changing parts are evaluated."""
+    """A copy of the value; only the parts with expressions are evaluated."""
     if not parts:
         return None
 
     def evaluate(scope: Scope) -> Any:
         filled = kind(raw)
-        for place, part in parts:
-            filled[place] = part(scope)
+        for key, part in parts:
+            filled[key] = part(scope)
         return filled
 
     return evaluate
@@ -167,12 +167,12 @@ def _path_reader(reference: Reference) -> Evaluate:
     return evaluate
 
 
-# Finding the expressions in a text
+# Splitting a string into its expressions
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What stands between double braces, or the text between such places."""
+    """An expression between double braces, or the text between two expressions."""
 
     text: str
     is_expression: bool
@@ -183,7 +183,7 @@ _INSIDE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[{}]""", re.DOTALL)
 
 
 def split_expressions(text: str) -> list[Piece]:
-    """The pieces in order. Joined, they are the text again, but for the white space inside the braces."""
+    """The pieces in order. Joined, they are the original string, except for white space inside the braces."""
     pieces: list[Piece] = []
     position = 0
     while (start := text.find("{{", position)) >= 0:
@@ -206,7 +206,7 @@ def _literal(text: str) -> list[Piece]:
 
 
 def find_closing(text: str, start: int) -> int:
-    """Where the braces that were opened before `start` are closed."""
+    """The position of the braces that close those opened before `start`."""
     depth = 0
     for token in _INSIDE.finditer(text, start):
         if token[0] == "{":

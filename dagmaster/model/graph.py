@@ -1,4 +1,4 @@
-"""A compiled workflow: what the engine walks. Every reference is resolved, every expression parsed."""
+"""A compiled workflow, as the engine executes it: all references resolved, all expressions parsed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class NodeType(StrEnum):
     CONDITIONAL = "conditional"
     FAN_OUT = "fan_out"
     FAN_IN = "fan_in"
-    GATE = "gate"  # only among added nodes: where the edges of a group meet
+    GATE = "gate"  # only among added nodes: joins the edges of a group
     WAIT = "wait"
     APPROVAL = "approval"
     WORKFLOW = "workflow"
@@ -26,7 +26,7 @@ class NodeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What a worker is asked to do, and how patiently."""
+    """The task that a worker executes, with its timeout and retries."""
 
     handler: str
     queue: str
@@ -76,7 +76,7 @@ class ApprovalSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChildJobSpec:
-    """`workflow_hash` is None only in a workflow that was not prepared for a job."""
+    """`workflow_hash` is None only in a workflow that is not prepared for a job."""
 
     workflow_id: str
     workflow_hash: str | None
@@ -107,9 +107,9 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """`nodes` is in topological order, the last chains last. Nodes with no inbound edge are the roots.
+    """`nodes` is in topological order, the finalizers last. `roots` are the nodes without inbound edges.
 
-    `heads` are where the last chains begin. `called` are the graphs of the workflows that its nodes call, theirs too.
+    `heads` are the first nodes of the finalizers. `called` are the graphs of all child workflows, nested ones included.
     """
 
     workflow: Workflow

@@ -26,16 +26,16 @@ class WrongInputs(InvalidInputs):
 
 
 class WrongType(InvalidInputs):
-    """A value does not have the declared type."""
+    """The value does not have the declared type."""
 
 
 def check_inputs(
     workflow: Workflow, values: Mapping[str, Any], *, may_be_sealed: bool = False, known_problems: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The inputs with defaults applied; null counts as not given. Raise WrongInputs with everything that is wrong.
+    """Apply the defaults; null counts as not given. Raise WrongInputs with all problems.
 
-    `known_problems` are those that the caller has found. Sealed secrets come only from other jobs: nobody else may have
-    a reference opened by submitting it.
+    `known_problems` are problems that the caller has found. Only other jobs may pass sealed secrets: otherwise a caller
+    could have a secret opened by submitting its reference.
     """
     checked: dict[str, Any] = {}
     problems = list(known_problems)
@@ -57,7 +57,7 @@ def check_inputs(
 
 
 def fit(value: Any, kind: InputType) -> Any:
-    """The value as the type has it. Raise WrongType. Nothing is guessed: '3' is not a number, true is not 1."""
+    """Convert the value to the type. Raise WrongType. Nothing is guessed: '3' is not a number, true is not 1."""
     match kind, value:
         case (InputType.BOOLEAN, bool()) | (InputType.STRING, str()) | (InputType.ARRAY, list()):
             return value
@@ -75,7 +75,7 @@ def fit(value: Any, kind: InputType) -> Any:
 
 
 def accept(value: Any, spec: InputSpec) -> Any:
-    """The value as its input has it. Raise WrongType for another type, and for a value that the input does not take."""
+    """Convert and validate the value. Raise WrongType if the input does not accept it."""
     fitted = fit(value, spec.type)
     if spec.enum and not any(type(fitted) is type(choice) and fitted == choice for choice in spec.enum):
         raise WrongType(f"must be one of {', '.join(map(repr, spec.enum))}, not {_show(value)}")
@@ -91,7 +91,7 @@ def accept(value: Any, spec: InputSpec) -> Any:
 
 
 def find_wrong_limits(spec: InputSpec) -> str | None:
-    """What is wrong with the limits themselves, if anything is."""
+    """The problem with the limits themselves, or None."""
     limits = [limit for limit in (spec.minimum, spec.maximum) if limit is not None]
     if limits and spec.type not in (InputType.INTEGER, InputType.NUMBER):
         return f"'minimum' and 'maximum' are for numbers, and its type is {spec.type}"
@@ -121,7 +121,7 @@ def _is_read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def _path_of(reference: str) -> str:
-    """Of a URL, what is in front of its query."""
+    """The path of a URL, without its query."""
     return reference.partition("?")[0] if "://" in reference else reference
 
 
@@ -130,7 +130,7 @@ def _is_uri(text: str) -> bool:
     return bool(parts.scheme and (parts.netloc or parts.path)) and not any(letter.isspace() for letter in text)
 
 
-# By authority and code, or as WKT 1 or 2.
+# An authority with a code, or WKT 1 or 2.
 _CRS: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9_-]*:[A-Za-z0-9_.-]+$|[A-Z]{3,}(CRS|CS|_CS)\[|(GEODETIC|PROJECTED|COMPOUND)[A-Z]*\["
 )
@@ -156,7 +156,7 @@ _EXAMPLES: Final[Mapping[InputFormat, str]] = {
 
 
 def input_schema(workflow: Workflow) -> dict[str, Any]:
-    """What `check_inputs` accepts, as JSON Schema."""
+    """The JSON Schema of the inputs that `check_inputs` accepts."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": workflow.name,

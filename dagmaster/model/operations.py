@@ -1,4 +1,4 @@
-"""What expressions can compute: operators, filters, tests and methods, with bounds on what they may produce."""
+"""The operators, filters, tests and methods of expressions, with bounds on their results."""
 
 import math
 import operator
@@ -21,7 +21,7 @@ MAX_POWER_BITS: Final = 4096
 
 
 def to_text(value: Any) -> str:
-    """A value as part of a longer string."""
+    """Convert a value to a part of a longer string."""
     match value:
         case str():
             return value
@@ -36,7 +36,7 @@ def to_text(value: Any) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Only JSON leaves an expression: what Jinja computes lazily becomes a list."""
+    """Only JSON leaves an expression: lazy results of Jinja become lists."""
     match need_defined(value):
         case None | bool() | int() | float() | str() | dict():
             return value
@@ -75,7 +75,7 @@ def check_number(value: Any) -> Any:
 
 
 def is_storable(number: int | float) -> bool:
-    """JSON and the database hold 64 bits, and neither infinity nor what comes of it."""
+    """JSON and the database hold 64 bits, and neither infinity nor NaN."""
     return -MAX_INTEGER <= number <= MAX_INTEGER if isinstance(number, int) else math.isfinite(number)
 
 
@@ -177,7 +177,7 @@ TESTS: Final = {
         *("mapping", "sequence", "even", "odd", "divisibleby", "in", "eq", "equalto", "ne", "lt", "le", "gt", "ge"),
     )
 }
-# None of them makes a text that is much longer than the one it is given.
+# None of them returns a string much longer than its input.
 METHODS: Final = frozenset(
     {"upper", "lower", "title", "capitalize", "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines"}
     | {"startswith", "endswith", "removeprefix", "removesuffix", "find", "count", "isdigit", "isalpha", "isalnum"}

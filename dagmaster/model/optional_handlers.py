@@ -1,9 +1,9 @@
-"""Handlers of dagmaster that workers load only if they are told to: they need an extra, or decide on assets."""
+"""Built-in handlers that workers load only on request: they need an extra, or decide on assets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# By the beginning of their names: the module, and the extra that it needs.
+# By prefix of the handler's name: the module, and the extra that it needs.
 _RASTER: Final = ("dagmaster.handlers.raster", "geo")
 _CATALOGUE: Final = ("dagmaster.handlers.catalogue", "geo")
 _DECISIONS: Final = ("dagmaster.asset_handlers", None)
@@ -32,14 +32,14 @@ OPTIONAL_HANDLERS: Final[Mapping[str, tuple[str, str | None]]] = {
 
 
 def extra_of(module: str) -> str | None:
-    """The extra that a module of handlers needs."""
+    """The extra that a module of handlers needs, or None."""
     return dict(OPTIONAL_HANDLERS.values()).get(module)
 
 
 def how_to_load(name: str, known: Iterable[str]) -> str | None:
-    """What to do where a handler of this name is not loaded; None for handlers of others, and where its module is."""
-    for beginning, (module, extra) in OPTIONAL_HANDLERS.items():
-        if name.startswith(beginning) and not any(other.startswith(beginning) for other in known):
+    """How to load a missing built-in handler; None for other handlers, and if its module is loaded."""
+    for prefix, (module, extra) in OPTIONAL_HANDLERS.items():
+        if name.startswith(prefix) and not any(other.startswith(prefix) for other in known):
             install = f"run `pip install 'dagmaster[{extra}]'` and " if extra is not None else ""
             return f"{install}load {module} with --handlers or the setting 'handlers'"
     return None

@@ -1,4 +1,4 @@
-"""How a node stands together with its children: what people and programs are shown."""
+"""The state of a node together with its children, as people and programs see it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ S = TypeVar("S", bound=str)
 
 
 class Outcome(StrEnum):
-    """The states of a node, and how its children may have ended instead."""
+    """The states of a node, and the combined results of its children."""
 
     PENDING = "pending"
     READY = "ready"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
     @property
     def bucket(self) -> str:
-        """The count that it belongs to: tolerated failures are counted with the children that have them."""
+        """The count it belongs to: tolerated failures are already counted with the children."""
         return Outcome.COMPLETED if self is Outcome.COMPLETED_WITH_FAILURES else self
 
 
@@ -35,10 +35,10 @@ ENDED: Final = frozenset({*NODE_TERMINAL, Outcome.COMPLETED_WITH_FAILURES, Outco
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The children of a fan-out and what a task has added, by status.
+    """The children of a fan-out and the nodes that a task has added, by status.
 
-    `tolerated` of those that failed were allowed to. `stopped` have not run because their job ended. `last_ended_at` is
-    when the last of those ended that have.
+    `tolerated` of the failed ones were allowed to fail. `stopped` did not run because their job ended. `last_ended_at`
+    is the latest end so far.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -63,9 +63,9 @@ NO_CHILDREN: Final = Children()
 
 
 def outcome_of(status: str, children: Children = NO_CHILDREN, ended_by: str | None = None) -> Outcome:
-    """A fan-out completes as soon as it has expanded; what counts is what becomes of its children.
+    """A fan-out completes as soon as it has expanded; its outcome is that of its children.
 
-    What was in progress when its job ended did not fail.
+    A node that was in flight when its job ended did not fail.
     """
     if ended_by in ENDED_WITH_JOB:
         return Outcome.CANCELLED
@@ -83,7 +83,7 @@ def outcome_of(status: str, children: Children = NO_CHILDREN, ended_by: str | No
 def children_of(
     fan: Mapping[S, int], added: Mapping[S, int], *, may_fail: bool = False, last_ended_at: datetime | None = None
 ) -> Children:
-    """Of a fan-out's children and of added nodes. A child of a fan-out is skipped only by the end of its job."""
+    """Combine the children of a fan-out with added nodes. A child is skipped only by the end of its job."""
     of_fan = {str(status): number for status, number in fan.items()}
     counts = dict(of_fan)
     for status, number in added.items():

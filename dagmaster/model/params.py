@@ -1,7 +1,7 @@
 """Literal parameters of tasks, validated against the JSON Schema of their handler.
 
-A worker reads parameters as pydantic does: `"3"` passes for an integer. So they are judged here: what a worker would
-take is never refused, and what this module does not know (formats, patterns, unknown keywords) is left to the worker.
+Workers parse parameters with pydantic, where `"3"` passes for an integer. This module is as lenient: it never rejects
+a value that a worker would accept, and leaves formats, patterns and unknown keywords to the worker.
 """
 
 import math
@@ -16,7 +16,7 @@ from dagmaster.model.redact import redact
 from dagmaster.model.references import describe
 from dagmaster.model.workflow import ChildTask, Workflow
 
-# In a schema: code of the handler's own reads this value, and may take others than the schema says.
+# In a schema: the handler's own code parses this value, and may accept more than the schema says.
 READ_BY_CODE: Final = "x-read-by-code"
 
 MAX_DEPTH: Final = 40
@@ -24,7 +24,7 @@ MAX_STEPS: Final = 20_000
 MAX_FAULTS: Final = 20
 MAX_DESCRIPTION: Final = 500
 _WHOLE_INPUT: Final = re.compile(r"\s*\{\{\s*inputs\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}\s*")
-# An argument for the first parameter, from somebody who does not know its name. No parameter can be called so.
+# An argument for the first parameter when its name is unknown. Not a valid parameter name.
 FIRST_PARAMETER: Final = "*first"
 _REFERENCE: Final = "#/$defs/"
 _FLAGS: Final = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"})
@@ -41,16 +41,16 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`path` leads from the parameters to the value that is refused."""
+    """`path` leads from the parameters to the rejected value."""
 
     path: Path
     message: str
 
 
 def find_param_problems(workflow: Workflow, contracts: Contracts) -> Iterator[Problem]:
-    """What handlers refuse: an error where every worker that runs the handler does, else a warning.
+    """Parameters that a handler rejects: an error if every worker with the handler does, else a warning.
 
-    The workers may run newer or older code than the one that has registered the contract.
+    Workers may run newer or older code than the registered contract.
     """
     for path, task in workflow.tasks():
         contract = contracts.get(task.handler)
@@ -67,7 +67,7 @@ def find_param_problems(workflow: Workflow, contracts: Contracts) -> Iterator[Pr
 
 
 def described(workflow: Workflow, contracts: Contracts) -> Workflow:
-    """The workflow, where an input without a description that goes to a handler as it is has the parameter's."""
+    """Copy descriptions from parameters to inputs that are passed on unchanged and have none."""
     descriptions = {
         name: text
         for _, task in workflow.tasks()
@@ -94,7 +94,7 @@ def _descriptions(task: ChildTask, schema: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def find_faults(params: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Fault]:
-    """Some of them where there are many. Whoever registered the schema may have written anything into it."""
+    """At most MAX_FAULTS. The schema is registered by others and may hold anything."""
     return _Judge(schema).judge_params(params)
 
 
@@ -140,10 +140,12 @@ class _Judge:
         if not all(all_faults):
             return
         if (
-            len(telling := [faults for option, faults in zip(options, all_faults, strict=True) if not _is_null(option)])
+            len(
+                relevant := [faults for option, faults in zip(options, all_faults, strict=True) if not _is_null(option)]
+            )
             == 1
         ):
-            yield from telling[0]
+            yield from relevant[0]
             return
         kinds = list(dict.fromkeys(kind for option in options for kind in self._kinds(option)))
         expected = " or ".join(kinds) if kinds else "something else"
@@ -178,9 +180,9 @@ class _Judge:
 
     def _judge_items(self, value: Any, schema: Mapping[str, Any], path: Path, depth: int) -> Iterator[Fault]:
         first = _listed(schema.get("prefixItems"))
-        for place, part in enumerate(value):
-            item = first[place] if place < len(first) else schema.get("items")
-            yield from self._judge(part, item, (*path, place), depth + 1)
+        for index, part in enumerate(value):
+            item = first[index] if index < len(first) else schema.get("items")
+            yield from self._judge(part, item, (*path, index), depth + 1)
 
 
 def _is_expression(value: Any) -> bool:
@@ -218,7 +220,7 @@ def _show(path: Path, value: Any) -> str:
 
 
 def _find_wrong_value(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """What a value of its own must be, and this one is not."""
+    """The requirement that the value itself violates, or None."""
     allowed = [schema["const"]] if "const" in schema else _listed(schema.get("enum"))
     if allowed and not any(_is_same(value, choice) for choice in allowed):
         choices = ", ".join(map(repr, allowed[:10])) + (", ..." if len(allowed) > 10 else "")
@@ -238,7 +240,7 @@ def _passes(value: Any, kind: str, schema: Mapping[str, Any]) -> bool:
         case "null":
             return value is None
         case "string":
-            # Dates and times are also numbers of seconds, paths and addresses objects of their own.
+            # Dates and times may also be numbers of seconds.
             return isinstance(value, str) or ("format" in schema and isinstance(value, int | float))
         case "integer":
             number = _number(value)
@@ -271,7 +273,7 @@ def _find_wrong_size(value: Any, schema: Mapping[str, Any]) -> str | None:
         case str():
             return _find_wrong_length(len(value), schema, "Length", "characters")
         case list() | tuple():
-            # A set takes what is there twice once.
+            # A set ignores duplicates, so the length of the list proves nothing.
             limits = {} if schema.get("uniqueItems") else schema
             return _find_wrong_length(len(value), limits, "Items", "items")
     return None

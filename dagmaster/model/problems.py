@@ -1,4 +1,4 @@
-"""What is wrong with a workflow, and where."""
+"""The problems of a workflow and their locations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`path` leads to the place in the workflow; file, line and column are known when it was read from a file.
+    """`path` leads to the place in the workflow; file, line and column are known if it was read from a file.
 
-    `about`: a handler that is not known, a queue that is missing, or parameters that a handler refuses. All three
-    may be otherwise elsewhere, or later.
+    `about`: an unknown handler, a missing queue, or parameters that a handler rejects. All three depend on the
+    workers, and may be resolved elsewhere or later.
     """
 
     message: str
@@ -60,7 +60,7 @@ class InvalidWorkflow(Invalid):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name; empty when nothing is close."""
+    """The end of a message about an unknown name; empty if no known name is close."""
     close = find_close(name, known)
     return f"; did you mean {close!r}?" if close else ""
 

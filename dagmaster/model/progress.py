@@ -1,4 +1,4 @@
-"""Where the nodes of a job stand, and how much of the job is done by that."""
+"""A snapshot of a job's nodes, and the progress computed from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ ALMOST_ALL = 99.9
 
 @dataclass(frozen=True, slots=True)
 class FanSnapshot:
-    """The children of a fan-out. `items` is how many there will be: they are made in slices."""
+    """The children of a fan-out. `items` is their final number: they are created in slices."""
 
     items: int
-    counts: Mapping[str, int]  # what was in progress when its job ended is apart from what failed
+    counts: Mapping[str, int]  # revoked and cancelled children are separate from failed ones
     retries: int = 0
     last_ended_at: datetime | None = None
-    newest_started_at: datetime | None = None  # of those that run
-    child_seconds: float | None = None  # how long those that completed took, on average
+    newest_started_at: datetime | None = None  # of the running children
+    child_seconds: float | None = None  # average duration of the completed children
 
     @property
     def running(self) -> int:
@@ -33,9 +33,9 @@ class FanSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A node of the definition; `fan` if it is a fan-out that has children; `added` is what its tasks have added.
+    """A node of the definition; `fan` is set for a fan-out with children; `added` counts the nodes its tasks added.
 
-    `may_fail` if it has failed, or children of it have, and the job goes on without them.
+    `may_fail`: it or its children have failed, and the job continues without them.
     """
 
     status: NodeStatus
@@ -46,7 +46,7 @@ class NodeSnapshot:
     fan: FanSnapshot | None = None
     added: Mapping[str, int] = field(default_factory=dict)
     may_fail: bool = False
-    is_cancelled: bool = False  # in progress when its job ended
+    is_cancelled: bool = False  # in flight when its job ended
 
     @property
     def children(self) -> Children:
@@ -75,27 +75,27 @@ class JobSnapshot:
 
 
 def percent_done(job: JobSnapshot) -> float:
-    """Of the nodes of the definition, those that completed or were skipped, or failed and were allowed to; of a
-    fan-out as much as of its children.
+    """The share of defined nodes that completed, were skipped, or failed and were allowed to. A fan-out counts by its
+    children.
 
-    Children that appear do not lower it, because the number of items is known before the first of them. What a running
-    task says of itself does not count. What it has added counts with it, one as much as the other: it grows, and the
-    share that is done becomes smaller. A job that failed or was cancelled keeps the value that it had before.
+    New children do not lower it, because the number of items is known before the first child. The progress that a
+    running task reports does not count. Added nodes count with the task that added them, each equally, so the value may
+    fall. A failed or cancelled job keeps its last value.
     """
     if job.status is JobStatus.COMPLETED:
         return 100.0
     shares = [_share(node, job) for node in job.nodes.values()]
-    # The sum of `fsum` is the same in any order: no two looks differ by how the rows came.
+    # `fsum` is exact: the order of the rows does not change the result.
     percent = round(100 * fsum(shares) / max(len(shares), 1), 1)
-    # What a failure skips before the last chains run counts as skipped; but a job that failed has not done all of it.
+    # Nodes skipped by a failure count as done while the finalizers run, but a failed job has not done all of them.
     is_all = bool(shares) and job.status not in JOB_TERMINAL and all(share == 1 for share in shares)
     return percent if is_all else min(percent, ALMOST_ALL)
 
 
 def work_percent(job: JobSnapshot) -> float:
-    """Of all nodes that are known, the items of fan-outs among them, those that have completed.
+    """The share of completed nodes among all known nodes, items of fan-outs included.
 
-    What was skipped is no work. Other than `percent_done` this falls when a fan-out learns how many items it has.
+    Skipped nodes are no work. Unlike `percent_done`, this falls when a fan-out learns the number of its items.
     """
     if job.status is JobStatus.COMPLETED:
         return 100.0
@@ -104,7 +104,7 @@ def work_percent(job: JobSnapshot) -> float:
 
 
 def known_work(job: JobSnapshot) -> tuple[int, int]:
-    """How many nodes are done, and how many there will be as far as is known."""
+    """The number of nodes that are done, and the known total."""
     done = known = 0
     for node in job.nodes.values():
         children = node.children
@@ -133,13 +133,13 @@ def _own_share(node: NodeSnapshot, job: JobSnapshot) -> float:
 
 
 def _done(counts: Mapping[str, int], job: JobSnapshot, *, may_fail: bool = False) -> int:
-    """Children, and most of what is added, are only ever skipped by the end of their job, which withdraws others."""
+    """Children, and most added nodes, are skipped only by the end of their job, which revokes others."""
     also = () if job.status in JOB_TERMINAL else (NodeStatus.SKIPPED, NodeStatus.FAILED)[: 1 + may_fail]
     return counts.get(NodeStatus.COMPLETED, 0) + sum(counts.get(status, 0) for status in also)
 
 
 def _was_closed(node: NodeSnapshot, job: JobSnapshot) -> bool:
-    """Whether it was skipped or withdrawn only because its job ended."""
+    """Whether it was skipped or revoked only because its job ended."""
     if job.status not in JOB_TERMINAL or job.completed_at is None or node.completed_at is None:
         return False
     return node.completed_at >= job.completed_at

@@ -1,15 +1,15 @@
-"""What must not be shown: values of fields that are named like secrets, and secrets inside of texts."""
+"""Hide secrets: values of fields with secret names, and secrets inside strings."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
-# A sealed secret (`dagmaster.model.sealed`). Its brackets end it, whatever an expression writes around it.
+# A sealed secret (`dagmaster.model.sealed`). The brackets delimit it, whatever an expression writes around it.
 SEALED = re.compile(r"dms1\[[A-Za-z0-9_-]{22,}\]")
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Of a name in lower case with underscores. At its end: `max_tokens` and `secret_name` are none.
+# Matches names in snake case, at their end: `max_tokens` and `secret_name` are no secrets.
 _SECRET_NAME = re.compile(
     r"((password|passwd|passphrase|secret|credential)s?|authorization|(api|access|account|private|signing|shared)_?keys?"
     r"|connection_?string|(^|_)(pass|pwd|cookie|sas(_?(url|uri))?)|(access|auth|refresh|bearer|api)_?tokens|token)"
@@ -23,11 +23,11 @@ _NAMES_IN_TEXT = (
 )
 _IN_TEXT = (
     (SEALED, HIDDEN),
-    # user:password@ in an address. The length of the scheme is bounded: long texts of letters and dots are cheap.
+    # user:password@ in a URL. The length of the scheme is bounded, so that long strings of letters and dots stay cheap.
     (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):[^\s/?#]+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
     # name=value in a query, a connection string or an environment
     (re.compile(rf"(?<![a-z0-9])({_NAMES_IN_TEXT})=(?!\*)[^&\s;\"',]+", re.IGNORECASE), rf"\1={HIDDEN}"),
-    # "name": "value" of JSON, or of a dict that was printed
+    # "name": "value" in JSON or a printed dict
     (
         re.compile(
             rf"([\"'](?:[a-z0-9]{{1,30}}[_-])*(?:{_NAMES_IN_TEXT})[\"']\s*:\s*)"
@@ -36,7 +36,7 @@ _IN_TEXT = (
         ),
         rf"\1\2{HIDDEN}\2",
     ),
-    # Not every "basic something": what looks like base64 or a token, or is longer than a word.
+    # Not every "basic something": only base64, tokens, and strings longer than a word.
     (
         re.compile(
             r"\b((?i:bearer|basic))\s+(?=\S*[\d=]|[A-Za-z]*[a-z][A-Z]|[A-Za-z]*[A-Z]{2}|\S{24})[A-Za-z0-9._~+/=-]{8,}"
@@ -46,12 +46,12 @@ _IN_TEXT = (
     (re.compile(r"\bdm_[a-z2-7]{12}_[A-Za-z0-9_-]{20,}"), f"dm_{HIDDEN}"),
     (re.compile(r"\bdmt_[A-Za-z0-9_-]{20,}"), f"dmt_{HIDDEN}"),
 )
-# Each of these patterns needs one of these characters, and most texts are a word.
+# Every pattern needs one of these characters; most strings are a single word.
 _MARKS = re.compile(r"[\[:=_\s]")
 
 
 def redact(value: Any) -> Any:
-    """The same value with secrets replaced; what holds none is given back as it is."""
+    """Replace secrets in the value."""
     match value:
         case str():
             return redact_text(value)

@@ -1,4 +1,4 @@
-"""What expressions refer to, and how it is found in a job's data."""
+"""References in expressions, and their lookup in a job's data."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Reference:
 
 
 def look_up(reference: Reference, scope: Scope) -> Any:
-    """Raise ExpressionFailed that says what is missing, and what is there instead."""
+    """Raise ExpressionFailed with the missing name and the available ones."""
     value: Any = scope
     seen: list[Key] = []
     for key in (reference.root, *reference.path):
@@ -40,7 +40,7 @@ def look_up(reference: Reference, scope: Scope) -> Any:
 
 
 def step(value: Any, key: Any) -> Any:
-    """One level down, or NOTHING. Only keys of objects and places in lists count, never Python attributes."""
+    """One level down, or NOTHING. Only keys of objects and positions in lists count, never Python attributes."""
     if isinstance(value, Mapping):
         if key in value:
             return value[key]
@@ -51,7 +51,7 @@ def step(value: Any, key: Any) -> Any:
     return NOTHING
 
 
-# Ids of nodes may have hyphens; elsewhere a hyphen is a minus.
+# Node ids may contain hyphens; elsewhere a hyphen is a minus.
 PATH_PATTERN: Final = re.compile(
     r"""(?:nodes\.[A-Za-z][\w-]*|[A-Za-z_]\w*)(?:\.\w+|\[-?\d+\]|\['[^'\\]*'\]|\["[^"\\]*"\])*""",
 )
@@ -59,7 +59,7 @@ _KEY = re.compile(r"""\[(-?\d+)\]|\['([^']*)'\]|\["([^"]*)"\]|\.?([\w-]+)""")
 
 
 def parse_path(source: str) -> Reference | None:
-    """The reference, where the source is nothing but a path from a known root."""
+    """The reference, if the source is only a path from a known root."""
     if not PATH_PATTERN.fullmatch(source):
         return None
     first, *keys = (_key(match) for match in _KEY.finditer(source))
@@ -67,7 +67,7 @@ def parse_path(source: str) -> Reference | None:
 
 
 def describe(value: Any) -> str:
-    """The kind of a value, for messages."""
+    """The kind of a value, for error messages."""
     match value:
         case None:
             return "null"
@@ -105,7 +105,7 @@ def _explain(seen: list[Key], key: Key, value: Any) -> str:
         return f"{missing}; only allowed environment variables can be read"
     if isinstance(value, dict):
         return f"{missing}; {parent} {'are' if parent in _PLURAL else 'has'}: {_some_names(value)}"
-    # Other mappings may compute their values, and are not asked for what they hold.
+    # Other mappings may compute their values, so their keys are not listed.
     return missing if isinstance(value, Mapping) else f"{missing}; {parent} is {describe(value)}"
 
 

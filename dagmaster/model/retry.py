@@ -21,12 +21,12 @@ from pydantic import (
 
 OUT_OF_MEMORY = "MemoryError"
 TIMED_OUT = ("TimeoutError", "OSError", "Exception")
-# A call that does not fit its handler's signature: `TypeError` from the call itself, not from inside of the handler.
+# A call that does not match the handler's signature: a `TypeError` of the call, not from inside the handler.
 WRONG_CALL = "dagmaster.handlers.WrongCall"
-# No later attempt does better: the definition or the code must be changed first.
+# A later attempt cannot succeed: the definition or the code must change first.
 NOT_RETRIED = ("dagmaster.errors.ExpressionFailed", "NameError", WRONG_CALL)
-# What a handler raises to be run again.
-ASKED_FOR = "dagmaster.handlers.contract.Retry"
+# Raised by a handler to request a retry.
+RETRY_REQUESTED = "dagmaster.handlers.contract.Retry"
 
 
 class Backoff(StrEnum):
@@ -50,7 +50,7 @@ ErrorNames = Annotated[tuple[ErrorName, ...], BeforeValidator(_as_list)]
 
 
 class OnOom(BaseModel):
-    """Where the next attempt goes when one has run out of memory: a queue of workers that have more."""
+    """The queue of the next attempt after one ran out of memory: its workers have more."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,8 +60,8 @@ class OnOom(BaseModel):
 class RetryPolicy(BaseModel):
     """`max_attempts` counts retries: 3 means that a node may run four times. `retries` is the preferred name.
 
-    With `on`, only these errors are retried; those of `never` are not, whatever `on` says. A name includes the
-    subclasses of the exception. Errors of expressions and of calling are only retried if `on` names them.
+    With `on`, only these errors are retried; errors in `never` are not, even if `on` includes them. A name includes the
+    subclasses of the exception. Expression errors and wrong calls are only retried if `on` names them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,7 +94,7 @@ class RetryPolicy(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_unset_rules(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Definitions that were pinned before there were rules keep their hash."""
+        """Definitions pinned before these rules existed keep their hash."""
         written: dict[str, Any] = serialize(self)
         return {key: value for key, value in written.items() if value or key not in ("on", "never", "on_oom")}
 
@@ -110,7 +110,7 @@ class RetryPolicy(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _let_max_follow(cls, data: Any) -> Any:
-        """A first pause above the default limit raises it; written down, it would be taken for a limit that was set."""
+        """An initial delay above the default limit raises the limit, without counting as a limit that was set."""
         if not isinstance(data, dict) or "max_delay_seconds" in data:
             return data
         first, limit = data.get("initial_delay_seconds"), cls.model_fields["max_delay_seconds"].default
@@ -125,7 +125,7 @@ class RetryPolicy(BaseModel):
 
 
 def retry_delay(policy: RetryPolicy, retry: int, rng: Random) -> timedelta:
-    """The pause before the `retry`th retry (1 is the first)."""
+    """The delay before the `retry`th retry (1 is the first)."""
     first = policy.initial_delay_seconds
     match policy.backoff:
         case Backoff.FIXED:
@@ -141,18 +141,18 @@ def retry_delay(policy: RetryPolicy, retry: int, rng: Random) -> timedelta:
 
 
 def find_rule_against(policy: RetryPolicy, error_types: Sequence[str]) -> str | None:
-    """The rule that forbids another attempt: as it is written, `never: ValueError`, or `by default: NameError`."""
+    """The rule that forbids a retry, as it is written: `never: ValueError`, or `by default: NameError`."""
     refused = next((name for name in error_types if name in policy.never), None)
     if refused is not None:
         return f"never: {refused}"
-    is_wanted = any(name in policy.on for name in error_types) or ASKED_FOR in error_types
-    if not is_wanted and any(name in NOT_RETRIED for name in error_types):
+    is_allowed = any(name in policy.on for name in error_types) or RETRY_REQUESTED in error_types
+    if not is_allowed and any(name in NOT_RETRIED for name in error_types):
         return f"by default: {error_types[0]}"
-    if not policy.on or is_wanted or find_queue_after(policy, error_types) is not None:
+    if not policy.on or is_allowed or find_queue_after(policy, error_types) is not None:
         return None
     return f"on: {', '.join(policy.on)}"
 
 
 def find_queue_after(policy: RetryPolicy, error_types: Sequence[str]) -> str | None:
-    """The queue for what has run out of memory, if the policy has one."""
+    """The queue for attempts after one ran out of memory, if the policy has one."""
     return policy.on_oom.queue if policy.on_oom and OUT_OF_MEMORY in error_types else None

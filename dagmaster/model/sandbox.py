@@ -1,7 +1,7 @@
-"""Expressions that are more than a path: parsed by Jinja, run in its sandbox, both cut down to an allow-list.
+"""Expressions that are more than a path: parsed by Jinja and run in its sandbox, both restricted to an allow-list.
 
-There are no statements, no globals, no Python attributes, and no calls except a few methods of strings. Whatever could
-grow beyond the size of the data (powers, repeated or joined texts) is bounded.
+There are no statements, no globals, no Python attributes, and no calls except a few methods of strings. Operations
+that could exceed the size of the data (powers, repeated or joined strings) are bounded.
 """
 
 import re
@@ -34,7 +34,7 @@ MAX_DEPTH: Final = 40
 
 
 class ExpressionSyntax(Invalid):
-    """An expression cannot be parsed. `path` leads to it inside the value that was compiled."""
+    """An expression cannot be parsed. `path` leads to it inside the compiled value."""
 
     def __init__(self, message: str, path: tuple[Key, ...] = ()) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ _KINDS: Final = {"NoneType": "null", "str": "string", "int": "number", "float": 
 
 @dataclass(slots=True)
 class Expression:
-    """`guarded` are the references that a `default` or an `is defined` covers."""
+    """`guarded` are the references under a `default` or an `is defined`."""
 
     source: str
     strict: set[Reference] = field(default_factory=set)
@@ -122,7 +122,7 @@ def _parse(source: str) -> nodes.Expr:
 
 
 def _inspect(node: nodes.Node, expression: Expression, *, guarded: bool, depth: int) -> None:
-    """Refuse what is not allowed, and collect the references."""
+    """Reject syntax that is not allowed, and collect the references."""
     if depth > MAX_DEPTH:
         raise ExpressionSyntax("the expression is nested too deeply")
     if reference := _constant_path(node):
@@ -191,7 +191,7 @@ def _check_node(node: nodes.Node) -> None:
 
 
 class _Missing(StrictUndefined):
-    """Nothing, which stays nothing however deep one looks into it; anything else that is done with it fails."""
+    """An undefined value. Attributes of it are undefined too; any other use fails."""
 
     __slots__ = ()
 
@@ -219,7 +219,7 @@ class _Sandbox(SandboxedEnvironment):
 
 
 class _Strict(NodeTransformer):
-    """Jinja lets nothing pass into filters, tests and literals; here it fails at once, but for defaults."""
+    """Jinja passes undefined values into filters, tests and literals; here they fail at once, except for defaults."""
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:  # noqa: N802
         self.generic_visit(node)
@@ -247,11 +247,11 @@ class _Strict(NodeTransformer):
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
-        """`a ~ b` joins texts as mixed text does, and as bounded."""
+        """`a ~ b` joins like mixed text, and is bounded like it."""
         return _filtered(self.visit_List(nodes.List(node.nodes, lineno=1)), "join")
 
 
-# No author can write these names.
+# Not valid names, so no author can use them.
 _DEFINED: Final = "(defined)"
 _PLAIN: Final = "(plain)"
 

@@ -1,4 +1,4 @@
-"""When a workflow starts automatically: by cron or at an interval. Pure: the caller passes the time."""
+"""The times at which a workflow starts automatically: by cron or at an interval. Pure: the caller passes the time."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ _LONGEST_LOOK_BACK: Final = timedelta(days=366 * 20)
 
 
 class Catchup(StrEnum):
-    """What happens to times at which no orchestrator was running to start a job."""
+    """How to treat times at which no orchestrator was running."""
 
     NONE = "none"
     LAST = "last"
@@ -37,9 +37,9 @@ class Catchup(StrEnum):
 
 
 class Schedule(BaseModel):
-    """A text alone is a cron expression. `every: 15m` is another way to write `every_seconds: 900`.
+    """A string alone is a cron expression. `every: 15m` is short for `every_seconds: 900`.
 
-    Intervals are counted from 1970, not from when somebody started a server: the times are the same for everybody.
+    Intervals are counted from 1970, not from a server's start: the times are the same everywhere.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,12 +99,12 @@ class Schedule(BaseModel):
         if self.cron is None and self.timezone != "UTC":
             raise ValueError("'timezone' is for 'cron': an interval is the same everywhere")
         if self.time_input is not None and self.time_input in self.inputs:
-            raise ValueError(f"the input {self.time_input!r} is given by both 'inputs' and 'time_input'")
+            raise ValueError(f"the input {self.time_input!r} is set by both 'inputs' and 'time_input'")
         return self
 
     @property
     def rule(self) -> str:
-        """For people."""
+        """The rule, for display."""
         return f"every {show_interval(self.every_seconds)}" if self.every_seconds else str(self.cron)
 
 
@@ -124,7 +124,7 @@ def times_after(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     last = after.astimezone(UTC)
     for local in CronSim(schedule.cron, after.astimezone(ZoneInfo(schedule.timezone))):
         at = local.astimezone(UTC)
-        # In the hour that comes twice the same time of day is met again.
+        # In the hour that occurs twice, the same local time comes again.
         if at > last:
             last = at
             yield at
@@ -134,14 +134,14 @@ def times_between(schedule: Schedule, start: datetime, end: datetime, limit: int
     """The first `limit` times from `start` on and before `end`."""
     if start >= end:
         return []
-    # In UTC, for a moment less by a clock that was just put forward is none that there was.
+    # In UTC: just after the clocks go forward, the local time a moment earlier does not exist.
     before = start.astimezone(UTC) - timedelta(microseconds=1)
     times = takewhile(lambda at: at < end, times_after(schedule, before))
     return list(islice(times, limit))
 
 
 def newest_time(schedule: Schedule, until: datetime) -> datetime | None:
-    """The last time up to and with `until`. Cron is looked for from ever further back: it is mostly near."""
+    """The last time up to and including `until`. The search for cron times goes back in growing steps."""
     if schedule.every_seconds is not None:
         return _whole_steps(until, schedule.every_seconds)
     end, span = until + timedelta(microseconds=1), _FIRST_LOOK_BACK
@@ -159,7 +159,7 @@ def _whole_steps(until: datetime, seconds: int) -> datetime:
 
 
 def show_interval(seconds: int) -> str:
-    """As it would be written: 5400 is `1h30m`."""
+    """In the notation of durations: 5400 is `1h30m`."""
     parts = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         number, seconds = divmod(seconds, size)

@@ -10,16 +10,16 @@ from dagmaster.model.problems import Problem
 from dagmaster.model.schedule import Catchup, Schedule, newest_time, next_time, times_between
 from dagmaster.model.workflow import InputType, Workflow
 
-# A job that is started so late was late, not missed.
+# A job started within this time is late, not missed.
 ON_TIME: Final = timedelta(seconds=60)
 MAX_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The times to start jobs for, those that are left out, and when to look again.
+    """The times to start jobs for, the missed times, and the next time.
 
-    `missed` are at most `MAX_AT_ONCE`; `is_more` when there were more of them.
+    `missed` holds at most `MAX_AT_ONCE`; `is_more` if there were more.
     """
 
     times: tuple[datetime, ...]
@@ -29,7 +29,7 @@ class Due:
 
 
 def find_due(schedule: Schedule, next_at: datetime, now: datetime) -> Due:
-    """A time is missed when the next one has come before anybody looked, or a minute has passed."""
+    """A time is missed if the next time came before a check, or if a minute has passed."""
     end = now + timedelta(microseconds=1)
     if schedule.catchup is Catchup.ALL:
         times = times_between(schedule, next_at, end, MAX_AT_ONCE)
@@ -37,14 +37,14 @@ def find_due(schedule: Schedule, next_at: datetime, now: datetime) -> Due:
     newest = newest_time(schedule, now)
     if newest is None or newest < next_at:
         return Due((), (), False, next_time(schedule, now))
-    is_wanted = schedule.catchup is Catchup.LAST or now - newest <= ON_TIME
-    older = times_between(schedule, next_at, newest if is_wanted else end, MAX_AT_ONCE + 1)
+    starts_newest = schedule.catchup is Catchup.LAST or now - newest <= ON_TIME
+    older = times_between(schedule, next_at, newest if starts_newest else end, MAX_AT_ONCE + 1)
     missed, is_more = tuple(older[:MAX_AT_ONCE]), len(older) > MAX_AT_ONCE
-    return Due((newest,) if is_wanted else (), missed, is_more, next_time(schedule, now))
+    return Due((newest,) if starts_newest else (), missed, is_more, next_time(schedule, now))
 
 
 def inputs_at(workflow: Workflow, at: datetime) -> dict[str, Any]:
-    """What the job for this time is started with. Raise WrongInputs."""
+    """The inputs of the job for this time. Raise WrongInputs."""
     schedule = workflow.schedule
     assert schedule is not None
     named = {schedule.time_input: show_time(at)} if schedule.time_input else {}
@@ -57,7 +57,7 @@ def show_time(at: datetime) -> str:
 
 
 def find_schedule_problems(workflow: Workflow) -> Iterator[Problem]:
-    """Scheduled jobs get no other inputs than those of the schedule, so these must suffice."""
+    """Scheduled jobs get only the schedule's inputs, so these must be complete."""
     schedule = workflow.schedule
     if schedule is None:
         return
@@ -68,7 +68,7 @@ def find_schedule_problems(workflow: Workflow) -> Iterator[Problem]:
     secret = [name for name in schedule.inputs if name in workflow.inputs and workflow.inputs[name].secret]
     for name in secret:
         yield Problem(
-            f"the schedule gives the secret input {name!r} a value, which everybody can read who reads the file: leave "
+            f"the schedule gives the secret input {name!r} a value, which everybody who reads the file can see: leave "
             f"it out here, make the input optional or remove it, and let the nodes that need the value take it from "
             f"the environment: '{{{{ env.{name.upper()} }}}}', with DAGMASTER_VAR_{name.upper()} and "
             f"DAGMASTER_SECRET_ENV={name.upper()} set for the orchestrators",

@@ -1,4 +1,4 @@
-"""The names that the expressions of a workflow may refer to, by place."""
+"""The names that expressions may refer to, by their place in the workflow."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -38,24 +38,24 @@ _JOB_FIELDS: Final = ("status", "error", "failed_node")
 
 
 def find_expression_problems(
-    workflow: Workflow, is_before: IsBefore, *, last: Collection[str] = ()
+    workflow: Workflow, is_before: IsBefore, *, finalizers: Collection[str] = ()
 ) -> Iterator[Problem]:
-    """Syntax errors, and references to what will not be there. `is_before(a, b)`: a is an ancestor of b.
+    """Syntax errors, and references that cannot be resolved. `is_before(a, b)`: a is an ancestor of b.
 
-    The nodes that are `last` know how the job went.
+    Nodes in `finalizers` may refer to the result of the job.
     """
     for use in _find_all(workflow):
         if isinstance(use, Problem):
             yield use
         elif message := (
-            _fault_of_job(use, last) or _find_fault(use, workflow, is_before) or _fault_of_secret(use, workflow)
+            _fault_of_job(use, finalizers) or _find_fault(use, workflow, is_before) or _fault_of_secret(use, workflow)
         ):
             severity: Severity = "warning" if use.is_guarded and use.reference.root == "inputs" else "error"
             yield Problem(message, use.place.path, severity=severity)
 
 
 def find_undeclared_inputs(workflow: Workflow) -> Iterator[Problem]:
-    """A warning for a workflow that declares no input and uses some: any are accepted, and nobody checks them."""
+    """Warn if a workflow declares no inputs but uses some: any input is accepted unchecked."""
     uses = [use for use in _find_all(workflow) if isinstance(use, _Use) and use.reference.root == "inputs"]
     names = sorted({str(use.reference.path[0]) for use in uses if use.reference.path})
     if names:
@@ -67,7 +67,7 @@ def find_undeclared_inputs(workflow: Workflow) -> Iterator[Problem]:
 
 
 def _fault_of_secret(use: "_Use", workflow: Workflow) -> str | None:
-    """Only workers open a secret: whatever is decided without them sees a sealed reference."""
+    """Only workers open a secret: the engine sees a sealed reference."""
     reference, path = use.reference, use.place.path
     if reference.root != "inputs" or not reference.path:
         return None
@@ -79,7 +79,7 @@ def _fault_of_secret(use: "_Use", workflow: Workflow) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an expression stands. `node_id` is None in the globals, which every task shares."""
+    """The place of an expression. `node_id` is None in the globals, which every task shares."""
 
     path: Path
     node_id: str | None
@@ -99,7 +99,7 @@ class _Use:
 Uses = Iterator[_Use | Problem]
 
 
-# Finding them
+# Collecting references
 
 
 def _find_all(workflow: Workflow) -> Uses:
@@ -127,7 +127,7 @@ def _in_node(node: Node, place: _Place) -> Uses:
 
 
 def _in_value(raw: Any, place: _Place) -> Uses:
-    """Each text by itself, so that every problem is found, and found where it is."""
+    """Compile each string by itself, so that every problem is found at its place."""
     uses = [
         use for path, text in walk_strings(raw) for use in _in_text(partial(compile_template, text), place.at(*path))
     ]
@@ -144,7 +144,7 @@ def _wrong_shape(raw: Any, place: _Place) -> Iterator[Problem]:
 
 
 def _in_conditional(node: ConditionalNode, place: _Place) -> Uses:
-    """What is wrong with the subject is reported there, not again with every branch."""
+    """Report problems of the subject once, not for every branch."""
     subject, of_subject = node.subject, frozenset[Reference]()
     if subject is not None:
         uses = list(_in_text(partial(compile_condition, "is_null()", subject=subject), place.at("subject")))
@@ -153,15 +153,15 @@ def _in_conditional(node: ConditionalNode, place: _Place) -> Uses:
         of_subject = compile_condition("is_null()", subject=subject).references
     for number, branch in enumerate(node.branches):
         if branch.when is not None:
-            compile_it = partial(compile_condition, branch.when, subject=subject)
-            yield from _in_text(compile_it, place.at("branches", number, "when"), of_subject)
+            compile_branch = partial(compile_condition, branch.when, subject=subject)
+            yield from _in_text(compile_branch, place.at("branches", number, "when"), of_subject)
 
 
 def _in_text(
-    compile_it: Callable[[], Template | Condition], place: _Place, seen: frozenset[Reference] = frozenset()
+    compile_text: Callable[[], Template | Condition], place: _Place, seen: frozenset[Reference] = frozenset()
 ) -> Uses:
     try:
-        compiled = compile_it()
+        compiled = compile_text()
     except ExpressionSyntax as error:
         yield Problem(str(error), place.path)
         return
@@ -169,7 +169,7 @@ def _in_text(
         yield _Use(reference, reference in compiled.guarded, place)
 
 
-# Judging them
+# Checking references
 
 
 def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | None:
@@ -189,11 +189,11 @@ def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | Non
             return None
 
 
-def _fault_of_job(use: _Use, last: Collection[str]) -> str | None:
+def _fault_of_job(use: _Use, finalizers: Collection[str]) -> str | None:
     reference = use.reference
     if reference.root != "job":
         return None
-    if use.place.node_id not in last:
+    if use.place.node_id not in finalizers:
         return f"{reference} is only known in the nodes of on_failure and finally: before them, the job has not ended"
     if not reference.path or reference.path[0] not in _JOB_FIELDS:
         return f"{reference} is unknown: job has {', '.join(_JOB_FIELDS)}"
@@ -222,7 +222,7 @@ def _fault_of_node(reference: Reference, place: _Place, workflow: Workflow, is_b
 
 
 def _fault_of_key(use: _Use, workflow: Workflow) -> str | None:
-    """Of an output whose keys are known before anything runs; what has a default may be missing."""
+    """A key of an output whose keys are known in advance; a guarded reference may be missing."""
     node_id, field, *keys = use.reference.path
     if field != "output" or not keys or use.is_guarded:
         return None

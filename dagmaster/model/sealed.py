@@ -1,6 +1,6 @@
-"""Secret values as they lie in rows: sealed references, which only a worker opens, right before it calls the handler.
+"""Secret values in rows: sealed references that only a worker opens, right before it calls the handler.
 
-A reference is a string, so that expressions pass it on like any other value, whole or inside of a longer string.
+A reference is a string, so that expressions can pass it on, whole or inside a longer string.
 """
 
 import json
@@ -15,14 +15,14 @@ import orjson
 from dagmaster.model.redact import HIDDEN, SEALED
 
 MIN_LENGTH: Final = 4
-"""A shorter value is found by chance in any text, and cannot be hidden."""
+"""A shorter value occurs by chance in any string, and cannot be hidden."""
 
 _LIKE_SEALED: Final = re.compile(r"dms1\[", re.IGNORECASE)
 _LIKE_SEALED_BYTES: Final = re.compile(rb"dms1\[", re.IGNORECASE)
 
 
 class BrokenSeal(ValueError):
-    """A reference that was changed, for instance by a filter of an expression, or sealed with another key."""
+    """A reference that was changed, for example by a filter of an expression, or sealed with another key."""
 
 
 def is_sealed(value: object) -> bool:
@@ -30,31 +30,31 @@ def is_sealed(value: object) -> bool:
 
 
 def holds_sealed(value: Any) -> bool:
-    """Whether a reference, or what is left of one, is anywhere in it, however deep."""
-    look = [value]
-    while look:
-        match look.pop():
+    """Whether a reference, or the remains of one, is anywhere in the value, at any depth."""
+    stack = [value]
+    while stack:
+        match stack.pop():
             case str() as text if _LIKE_SEALED.search(text):
                 return True
             case Mapping() as mapping:
-                look += [*mapping, *mapping.values()]
+                stack += [*mapping, *mapping.values()]
             case (list() | tuple()) as several:
-                look += several
+                stack += several
     return False
 
 
 def may_hold_sealed(*texts: bytes | None) -> bool:
-    """The same of pieces of JSON, without reading them."""
+    """Like `holds_sealed`, for JSON that is not decoded."""
     return any(_LIKE_SEALED_BYTES.search(text) for text in texts if text)
 
 
 def references_in(*texts: bytes | None) -> set[str]:
-    """All references in these pieces of JSON."""
+    """All references in these JSON documents."""
     return {match[0] for text in texts if text for match in SEALED.finditer(text.decode(errors="replace"))}
 
 
 def open_all(value: Any, opened: Mapping[str, str]) -> Any:
-    """The value with its references replaced. Raises BrokenSeal for one that is none any more."""
+    """Replace the references by their values. Raises BrokenSeal for a reference that was changed."""
     match value:
         case str() if _LIKE_SEALED.search(value):
             references = SEALED.findall(value)
@@ -72,15 +72,15 @@ def open_all(value: Any, opened: Mapping[str, str]) -> Any:
 
 
 class Mask:
-    """Takes the secrets that one task knows out of whatever leaves it."""
+    """Removes the secrets of one task from everything that leaves it."""
 
     def __init__(self, opened: Mapping[str, str]) -> None:
-        # The longest first: one secret may be a part of another.
+        # Longest first: one secret may contain another.
         self._secrets = sorted(((clear, ref) for ref, clear in opened.items()), key=lambda pair: -len(pair[0]))
         self.hidden = tuple(sorted({form for clear, _ in self._secrets for form in _forms(clear)}, key=len)[::-1])
 
     def seal(self, encoded: bytes) -> bytes:
-        """JSON, with references instead of the values: whoever is given it can open them again."""
+        """Replace the values in JSON by their references, which workers can open again."""
         for clear, reference in self._secrets:
             for form in dict.fromkeys((orjson.dumps(clear)[1:-1], json.dumps(clear)[1:-1].encode())):
                 encoded = encoded.replace(form, reference.encode())
@@ -93,7 +93,7 @@ class Mask:
 
 
 def _forms(clear: str) -> Iterable[bytes]:
-    """As it is printed, logged, quoted and sent."""
+    """The secret as it may be printed, logged, quoted or sent."""
     yield clear.encode()
     yield orjson.dumps(clear)[1:-1]
     yield json.dumps(clear)[1:-1].encode()

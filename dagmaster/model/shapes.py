@@ -1,6 +1,6 @@
-"""Where on earth: the shapes that are somewhere in inputs and outputs, and whether they touch a box.
+"""Find geographic shapes in inputs and outputs, and test whether they touch a box.
 
-Only degrees are understood. What lies outside of their range is in some other unit, and is left out.
+Only degrees are supported. Coordinates outside their range are in another unit, and are left out.
 """
 
 import math
@@ -20,7 +20,7 @@ DECIMALS: Final = 5
 
 Point = tuple[float, float]
 Line = list[Point]
-# West, south, east, north. One that crosses the antimeridian has its west east of its east, or its east beyond 180°.
+# West, south, east, north. A box across the antimeridian has west > east, or an east beyond 180°.
 Box = tuple[float, float, float, float]
 
 _BOX_NAME: Final = re.compile(r"(^|[_:.-])(bbox|bounds|extent|bounding_?box|aoi)$", re.IGNORECASE)
@@ -34,7 +34,7 @@ _BOX_KEYS: Final = (
     ("lonmin", "latmin", "lonmax", "latmax"),
 )
 _POINT_KEYS: Final = (("lon", "lat"), ("lng", "lat"), ("longitude", "latitude"))
-# How deep the lists of a geometry go until there is a line, and whether its ends meet.
+# The nesting depth of a geometry's lines, and whether they are closed.
 _GEOMETRIES: Final = {
     "Point": (0, False),
     "MultiPoint": (0, False),
@@ -47,7 +47,7 @@ _GEOMETRIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`lines` are rings where `is_area`, single points where `is_points`. East of 180° where it crosses that."""
+    """`lines` are rings if `is_area`, single points if `is_points`. Longitudes exceed 180° across the antimeridian."""
 
     path: str
     kind: str
@@ -59,20 +59,20 @@ class Shape:
     label: str = ""
     is_area: bool = True
     is_points: bool = False
-    state: str = ""  # of the node whose place it is; empty where it is no node's
+    state: str = ""  # the state of the node that it belongs to, if any
 
     def touches(self, box: Box) -> bool:
         return is_touching((self.west, self.south, self.east, self.north), box)
 
     @property
     def extent(self) -> str:
-        """For people: `5.87° E to 15.04° E, 47.27° N to 55.06° N`."""
+        """For display: `5.87° E to 15.04° E, 47.27° N to 55.06° N`."""
         east_west = _span(self.west, _turned(self.east), "E", "W")
         return f"{east_west}, {_span(self.south, self.north, 'N', 'S')}"
 
 
 class Shapes(list[Shape]):
-    """As they were found. `is_cut` when there were more than are drawn."""
+    """In the order of the document. `is_cut` if there were more than may be drawn."""
 
     is_cut: bool = False
 
@@ -81,7 +81,7 @@ class Shapes(list[Shape]):
 
     @property
     def view(self) -> Box | None:
-        """West, south, east, north of all of them together, the shorter way around the earth."""
+        """West, south, east, north of all shapes, the shorter way around the earth."""
         if not self:
             return None
         west, east = _around([(shape.west, shape.east) for shape in self])
@@ -89,16 +89,16 @@ class Shapes(list[Shape]):
 
 
 def shapes_of(value: Any, path: str = "") -> Shapes:
-    """All that can be drawn: GeoJSON, boxes, points. `path` is where the value itself was found."""
+    """All shapes of the value: GeoJSON, boxes, points. `path` is the path of the value itself."""
     search = _Search()
-    search.look(value, path, "", 0)
+    search.visit(value, path, "", 0)
     return search.shapes
 
 
 def item_box(item: Any) -> Box | None:
-    """Where the item of a fan-out lies: its `bbox` or `geometry`, or those of the tiles in a batch.
+    """The location of a fan-out's item: its `bbox` or `geometry`, or those of the tiles in a batch.
 
-    Made for millions of items: most are no places, and are not looked into.
+    Called for millions of items, so items without these keys are not searched.
     """
     first = item[0] if isinstance(item, list) and item else item
     if not isinstance(first, dict) or ("bbox" not in first and "geometry" not in first):
@@ -107,7 +107,7 @@ def item_box(item: Any) -> Box | None:
 
 
 def read_box(value: str | Sequence[float]) -> Box:
-    """West, south, east, north, as numbers or with commas; raises Invalid."""
+    """West, south, east, north, as numbers or a string with commas; raises Invalid."""
     box = _box([_number(part) for part in value.split(",")] if isinstance(value, str) else list(value))
     if box is None or len(value if not isinstance(value, str) else value.split(",")) != 4:
         raise Invalid(
@@ -118,7 +118,7 @@ def read_box(value: str | Sequence[float]) -> Box:
 
 
 def is_touching(box: Box, other: Box) -> bool:
-    """Whether they share a point; a common edge is enough."""
+    """Whether the boxes share a point; a common edge is enough."""
     west, south, east, north = _opened(box)
     other_west, other_south, other_east, other_north = _opened(other)
     if north < other_south or other_north < south:
@@ -133,25 +133,25 @@ def _opened(box: Box) -> Box:
 
 @dataclass(slots=True)
 class _Search:
-    """Bounded: a result may be large, and most of it is not about places."""
+    """A bounded search: a result may be large, and most of it is not geographic."""
 
     shapes: Shapes = field(default_factory=Shapes)
     values: int = 0
     points: int = 0
 
-    def look(self, value: Any, path: str, name: str, depth: int) -> None:
+    def visit(self, value: Any, path: str, name: str, depth: int) -> None:
         self.values += 1
         if self.values > MAX_VALUES or depth > MAX_DEPTH or self.shapes.is_cut:
             return
         if isinstance(value, Mapping):
-            self._look_into(value, path, depth)
+            self._visit_mapping(value, path, depth)
         elif (box := _box(value)) and _BOX_NAME.search(name):
             self._add_box(path, box)
         elif isinstance(value, list | tuple) and not _is_numbers(value):
-            for place, member in enumerate(value):
-                self.look(member, f"{path}[{place}]", name, depth + 1)
+            for index, member in enumerate(value):
+                self.visit(member, f"{path}[{index}]", name, depth + 1)
 
-    def _look_into(self, value: Mapping[str, Any], path: str, depth: int) -> None:
+    def _visit_mapping(self, value: Mapping[str, Any], path: str, depth: int) -> None:
         if self._add_geojson(value, path, ""):
             return
         if box := _box_of_keys(value):
@@ -160,10 +160,10 @@ class _Search:
         if point := _point_of_keys(value):
             self._add(path, "point", [[point]], is_area=False, is_points=True)
         for name, member in value.items():
-            self.look(member, f"{path}.{name}" if path else str(name), str(name), depth + 1)
+            self.visit(member, f"{path}.{name}" if path else str(name), str(name), depth + 1)
 
     def _add_geojson(self, value: Mapping[str, Any], path: str, label: str, depth: int = 0) -> bool:
-        """Whether it is some, drawn or not."""
+        """Whether the value is GeoJSON, drawn or not."""
         kind = value.get("type")
         if depth > MAX_DEPTH or not isinstance(kind, str):
             return False
@@ -172,9 +172,9 @@ class _Search:
             return True
         members = {"FeatureCollection": "features", "GeometryCollection": "geometries"}.get(kind, "")
         if isinstance(value.get(members), list):
-            for place, member in enumerate(value[members]):
+            for index, member in enumerate(value[members]):
                 if isinstance(member, Mapping) and not self.shapes.is_cut:
-                    self._add_geojson(member, f"{path}.{members}[{place}]".lstrip("."), label, depth + 1)
+                    self._add_geojson(member, f"{path}.{members}[{index}]".lstrip("."), label, depth + 1)
             return True
         if kind not in _GEOMETRIES or not isinstance(value.get("coordinates"), list):
             return False
@@ -218,7 +218,7 @@ def _lines(coordinates: Any, depth: int) -> Iterator[Any]:
 
 
 def _line(points: list[Any]) -> Line:
-    """Long lines are thinned out, but keep their last point. Empty if a point is invalid."""
+    """Thin out long lines, keeping the last point. Empty if a point is invalid."""
     step = math.ceil(len(points) / MAX_POINTS_OF_LINE)
     sampled = points[::step] if step < 2 else [*points[::step], points[-1]]
     line = [_point(point) for point in sampled]
@@ -235,7 +235,7 @@ def _point(value: Any) -> Point | None:
 
 
 def _box(value: Any) -> Box | None:
-    """Four numbers, or six with heights, as a list or as a text with commas."""
+    """Four numbers, or six with heights, as a list or as a string with commas."""
     if isinstance(value, str) and value.count(",") in (3, 5) and len(value) < 200:
         value = [_number(part) for part in value.split(",")]
     if not isinstance(value, list | tuple) or len(value) not in (4, 6) or not _is_numbers(value):
@@ -264,12 +264,12 @@ def _point_of_keys(value: Mapping[str, Any]) -> Point | None:
 
 
 def _plain_keys(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Wide mappings are none of these."""
+    """Wide mappings are neither points nor boxes."""
     return {str(key).lower().replace("_", ""): member for key, member in value.items()} if len(value) <= 50 else {}
 
 
 def _around(intervals: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The shortest range of longitudes that holds all of them; it begins between -180 and 180."""
+    """The shortest range of longitudes that contains all intervals; it starts between -180 and 180."""
     turned = sorted((_turned(west), _turned(west) + min(east - west, 360)) for west, east in intervals)
     west, east = turned[0]
     widest, start, end = 0.0, west, east
@@ -277,7 +277,7 @@ def _around(intervals: Iterable[tuple[float, float]]) -> tuple[float, float]:
         if next_west - east > widest:
             widest, start, end = next_west - east, next_west, east + 360
         east = max(east, next_east)
-    # The gap that the sorted order does not show: from the last one around to the first.
+    # The gap from the last interval around to the first, which the sorted order does not show.
     return (west, east) if west + 360 - east >= widest else (start, max(end, east))
 
 

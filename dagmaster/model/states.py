@@ -1,4 +1,4 @@
-"""The states of jobs and nodes, and every move between them that is legal."""
+"""The states of jobs and nodes, and the legal moves between them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,25 +31,25 @@ class TaskStatus(StrEnum):
 
 
 class EndedBy(StrEnum):
-    """How a node, or an attempt at it, ended: beside the status, which says where it stands."""
+    """How a node or an attempt ended; the status alone does not tell."""
 
     RESULT = "result"
     FAILURE = "failure"
     TIMEOUT = "timeout"
     LOST = "lost"
     GIVEN_BACK = "given_back"
-    REVOKED = "revoked"  # under way when its job failed
-    CANCELLED = "cancelled"  # under way when its job was cancelled
+    REVOKED = "revoked"  # in flight when its job failed
+    CANCELLED = "cancelled"  # in flight when its job was cancelled
     SKIPPED = "skipped"
 
 
 class JobEndedBy(StrEnum):
-    """How a job ended, or why it is failing: beside the status, which says where it stands."""
+    """How a job ended, or why it is failing; the status alone does not tell."""
 
     RESULT = "result"
     FAILURE = "failure"  # of one of its nodes
-    DEADLINE = "deadline"  # it did not end in time
-    NO_PROGRESS = "no_progress"  # nothing happened for too long, and nothing was waited for
+    DEADLINE = "deadline"  # its timeout passed
+    NO_PROGRESS = "no_progress"  # no progress for too long, and nothing to wait for
     UNPROCESSABLE = "unprocessable"  # its owner could not read, decide or write it
     CANCELLED = "cancelled"
 
@@ -73,9 +73,9 @@ S = TypeVar("S", JobStatus, NodeStatus)
 
 @dataclass(frozen=True, eq=False)
 class Move(Generic[S]):
-    """One legal change of state; its name is the event that records it in the timeline.
+    """A legal change of state; its name is the event that records it in the timeline.
 
-    `ended_by` is how the node ended unless the engine says otherwise; None where it has not ended.
+    `ended_by` is the default way in which the node ended; None if it has not ended.
     """
 
     event: str
@@ -91,7 +91,7 @@ JOB_FAILED = Move("job_failed", frozenset({JobStatus.RUNNING}), JobStatus.FAILED
 JOB_CANCELLED = Move(
     "job_cancelled", frozenset({JobStatus.PENDING, JobStatus.RUNNING}), JobStatus.CANCELLED, EventStatus.WARNING
 )
-# The one way out of a terminal state: an operator has a failed job tried again.
+# The only way out of a terminal state: an operator retries a failed job.
 JOB_REOPENED = Move("job_reopened", frozenset({JobStatus.FAILED}), JobStatus.RUNNING, EventStatus.WARNING)
 
 NODE_READY = Move("node_ready", frozenset({NodeStatus.PENDING}), NodeStatus.READY)
@@ -114,7 +114,7 @@ NODE_SKIPPED = Move(
     NodeStatus.SKIPPED,
     ended_by=EndedBy.SKIPPED,
 )
-# Of a job that is reopened. Only finalizers run again after they had ended.
+# In a reopened job. Only finalizers run again after they have completed.
 NODE_REOPENED = Move(
     "node_reopened", frozenset({NodeStatus.SKIPPED, NodeStatus.COMPLETED, NodeStatus.FAILED}), NodeStatus.PENDING
 )
@@ -133,11 +133,11 @@ NODE_MOVES = (
 
 
 def read_ended_by(status: NodeStatus, stored: str | None) -> EndedBy | None:
-    """As it is stored; of rows that a version before this wrote, as their status implies."""
+    """The stored value; rows of earlier versions have none, and their status implies it."""
     if stored is not None:
         return EndedBy(stored)
     return next((move.ended_by for move in NODE_MOVES if move.target is status), None)
 
 
-# What users may write in a filter, and what is stored.
+# Alternative names in filters, and the stored names.
 EVENT_ALIASES = {"node_running": "node_started", "node_retry": "node_retrying"}

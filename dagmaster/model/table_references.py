@@ -1,4 +1,4 @@
-"""The tables that JSON refers to."""
+"""The references to tables in JSON."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,12 +11,12 @@ MAX_DIGITS: Final = 18
 
 
 def tables_in(json: bytes) -> frozenset[int]:
-    """The ids of the tables that references in it name. Most JSON has none, which is seen without reading it."""
+    """The ids of the referenced tables. Most JSON has none, which is detected without decoding it."""
     return frozenset(_of_references(orjson.loads(json))) if has_references(json) else frozenset()
 
 
 def has_references(json: bytes) -> bool:
-    """Whether it may hold references."""
+    """Whether the JSON may hold references."""
     return MARK in json
 
 
@@ -28,7 +28,7 @@ def _of_references(value: Any) -> Iterator[int]:
 
 
 def _ids(reference: dict[str, Any]) -> Iterator[int]:
-    """That of the table itself, and those that its plan scans."""
+    """The ids of the table itself and of the tables that its plan scans."""
     for part in _parts(reference):
         match part:
             case {"table_id": int() as table_id} if 0 < table_id <= MAX_ID and table_id is not True:
@@ -38,11 +38,11 @@ def _ids(reference: dict[str, Any]) -> Iterator[int]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
+    stack = [value]
+    while stack:
+        part = stack.pop()
         yield part
         if isinstance(part, dict):
-            waiting += part.values()
+            stack += part.values()
         elif isinstance(part, list):
-            waiting += part
+            stack += part

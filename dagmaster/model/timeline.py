@@ -8,7 +8,7 @@ from dagmaster.model.durations import write_duration
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import EVENT_ALIASES
 
-# `{...}` are fields of the event's data; a line with a field that is missing loses the part in brackets around it.
+# `{...}` are fields of the event's data; a part in brackets is left out if one of its fields is missing.
 WORDS: Mapping[str, str] = {
     "job_created": "submitted: {workflow_id} version {workflow_version}[ by {submitted_by}]",
     "job_started": "the job has started",
@@ -27,7 +27,7 @@ WORDS: Mapping[str, str] = {
     "node_checkpoint": "checkpoint[ {phase}]",
     "node_warning": "warning[: {warning}]",
     "result_ignored": "a report of worker {worker_id} was ignored[: {reason}]",
-    "orchestrator_cycle": "the orchestrator has looked at the job",
+    "orchestrator_cycle": "the orchestrator has processed the job",
     "orchestrator_error": "an orchestrator failed to process the job[: {error}]",
     "orchestrator_stall": "the orchestrator is stalled",
     "orchestrator_backpressure": "the orchestrator applies backpressure",
@@ -56,7 +56,7 @@ REASONS = {
 
 
 def event_types(text: str | None) -> list[str]:
-    """The types of a list with commas; raises Invalid for one that does not exist."""
+    """Parse a comma-separated list of types; raises Invalid for an unknown type."""
     names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]
     known = {*WORDS, *EVENT_ALIASES}
     for name in names:
@@ -91,7 +91,7 @@ def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(pattern: str, fields: Mapping[str, Any]) -> str | None:
-    """None when a field has no value."""
+    """None if a field has no value."""
     try:
         text = pattern.format_map({name: value for name, value in fields.items() if value not in (None, "")})
     except KeyError:

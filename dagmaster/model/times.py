@@ -1,4 +1,4 @@
-"""Points in time as people and programs write them: RFC 3339, always with the time zone."""
+"""Points in time in RFC 3339, always with a time zone."""
 
 from datetime import datetime
 

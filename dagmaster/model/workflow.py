@@ -21,7 +21,7 @@ from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.schedule import Schedule
 from dagmaster.model.times import read_time
 
-NODE_ID_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,47}$"  # and no "__", which is kept for fan-out children
+NODE_ID_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,47}$"  # and no "__", which is reserved for children of fan-outs
 CHILD_SEPARATOR = "__"
 SIGNAL_PATTERN = r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$"
 DEFAULT_TIMEOUT_SECONDS = 3600
@@ -43,7 +43,7 @@ class InputType(StrEnum):
 
 
 class InputFormat(StrEnum):
-    """Which strings an input takes. A `file` is one of the storage; submission looks whether it is there."""
+    """The strings that an input accepts. A `file` must be in the storage; submission checks that it exists."""
 
     DATE = "date"
     TIME = "time"
@@ -55,11 +55,10 @@ class InputFormat(StrEnum):
 
 
 class InputSpec(Frozen):
-    """`required` is settled when the file is read: true unless it has a default or says otherwise.
+    """`required` is resolved when the file is read: true unless there is a default or the file says otherwise.
 
-    A `secret` is stored sealed and shown nowhere; the handlers that are given it see its value.
-    `enum`, `minimum`, `maximum` and `format` mean what they mean in JSON Schema. `extensions` are for files, and in
-    lower case.
+    A `secret` is stored sealed and never displayed; only the handlers that receive it see its value. `enum`, `minimum`,
+    `maximum` and `format` are as in JSON Schema. `extensions` apply to files, and are in lower case.
     """
 
     type: InputType = InputType.STRING
@@ -74,8 +73,8 @@ class InputSpec(Frozen):
     extensions: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
-    def _without_what_is_not_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A definition that does without them keeps its hash."""
+    def _without_unset(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A definition without these fields keeps its hash."""
         written: dict[str, Any] = write(self)
         for name in ("secret", "enum", "minimum", "maximum", "format", "extensions"):
             if any(getattr(self, name) is unset for unset in (False, None, ())):
@@ -103,7 +102,7 @@ class EndNode(NodeBase):
 
 
 class ChildTask(Frozen):
-    """What a worker is asked to do."""
+    """The task that a worker executes."""
 
     handler: str = Field(min_length=1, max_length=128)
     queue: str | None = Field(default=None, max_length=128)
@@ -113,13 +112,13 @@ class ChildTask(Frozen):
 
 
 class MayFail(Frozen):
-    """With `allow_failure` the job goes on when the node has failed for good, as if it had completed."""
+    """With `allow_failure` the job continues after a permanent failure of the node, as if it had completed."""
 
     allow_failure: bool = False
 
     @model_serializer(mode="wrap")
-    def _without_unset_leave(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Definitions that were pinned before there was such a leave keep their hash."""
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Definitions pinned before this field existed keep their hash."""
         written: dict[str, Any] = serialize(self)
         return {key: value for key, value in written.items() if value or key != "allow_failure"}
 
@@ -129,7 +128,7 @@ class TaskNode(NodeBase, ChildTask, MayFail):
 
 
 class Branch(Frozen):
-    """`when` is None for the default branch. A comparison with the left side missing refers to `condition_field`."""
+    """`when` is None for the default branch. A comparison without a left side refers to `condition_field`."""
 
     name: str
     when: str | None = None
@@ -137,7 +136,7 @@ class Branch(Frozen):
 
 
 class ConditionalNode(NodeBase):
-    """All three dialects end here: ordered branches, the first whose condition holds is taken.
+    """The common form of three dialects: ordered branches, of which the first matching one is taken.
 
     `condition` + `on_true`/`on_false` or `branches: {true:, false:}` gives the branches `true` (when=condition) and
     `false` (when=None). `condition_field` + `branches` list gives `subject` and conditions such as `> 10`.
@@ -150,7 +149,7 @@ class ConditionalNode(NodeBase):
 
 
 class FanOutNode(NodeBase, MayFail):
-    """Both dialects end here: a `child_node` template is folded into `task` and leaves the list of nodes."""
+    """The common form of two dialects: a `child_node` template becomes `task` and is not a node of its own."""
 
     type: Literal["fan_out"] = "fan_out"
     source: Any
@@ -176,7 +175,7 @@ class FanInNode(NodeBase):
 
 
 class WaitNode(NodeBase, MayFail):
-    """Exactly one of `until`, `seconds` and `signal`; a text in `until` or `seconds` may be a template."""
+    """Exactly one of `until`, `seconds` and `signal`; a string in `until` or `seconds` may be a template."""
 
     type: Literal["wait"] = "wait"
     until: str | None = Field(default=None, min_length=1)
@@ -219,7 +218,7 @@ class ApprovalNode(NodeBase, MayFail):
 
 
 class WorkflowNode(NodeBase, MayFail):
-    """A job of its own. `workflow_hash` is settled when the job is submitted: from then on nothing changes it."""
+    """A child job. `workflow_hash` is resolved when the job is submitted, and never changes afterwards."""
 
     type: Literal["workflow"] = "workflow"
     workflow: str = Field(min_length=1, max_length=64)
@@ -235,15 +234,15 @@ Node = Annotated[
 ]
 
 
-# Fields that came after the first definitions were pinned.
+# Fields added after the first definitions were pinned.
 _LATER_FIELDS = ("retention_days", "timeout_seconds", "schedule", "on_failure", "finally_", "returns")
 
 
 class Workflow(Frozen):
-    """`on_failure` and `finally` name the first nodes of chains that run when the rest has ended.
+    """`on_failure` and `finally` name the first nodes of the finalizer chains.
 
-    `returns` is what a workflow in Python gives back, with expressions in the places of results. `timeout_seconds` is
-    how long a job of it may run.
+    `returns` is the return value of a workflow in Python, with expressions in place of results. `timeout_seconds`
+    limits the duration of a job.
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -265,7 +264,7 @@ class Workflow(Frozen):
     nodes: Mapping[str, Node]
 
     def tasks(self) -> Iterator[tuple[tuple[str, ...], ChildTask]]:
-        """What workers execute, with the place of each task in the definition: `nodes`, the node's id, ..."""
+        """The tasks that workers execute, with their place in the definition: `nodes`, the node's id, ..."""
         for node_id, node in self.nodes.items():
             match node:
                 case TaskNode():
@@ -275,8 +274,8 @@ class Workflow(Frozen):
 
     @cached_property
     def json_definition(self) -> bytes:
-        """As it is pinned. Made once: every submission carries it."""
-        # Left out where they are not set: definitions that were pinned before they existed keep their hash.
+        """The pinned form. Cached, because every submission carries it."""
+        # Unset fields are left out: definitions pinned before these fields existed keep their hash.
         unset = {name for name in _LATER_FIELDS if not getattr(self, name)}
         return orjson.dumps(self.model_dump(mode="json", exclude=unset), option=orjson.OPT_SORT_KEYS)
 
@@ -287,6 +286,6 @@ class Workflow(Frozen):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("json_definition", "content_hash"):  # A copy would keep those of the original.
+        for name in ("json_definition", "content_hash"):  # The copy inherits the cached values of the original.
             copied.__dict__.pop(name, None)
         return copied
