@@ -1,5 +1,6 @@
 """Tiles, mosaics, clips and statistics of zones: as functions of files, and as handlers."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.raster import tiling
 from dagmaster.geo.raster.clip import clip_to_bbox, clip_to_geometry
 from dagmaster.geo.raster.image import ImageSource, settle_image
-from dagmaster.geo.raster.mosaic import arrange
+from dagmaster.geo.raster.mosaic import arrange, choose_pool_size
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.tiling import divide_into_tiles, write_tile
 from dagmaster.geo.raster.writer import write_cog
@@ -120,12 +121,23 @@ def test_files_with_other_grids_are_refused_with_all_reasons(tmp_path: Path) -> 
     with pytest.raises(RasterRejected) as refused:
         arrange([first, beside, other])
     message = str(refused.value)
-    assert "beside.tif is not on the grid of first.tif" in message
+    assert "beside.tif is not on the grid of first.tif: it is 0.500 px beside it" in message
     for problem in ("in CRS: EPSG:32632", "in bands or types: ['float32']", "in nodata: 3.0 instead of None"):
         assert problem in message
     (tmp_path / "vrt.tif").write_text(VRT)
     with pytest.raises(UnreadableRaster, match="is not a TIFF file"):
         arrange([first, tmp_path / "vrt.tif"])
+
+
+@pytest.mark.parametrize(
+    "files, limit, size",
+    [(1, 1024, 400), (450, 1024, 450), (5000, 1024, 512), (5000, -1, 1000), (5000, 1 << 20, 1000), (9, 3, 2)],
+)
+def test_gdal_keeps_all_files_open_where_it_may(
+    monkeypatch: pytest.MonkeyPatch, files: int, limit: int, size: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert choose_pool_size(files) == size
 
 
 # Clips.

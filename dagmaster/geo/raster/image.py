@@ -55,7 +55,7 @@ class ImageSource(BaseModel, frozen=True):
 
     @property
     def files(self) -> list[Path]:
-        return [self.path] if self.mosaic is None else [tile.path for tile in self.mosaic.tiles]
+        return [self.path] if self.mosaic is None else self.mosaic.paths
 
 
 class Image:
@@ -134,7 +134,7 @@ def settle_image(
     source: Path | Mosaic, resampling: str, *, assigned_crs: str | None = None, target_crs: str | None = None
 ) -> ImageSource:
     """Decide whether the pixels have to be warped, and to which grid."""
-    plain = ImageSource(path=source) if isinstance(source, Path) else ImageSource(path=source.path, mosaic=source)
+    plain = ImageSource(path=source) if isinstance(source, Path) else ImageSource(path=source.paths[0], mosaic=source)
     with open_image(plain) as image:
         dataset = image.dataset
         crs = dataset.crs or parse_crs(assigned_crs or "", "assigned_crs")

@@ -1,5 +1,6 @@
 """Rasters side by side as one image, through a virtual dataset that is written by hand and kept in memory."""
 
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,20 +9,20 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 import rasterio
-from affine import Affine
 from pydantic import BaseModel
 from rasterio.crs import CRS
-from rasterio.enums import ColorInterp, MaskFlags
+from rasterio.enums import ColorInterp
 from shapely import box, union_all
 
 from dagmaster.geo.errors import RasterRejected
+from dagmaster.geo.raster.header import Grid, Header, find_grid, read_header
 from dagmaster.geo.raster.part import Part
-from dagmaster.geo.raster.reader import CACHE_MB, GDAL_OPTIONS, check_signature, open_geotiff
-from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated
+from dagmaster.geo.raster.reader import CACHE_MB, GDAL_OPTIONS, check_signature
+from dagmaster.geo.raster.validate import JsonFloat
 
-MAX_DEVIATION_PIXELS: Final = 0.01
-# A row of blocks may touch many files; each of them is opened again if it is not among these.
+# A row of blocks may touch many files; each of them is opened again if it is not among these. GDAL takes 2 to 1000.
 OPEN_FILES: Final = 400
+LEAST_OPEN_FILES, MOST_OPEN_FILES = 2, 1000
 GDAL_TYPES: Final = {
     "uint8": "Byte",
     "int8": "Int8",
@@ -37,15 +38,25 @@ GDAL_TYPES: Final = {
 COLOURS: Final = {ColorInterp.gray: "Gray", ColorInterp.palette: "Palette", ColorInterp.undefined: "Undefined"}
 
 
-class MosaicTile(BaseModel, frozen=True):
+class SourceFile(BaseModel, frozen=True):
     path: Path
-    place: Part
     block_width: int
     block_height: int
 
 
+class MosaicTile(BaseModel, frozen=True):
+    """One file with all bands, or a file for each band."""
+
+    place: Part
+    files: list[SourceFile]
+
+    def source_of(self, band: int) -> tuple[SourceFile, int]:
+        """The file, and the band there."""
+        return (self.files[0], band) if len(self.files) == 1 else (self.files[band - 1], 1)
+
+
 class Mosaic(BaseModel, frozen=True):
-    """A grid with a place for each file; where files overlap, the later one is on top."""
+    """A grid with a place for each tile; where tiles overlap, the later one is on top."""
 
     crs: str
     transform: tuple[float, float, float, float, float, float]
@@ -60,101 +71,65 @@ class Mosaic(BaseModel, frozen=True):
     tiles: list[MosaicTile]
 
     @property
-    def path(self) -> Path:
-        return self.tiles[0].path
+    def paths(self) -> list[Path]:
+        return [file.path for tile in self.tiles for file in tile.files]
 
 
 def arrange(paths: Sequence[Path]) -> Mosaic:
     """Raises RasterRejected if the files are not parts of one grid, with the reason for each."""
     if not paths:
         raise RasterRejected("a mosaic needs at least one file")
-    files = [_read(path) for path in paths]
-    first = files[0]
-    problems = [problem for file in files for problem in _differences(first, file)]
-    if problems:
-        raise RasterRejected("; ".join(problems))
-    west, north = min(file.transform.c for file in files), max(file.transform.f for file in files)
-    origin = Affine(first.transform.a, 0, west, 0, first.transform.e, north)
-    tiles = [
-        MosaicTile(path=file.path, place=file.place(origin), block_width=file.block[1], block_height=file.block[0])
-        for file in files
-    ]
-    width = max(tile.place.column + tile.place.width for tile in tiles)
-    height = max(tile.place.row + tile.place.height for tile in tiles)
+    headers = [read_header(path) for path in paths]
+    return join(headers, [[source_file(path, header)] for path, header in zip(paths, headers, strict=True)])
+
+
+def source_file(path: Path, header: Header) -> SourceFile:
+    return SourceFile(path=path, block_width=header.block_width, block_height=header.block_height)
+
+
+def join(headers: Sequence[Header], files: Sequence[list[SourceFile]]) -> Mosaic:
+    """The tiles that the headers describe, with the files of each."""
+    grid, first = find_grid(headers), headers[0]
     has_own = first.nodata is not None or "alpha" in first.colours
+    has_holes = any(header.has_mask for header in headers) or _has_gaps(grid)
     return Mosaic(
-        crs=crs_name(first.crs),
-        transform=tuple(origin)[:6],
-        width=width,
-        height=height,
+        crs=grid.crs,
+        transform=grid.transform,
+        width=grid.width,
+        height=grid.height,
         dtypes=first.dtypes,
         colours=first.colours,
         descriptions=first.descriptions,
         palette=first.palette,
         nodata=first.nodata,
-        needs_mask=not has_own and (any(file.has_mask for file in files) or _has_gaps(tiles, width, height)),
-        tiles=tiles,
+        needs_mask=not has_own and has_holes,
+        tiles=[MosaicTile(place=place, files=of_tile) for place, of_tile in zip(grid.places, files, strict=True)],
     )
 
 
-class _File:
-    def __init__(self, path: Path, dataset: Any) -> None:
-        self.path, self.crs, self.transform = path, dataset.crs, dataset.transform
-        self.width, self.height, self.block = dataset.width, dataset.height, dataset.block_shapes[0]
-        self.dtypes, self.nodata = list(dataset.dtypes), dataset.nodata
-        self.colours = [colour.name for colour in dataset.colorinterp]
-        self.descriptions = list(dataset.descriptions)
-        self.palette = dataset.colormap(1) if dataset.colorinterp[0] == ColorInterp.palette else None
-        self.has_mask = dataset.mask_flag_enums[0] == [MaskFlags.per_dataset]
-
-    def place(self, origin: Affine) -> Part:
-        column, row = ~origin * (self.transform.c, self.transform.f)
-        return Part(column=round(column), row=round(row), width=self.width, height=self.height)
-
-    def is_on_grid_of(self, other: "_File") -> bool:
-        column, row = ~other.transform * (self.transform.c, self.transform.f)
-        right, bottom = ~other.transform * (self.transform * (self.width, self.height))
-        deviations = [abs(number - round(number)) for number in (column, row, right, bottom)]
-        has_its_pixels = round(right - column) == self.width and round(bottom - row) == self.height
-        return bool(has_its_pixels and max(deviations) <= MAX_DEVIATION_PIXELS)
-
-
-def _read(path: Path) -> _File:
-    with open_geotiff(path) as dataset:
-        if dataset.crs is None or is_rotated(dataset.transform):
-            raise RasterRejected(f"{path.name} has no CRS or a rotated grid; make a COG of it first")
-        return _File(path, dataset)
-
-
-def _differences(first: _File, file: _File) -> Iterator[str]:
-    pairs = {
-        "CRS": (first.crs, file.crs),
-        "bands or types": (first.dtypes, file.dtypes),
-        "nodata": (str(first.nodata), str(file.nodata)),
-    }
-    for name, (expected, actual) in pairs.items():
-        if expected != actual:
-            yield f"{file.path.name} differs from {first.path.name} in {name}: {actual} instead of {expected}"
-    if first.crs == file.crs and not file.is_on_grid_of(first):
-        yield f"{file.path.name} is not on the grid of {first.path.name}; resample it to that grid first"
-
-
-def _has_gaps(tiles: Sequence[MosaicTile], width: int, height: int) -> bool:
+def _has_gaps(grid: Grid) -> bool:
     boxes = [
-        box(tile.place.column, tile.place.row, tile.place.column + tile.place.width, tile.place.row + tile.place.height)
-        for tile in tiles
+        box(place.column, place.row, place.column + place.width, place.row + place.height) for place in grid.places
     ]
-    return bool(union_all(boxes).area < width * height)
+    return bool(union_all(boxes).area < grid.width * grid.height)
 
 
 @contextmanager
 def open_mosaic(mosaic: Mosaic, cache_mb: int = CACHE_MB) -> Iterator[Any]:
     """GDAL chooses a driver for each file by its first bytes: only those of a TIFF are let through."""
-    for tile in mosaic.tiles:
-        check_signature(tile.path)
-    options = {**GDAL_OPTIONS, "GDAL_CACHEMAX": cache_mb, "GDAL_MAX_DATASET_POOL_SIZE": OPEN_FILES}
+    for path in mosaic.paths:
+        check_signature(path)
+    pool = choose_pool_size(len(mosaic.paths))
+    options = {**GDAL_OPTIONS, "GDAL_CACHEMAX": cache_mb, "GDAL_MAX_DATASET_POOL_SIZE": pool}
     with rasterio.Env(**options), rasterio.open(_vrt(mosaic), driver="VRT") as dataset:
         yield dataset
+
+
+def choose_pool_size(files: int) -> int:
+    """How many files GDAL keeps open: all, where it and the limit of the process allow that."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MOST_OPEN_FILES if limit == resource.RLIM_INFINITY else min(MOST_OPEN_FILES, limit // 2)
+    return max(min(max(files, OPEN_FILES), allowed), LEAST_OPEN_FILES)
 
 
 def _vrt(mosaic: Mosaic) -> str:
@@ -167,7 +142,7 @@ def _vrt(mosaic: Mosaic) -> str:
     if mosaic.needs_mask:
         band = SubElement(SubElement(root, "MaskBand"), "VRTRasterBand", dataType="Byte")
         for tile in mosaic.tiles:
-            _add_source(band, mosaic, tile, "mask,1", "Byte")
+            _add_source(band, mosaic, tile, tile.files[0], "mask,1", "Byte")
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -185,18 +160,19 @@ def _add_band(root: Element, mosaic: Mosaic, number: int, dtype: str) -> None:
         for _, (red, green, blue, alpha) in sorted(mosaic.palette.items()):
             SubElement(table, "Entry", c1=str(red), c2=str(green), c3=str(blue), c4=str(alpha))
     for tile in mosaic.tiles:
-        _add_source(band, mosaic, tile, str(number), kind)
+        file, source_band = tile.source_of(number)
+        _add_source(band, mosaic, tile, file, str(source_band), kind)
 
 
-def _add_source(band: Element, mosaic: Mosaic, tile: MosaicTile, source_band: str, kind: str) -> None:
+def _add_source(band: Element, mosaic: Mosaic, tile: MosaicTile, file: SourceFile, source_band: str, kind: str) -> None:
     """With its properties, so that no file has to be opened before it is read."""
     has_holes = mosaic.nodata is not None
     source = SubElement(band, "ComplexSource" if has_holes else "SimpleSource")
-    SubElement(source, "SourceFilename", relativeToVRT="0").text = str(tile.path.absolute())
+    SubElement(source, "SourceFilename", relativeToVRT="0").text = str(file.path.absolute())
     SubElement(source, "SourceBand").text = source_band
     place = tile.place
     width, height = str(place.width), str(place.height)
-    block = {"BlockXSize": str(tile.block_width), "BlockYSize": str(tile.block_height)}
+    block = {"BlockXSize": str(file.block_width), "BlockYSize": str(file.block_height)}
     SubElement(source, "SourceProperties", {"RasterXSize": width, "RasterYSize": height, "DataType": kind, **block})
     SubElement(source, "SrcRect", xOff="0", yOff="0", xSize=width, ySize=height)
     SubElement(source, "DstRect", xOff=str(place.column), yOff=str(place.row), xSize=width, ySize=height)
