@@ -11,6 +11,7 @@ OPTIONAL_HANDLERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "raster.": _RASTER,
     "raster_": _RASTER,
     "create_cog": _RASTER,
+    "fathom_": _RASTER,
     "extract_stac_metadata": _RASTER,
     "finalize": _RASTER,
     "list_raster_files": _RASTER,

@@ -107,9 +107,18 @@ def default_target(ctx: HandlerContext, name: str) -> str:
 
 
 def store_image(
-    ctx: HandlerContext, storage: Storage, source: ImageSource, profile: Profile, *, target: str
+    ctx: HandlerContext,
+    storage: Storage,
+    source: ImageSource,
+    profile: Profile,
+    *,
+    target: str,
+    parallel_above_mb: int | None = None,
 ) -> CogOutput:
-    """Write the image in the work folder of the task and copy it to `target`, with its checksum compared."""
+    """Write the image in the work folder of the task and copy it to `target`, with its checksum compared.
+
+    By default the settings say from which size on it is written in parallel.
+    """
     storage.locate(target)
     settings = load_settings()
     folder = work_folder(storage, ctx)
@@ -117,7 +126,7 @@ def store_image(
         folder=folder / "superblocks",
         processes=settings.raster_processes or os.cpu_count() or 1,
         memory_mb=settings.raster_memory_mb,
-        above_mb=settings.raster_parallel_above_mb,
+        above_mb=settings.raster_parallel_above_mb if parallel_above_mb is None else parallel_above_mb,
         on_superblock=_recorded(ctx),
     )
     local = folder / PurePosixPath(target).name

@@ -149,19 +149,24 @@ async def stac_catalog_container(ctx: HandlerContext, params: ContainerParams) -
             reasons = "; ".join(f"{problem['path']}: {problem['problem']}" for problem in problems[:3])
             raise Invalid(f"no raster can be catalogued: {reasons or 'the folder has none'}")
         collection = make_collection(params.collection_id, title=params.title, description=params.description)
-        target = params.target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/{INDEX}"
-        index = orjson.dumps({"type": "FeatureCollection", "features": [_feature(item) for item in items]})
-        reference = await _store(ctx, index, target)
-    boxes = [item["bbox"] for item in items]
+        catalogued = await catalogue(ctx, collection, items, params.target)
+    return {**catalogued, "problems": problems}
+
+
+async def catalogue(
+    ctx: HandlerContext, collection: dict[str, Any], items: list[dict[str, Any]], target: str | None
+) -> dict[str, Any]:
+    """The entries of a version of many files, whose own file is the index of them."""
+    index = orjson.dumps({"type": "FeatureCollection", "features": [_feature(item) for item in items]})
+    target = target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/{INDEX}"
     return {
         "stac_collection": collection,
-        "stac_collection_id": params.collection_id,
+        "stac_collection_id": collection["id"],
         "stac_items": items,
-        "blob_path": reference,
+        "blob_path": await _store(ctx, index, target),
         "content_hash": f"sha256:{sha256(index).hexdigest()}",
-        "bbox": bbox_around(boxes),
+        "bbox": bbox_around([item["bbox"] for item in items]),
         "item_count": len(items),
-        "problems": problems,
     }
 
 
