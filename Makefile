@@ -9,10 +9,10 @@ MAP_DEMO := $(BIN)/python examples/map/demo.py
 BIOME := node_modules/.bin/biome
 AZURITE := $(VENV)/azurite
 S3RVER := $(VENV)/s3rver
+CLICKHOUSE := $(VENV)/clickhouse
 # Tests wait about half of the time: three processes keep two cores busy. The tests of `make test-quick` hardly wait.
 WORKERS ?= 3
 QUICK_WORKERS ?= 2
-TABLE_TESTS := $(patsubst %,tests/integration/test_%.py,data_tables data_queries table_engines small_tables)
 RUNS ?= 5000
 SECONDS ?= 120
 ROUNDS ?= 100
@@ -23,7 +23,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # If it were set, each of the many processes that tests start would compile the whole program again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-map test test-quick coverage browser postgis azurite s3rver check lint-js bench simulate chaos data-kills test-clickhouse samples screenshots vendor format clean
+.PHONY: help demo demo-map test test-quick coverage browser postgis azurite s3rver clickhouse check lint-js bench simulate chaos data-kills samples screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -41,7 +41,7 @@ demo: $(INSTALLED) ## Run a workflow on an embedded PostgreSQL, live; then show 
 demo-map: $(SERVING) ## Show real rasters and hexagons on maps; in a terminal, serve them until Ctrl-C
 	@$(MAP_DEMO)
 
-test: $(READY) browser postgis azurite s3rver ## Run all tests
+test: $(READY) browser postgis azurite s3rver clickhouse ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
@@ -81,6 +81,12 @@ s3rver: $(READY) # A second S3 server, which differs from moto. Without npm its 
 		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(S3RVER) s3rver@3.7.1 >/dev/null; \
 	} || echo "s3rver could not be installed: the test on a second S3 server is skipped"
 
+clickhouse: $(READY) # The engine of two ClickHouse servers. Without npm the tests of tables on a server and on a cluster are skipped.
+	@test -f $(CLICKHOUSE)/node_modules/@chdb/lib-linux-x64-gnu/libchdb.so || ! command -v npm >/dev/null || { \
+		echo "Installing ClickHouse for the tests of tables on a server and on a cluster (once) ..."; \
+		npm install --no-audit --no-fund --no-save --no-package-lock --loglevel=error --prefix $(CLICKHOUSE) @chdb/lib-linux-x64-gnu@26.7.3-stable.1 >/dev/null; \
+	} || echo "ClickHouse could not be installed: the tests of tables on a server and on a cluster are skipped"
+
 check: $(READY) ## Check format, lint, types, layers, templates and page scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -108,9 +114,6 @@ chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, pa
 
 data-kills: $(READY) ## Kill table writers and the data service ROUNDS times, and check for lost and duplicate rows
 	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 --log-cli-level info tests/integration/test_data_kills.py $(ARGS)
-
-test-clickhouse: $(READY) ## Run the table tests on a ClickHouse server and on a cluster of two
-	@DAGMASTER_TEST_CLICKHOUSE=1 $(BIN)/pytest -n 0 $(TABLE_TESTS) $(ARGS)
 
 samples: $(READY) ## Record the times in the sample output of the documentation, from a real run; ARGS='-k how-to/fan-out.md' for a page
 	@DAGMASTER_RECORD_SAMPLES=1 $(BIN)/pytest -n 0 -q tests/acceptance/test_docs.py -k what_the_page_says_works $(ARGS)

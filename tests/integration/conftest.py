@@ -1,30 +1,24 @@
 """The engines of tables that a test runs on, one after the other."""
 
 import asyncio
-import os
 from collections.abc import Iterator, Sequence
 
 import pytest
-from clickhouse_server import CLUSTER, Unavailable, run_servers
+from clickhouse_server import CLUSTER, run_servers, why_not
 
 from dagmaster.data import DataContext
 from dagmaster.data.engine import folder_url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def clickhouse_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
-    try:
-        with run_servers(tmp_path_factory.mktemp("clickhouse"), 2) as addresses:
-            yield addresses
-    except Unavailable as error:
-        pytest.skip(str(error))
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with run_servers(tmp_path_factory.mktemp("clickhouse"), 2) as addresses:
+        yield addresses
 
 
-# Servers are downloaded: `make test-clickhouse` asks for them.
-ENGINES = ["server", "shards"] if os.environ.get("DAGMASTER_TEST_CLICKHOUSE") else ["chdb", "service"]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=["chdb", "service", "server", "shards"])
 def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param in ("chdb", "service"):
         return folder_url(tmp_path_factory.mktemp("tables"), request.param)
