@@ -305,4 +305,26 @@ def test_only_large_images_are_written_in_parallel(tmp_path: Path) -> None:
         info = create_cog(DEM, tmp_path / f"{above}.tif", LOSSLESS, parallel=parallel)
         assert info == inspect_cog(tmp_path / f"{above}.tif")
     assert steps == [1]
-    assert not (tmp_path / "superblocks").exists()
+    assert not list((tmp_path / "superblocks").glob("*.bin"))
+
+
+def test_a_finished_file_is_not_written_again_unless_its_source_has_changed(tmp_path: Path) -> None:
+    source, target = write_tiff(tmp_path / "a.tif", noise()), tmp_path / "cog.tif"
+    steps: list[int] = []
+    parallel = ParallelWriter(
+        folder=tmp_path / "superblocks", processes=1, above_mb=0, on_superblock=lambda done, _: steps.append(done)
+    )
+
+    def attempt() -> int:
+        steps.clear()
+        assert create_cog(source, target, LOSSLESS, parallel=parallel) == inspect_cog(target)
+        return len(steps)
+
+    made = attempt()
+    assert (made > 0, attempt()) == (True, 0)
+    target.write_bytes(target.read_bytes()[:-1])
+    assert attempt() == made, "it is not complete"
+    write_tiff(source, noise() + 1)
+    assert attempt() == made, "the source is another one"
+    with both(source, target) as (before, after):
+        np.testing.assert_array_equal(before.read(), after.read())

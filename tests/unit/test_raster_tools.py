@@ -26,6 +26,8 @@ from dagmaster.geo.raster.tiling import divide_into_tiles, write_tile
 from dagmaster.geo.raster.writer import write_cog
 from dagmaster.geo.raster.zonal import zonal_statistics
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, call, raster, registry
+from dagmaster.storage import Storage
+from dagmaster.storage.storage import Copied
 
 assert raster.MAX_ITEMS  # imported for the handlers that it registers
 
@@ -383,3 +385,28 @@ async def test_an_attempt_reuses_the_superblocks_of_the_previous_one(
     done = await run("raster.create_cog", params, retry_count=1, checkpoint_sink=_keeping(saved))
     assert done.success
     assert (saved, (storage / "mount" / "7" / "a.work").exists()) == ([], False)
+
+
+async def test_an_attempt_continues_with_the_copy_of_the_file_that_the_one_before_has_written(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGMASTER_RASTER_PARALLEL_ABOVE_MB", "0")
+    monkeypatch.setenv("DAGMASTER_RASTER_PROCESSES", "1")
+    write_tiff(storage / "bronze" / "a.tif", np.ones((600, 600), "uint8"))
+    params = {"path": "bronze/a.tif", "profile": LOSSLESS.model_dump()}
+    saved: list[Checkpoint] = []
+
+    async def lose(*_: Any) -> Copied:
+        raise OSError("the connection is lost")
+
+    async def spoil(*_: Any) -> Copied:
+        return Copied(reference="silver/a.tif", size_bytes=1, sha256="0", resumed_at=0)
+
+    for number, (copy, written) in enumerate(((lose, 1), (lose, 1), (spoil, 1), (lose, 2))):
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "copy", copy)
+            failed = await run("raster.create_cog", params, retry_count=number, checkpoint_sink=_keeping(saved))
+        assert (failed.success, len(saved)) == (False, written), number
+    done = await run("raster.create_cog", params, retry_count=4, checkpoint_sink=_keeping(saved))
+    assert (done.success, len(saved)) == (True, 2)
+    assert not (storage / "mount" / "7" / "a.work").exists()

@@ -1,6 +1,5 @@
 """Make a cloud-optimised GeoTIFF, reprojected on the way where that is asked for."""
 
-import shutil
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -43,7 +42,7 @@ class CogInfo(BaseModel, frozen=True):
 class ParallelWriter(BaseModel, frozen=True):
     """How large images are written: from `above_mb` of pixels on, by `processes` in `memory_mb` altogether.
 
-    `folder` keeps the finished parts of a file, so that another attempt can go on.
+    `folder` keeps the finished parts of a file, so that another attempt can go on, and a record of the finished file.
     """
 
     folder: Path
@@ -96,17 +95,44 @@ def write_image(
     part = target.with_name(f".{target.stem}.part.tif")
     try:
         if parallel is not None and parallel.is_for(source, profile):
-            info = _write_in_parallel(source, part, profile, parallel)
-        else:
-            write_by_gdal(source, part, profile)
-            info = inspect_cog(part, on_progress)
+            return _write_in_parallel(source, part, target, profile, parallel)
+        write_by_gdal(source, part, profile)
+        info = inspect_cog(part, on_progress)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     return info
 
 
-def _write_in_parallel(source: ImageSource, part: Path, profile: Profile, parallel: ParallelWriter) -> CogInfo:
+class _Finished(BaseModel, frozen=True):
+    """Which file was written, of what: to store 10 GB may take longer than to write them."""
+
+    source: str
+    info: CogInfo
+
+    @classmethod
+    def find(cls, folder: Path, target: Path) -> "_Finished | None":
+        record = folder / "finished.json"
+        if not record.exists() or not target.exists():
+            return None
+        finished = cls.model_validate_json(record.read_bytes())
+        return finished if finished.info.size_bytes == target.stat().st_size else None
+
+    def keep(self, folder: Path) -> None:
+        part = folder / ".finished.json"
+        part.write_text(self.model_dump_json())
+        part.replace(folder / "finished.json")
+        for superblock in folder.glob("[0-9]*"):
+            superblock.unlink()
+
+
+def _write_in_parallel(
+    source: ImageSource, part: Path, target: Path, profile: Profile, parallel: ParallelWriter
+) -> CogInfo:
+    described = f"{source.model_dump_json()}\n{source.state_of_files()}\n{profile.model_dump_json()}\n"
+    finished = _Finished.find(parallel.folder, target)
+    if finished is not None and finished.source == described:
+        return finished.info
     written = write_cog(
         source,
         part,
@@ -116,8 +142,10 @@ def _write_in_parallel(source: ImageSource, part: Path, profile: Profile, parall
         memory_mb=parallel.memory_mb,
         on_superblock=parallel.on_superblock,
     )
-    shutil.rmtree(parallel.folder)
-    return describe_cog(part, written)
+    info = describe_cog(part, written)
+    part.replace(target)
+    _Finished(source=described, info=info).keep(parallel.folder)
+    return info
 
 
 def describe_cog(path: Path, written: Written) -> CogInfo:

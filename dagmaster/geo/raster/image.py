@@ -57,6 +57,11 @@ class ImageSource(BaseModel, frozen=True):
     def files(self) -> list[Path]:
         return [self.path] if self.mosaic is None else self.mosaic.paths
 
+    def state_of_files(self) -> str:
+        """Another one when a file has been replaced or changed."""
+        states = [path.stat() for path in self.files]
+        return " ".join(f"{state.st_size}:{state.st_mtime_ns}" for state in states)
+
 
 class Image:
     """An open source. Bands and masks are read by rectangles of its own grid."""

@@ -79,9 +79,7 @@ def share_memory(memory_mb: int, processes: int) -> tuple[int, int]:
 def _prepare(job: WriteJob) -> None:
     """Keep what an earlier attempt at the same file has made, and nothing else."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    states = [path.stat() for path in job.source.files]
-    files = " ".join(f"{state.st_size}:{state.st_mtime_ns}" for state in states)
-    identity = f"{job.model_dump_json(exclude={'folder'})}\n{files}\n"
+    identity = f"{job.model_dump_json(exclude={'folder'})}\n{job.source.state_of_files()}\n"
     record = job.folder / "job.txt"
     if record.exists() and record.read_text() == identity:
         return

@@ -118,6 +118,7 @@ def store_image(
     """Write the image in the work folder of the task and copy it to `target`, with its checksum compared.
 
     By default the settings say from which size on it is written in parallel.
+    A retry continues with the finished superblocks of a large image, or with the copy.
     """
     storage.locate(target)
     settings = load_settings()
@@ -131,7 +132,11 @@ def store_image(
     )
     local = folder / PurePosixPath(target).name
     info = write_image(source, local, profile, parallel, on_progress=on_fraction(ctx, "blocks of the new file read"))
-    made = store_cog(storage, local, info, target)
+    try:
+        made = store_cog(storage, local, info, target)
+    except CopyDiffers:
+        local.unlink()  # Another attempt must not begin with it.
+        raise
     remove_work_folder(folder)
     return made
 
@@ -146,10 +151,14 @@ def _recorded(ctx: HandlerContext) -> OnSuperblock:
     return record
 
 
+class CopyDiffers(RuntimeError):
+    """The copy does not have the bytes that were written."""
+
+
 def store_cog(storage: Storage, local: Path, info: CogInfo, target: str) -> CogOutput:
     copied = asyncio.run(storage.copy(str(local), target))
     if copied.sha256 != info.sha256:
-        raise RuntimeError(f"the copy at {copied.reference} differs from the file that was made")
+        raise CopyDiffers(f"the copy at {copied.reference} differs from the file that was made")
     return CogOutput(blob_path=copied.reference, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
 
 
