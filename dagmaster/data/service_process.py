@@ -13,7 +13,7 @@ import tempfile
 import threading
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -178,14 +178,17 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             try:
-                with pa.ipc.new_stream(_Chunked(self.wfile), first.schema) as writer:
-                    for batch in chain([first], batches):
-                        writer.write_batch(batch)
-                self.wfile.write(b"0\r\n\r\n")
+                self._write_batches(first.schema, chain([first], batches))
             except (QueryFailed, OSError) as error:
                 # The answer has begun: that it lacks its end is how the client learns of the error.
                 log.warning("an answer broke off: %s", error)
                 self.close_connection = True
+
+    def _write_batches(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        with pa.ipc.new_stream(_Chunked(self.wfile), schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

@@ -162,9 +162,7 @@ class Worker:
             except* self._transport.lost as lost:  # A group: several tasks may have noticed the loss.
                 reason = str(lost.exceptions[0]).strip().partition("\n")[0]
                 log.warning("worker %s lost its connection, reconnecting: %s", self.worker_id, reason)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
-                        await stop.wait()
+                await _sleep_until(stop, delay)
                 delay = min(delay * 2, MAX_RECONNECT_SECONDS)
 
     async def _stop_on(self, stop: asyncio.Event) -> None:
@@ -388,3 +386,10 @@ class Worker:
 
 def _given_back(message: TaskMessage) -> TaskReport:
     return TaskReport(message.task_id, message.job_id, message.node_id, "given_back")
+
+
+async def _sleep_until(stop: asyncio.Event, seconds: float) -> None:
+    """Return early when `stop` is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()

@@ -178,19 +178,24 @@ def _offsets(index: SuperblockIndex, level: int) -> tuple[int, Any]:
 
 
 def _blocks(job: WriteJob, places: _Places) -> Iterator[bytes]:
-    """Row by row, each with its size before it and its last four bytes repeated after it."""
+    """Row by row, each block preceded by its size and followed by a copy of its last four bytes."""
     for row in range(places.owners.shape[0]):
-        with ExitStack() as stack:
-            files = {
-                number: stack.enter_context(data_path(job.folder, places.superblocks[number]).open("rb"))
-                for number in dict.fromkeys(places.owners[row].tolist())
-            }
-            for column, number in enumerate(places.owners[row].tolist()):
-                file = files[number]
-                file.seek(places.offsets[row, column])
-                yield from _framed(file.read(places.sizes[row, column]))
-                if places.masks is not None:
-                    yield from _framed(file.read(places.masks[row, column]))
+        yield from _row_blocks(job, places, row)
+
+
+def _row_blocks(job: WriteJob, places: _Places, row: int) -> Iterator[bytes]:
+    owners = places.owners[row].tolist()
+    with ExitStack() as stack:
+        files = {
+            number: stack.enter_context(data_path(job.folder, places.superblocks[number]).open("rb"))
+            for number in dict.fromkeys(owners)
+        }
+        for column, number in enumerate(owners):
+            file = files[number]
+            file.seek(places.offsets[row, column])
+            yield from _framed(file.read(places.sizes[row, column]))
+            if places.masks is not None:
+                yield from _framed(file.read(places.masks[row, column]))
 
 
 def _framed(data: bytes) -> tuple[bytes, bytes, bytes]:

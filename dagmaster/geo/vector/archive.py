@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import Final
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from dagmaster.geo.errors import UnreadableVector
@@ -31,8 +31,7 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) 
             target = _choose(archive, members)
             folder.mkdir(parents=True, exist_ok=True)
             for member in _parts_of(target, members):
-                with opened.open(member) as source:
-                    _write(source, folder / _name_in(target, member), member.file_size)
+                _extract(opened, member, folder / _name_in(target, member))
     except (BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UnreadableVector(f"{archive.name} cannot be unpacked: {error}") from error
     return folder / target.name
@@ -95,9 +94,9 @@ def _name_in(target: PurePosixPath, member: ZipInfo) -> PurePosixPath:
     return PurePosixPath(f"{target.stem}{path.suffix.lower()}")
 
 
-def _write(source: IO[bytes], path: Path, size_bytes: int) -> None:
+def _extract(opened: ZipFile, member: ZipInfo, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with opened.open(member) as source, path.open("wb") as file:
         shutil.copyfileobj(source, file, CHUNK_BYTES)
-    if path.stat().st_size != size_bytes:
+    if path.stat().st_size != member.file_size:
         raise UnreadableVector(f"{path.name} is not as large as the archive says")

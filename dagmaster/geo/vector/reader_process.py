@@ -5,7 +5,7 @@ It has the drivers of one format and no network (see `reader.py`), and can be ki
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -35,12 +35,15 @@ def main() -> None:
     try:
         opened = _open_parquet(path) if request["format"] == "geoparquet" else _open_gdal(path, request)
         with opened as (schema, layer, batches):
-            described = schema.with_metadata({LAYER_KEY: json.dumps(layer).encode()})
-            with pa.ipc.new_stream(sys.stdout.buffer, described) as stream:
-                for batch in batches:
-                    stream.write_batch(batch.cast(described) if batch.schema != described else batch)
+            _write(schema.with_metadata({LAYER_KEY: json.dumps(layer).encode()}), batches)
     except (DataSourceError, pa.ArrowException, ValueError, KeyError, RuntimeError) as error:
         _refuse(str(error).replace(str(path), path.name))
+
+
+def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch.cast(schema) if batch.schema != schema else batch)
 
 
 def _refuse(message: str) -> NoReturn:
