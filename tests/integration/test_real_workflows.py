@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import test_flood_workflow
 import test_hexagon_workflow
 import test_raster_ingest
 import test_vector_etl
@@ -142,6 +143,7 @@ RUN_BY: dict[str, Callable[..., Any]] = {
     "RW-02": test_raster_ingest.test_the_size_of_a_raster_decides_whether_it_becomes_one_file_or_tiles,
     "RW-03": test_raster_ingest.test_a_raster_that_cannot_be_used_fails_its_version_and_enters_no_catalogue,
     "RW-04": test_vector_etl.test_a_layer_becomes_a_table_files_and_an_entry_of_the_catalogue,
+    "RW-05": test_flood_workflow.test_tiles_become_a_file_for_each_cell_with_the_return_periods_as_bands,
     "RW-06": test_hexagon_workflow.test_each_cell_is_a_task_and_all_become_one_sorted_file,
     "RW-07": test_raster_ingest.test_real_rasters_become_cogs_versions_and_entries_of_the_catalogue,
     "RW-08": test_a_pipeline_without_a_start_node_validates_reprojects_clips_and_analyzes,

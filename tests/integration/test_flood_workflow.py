@@ -1,0 +1,76 @@
+"""Flood tiles of two scenarios become one file for each grid cell, a version and entries of the catalogue."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from flood_tiles import COASTAL, FLUVIAL, folder_of, merged, write_tiles
+from geo_site import shipped, submit_version
+from rio_cogeo.cogeo import cog_validate
+from web import Web, web
+
+from dagmaster.handlers import raster
+
+assert raster.MAX_ITEMS  # imported for the handlers that it registers
+
+NAMES = {
+    FLUVIAL: "1ARCSEC-NW_OFFSET-FLUVIAL-UNDEFENDED-2020-PERCENTILE50-v3.1",
+    COASTAL: "1ARCSEC-NW_OFFSET-COASTAL-DEFENDED-2030-SSP2_4.5-v3.1",
+}
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DAGMASTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("DAGMASTER_RASTER_PROCESSES", "1")
+    return tmp_path / "storage"
+
+
+async def test_tiles_become_a_file_for_each_cell_with_the_return_periods_as_bands(dsn: str, storage: Path) -> None:
+    bronze = storage / "bronze" / "fathom"
+    cells = {(FLUVIAL, "n00w010"): ["n04w007", "n04w006"], (FLUVIAL, "n00w005"): ["n04w005"]}
+    cells[COASTAL, "n00w010"] = ["n04w006"]
+    for (scenario, _), tiles in cells.items():
+        write_tiles(bronze, tiles, scenario=scenario)
+    (bronze / folder_of(50) / "README.txt").write_text("no tile")
+    async with web(dsn, shipped("fathom_flood"), runs=True) as it:
+        version = await submit_version(
+            it, "fathom_flood", "flood", folder="bronze/fathom", batch_size=2, acquired_at="2020-01-01T00:00:00Z"
+        )
+        assert (version["processing_status"], version["processing_error"]) == ("completed", None)
+        nodes = await it.fleet.nodes(version["job_id"])
+        assert list((storage / "mount").iterdir()) == []
+        await it.post(f"/api/v1/assets/{version['asset_id']}/approve", {"clearance_level": "ouo"})
+        features = (await it.get("/stac/search"))["features"]
+        await check_refusal(it, storage)
+    inventory = nodes["tile_inventory"]["output"]
+    assert (inventory["tile_count"], inventory["skipped_files"], len(inventory["batches"])) == (4, 1, 2)
+    assert len([node for node in nodes if node.startswith("stack_bands__")]) == 2
+    assert len([node for node in nodes if node.startswith("merge_cells__")]) == 3
+    owner = f"{version['asset_id']}-0"
+    ids = {f"{owner}-{NAMES[scenario]}-{cell}": key for key in cells for scenario, cell in [key]}
+    assert {feature["id"] for feature in features} == set(ids)
+    for feature in features:
+        bands = feature["assets"]["data"]["bands"]
+        assert [band["name"] for band in bands] == [f"1in{n}" for n in (5, 10, 20, 50, 100, 200, 500, 1000)]
+    index = json.loads((storage / version["blob_path"]).read_bytes())
+    for entry in index["features"]:
+        scenario, cell = ids[entry["properties"]["item_id"]]
+        path = storage / entry["properties"]["blob_path"]
+        assert cog_validate(path, strict=True) == (True, [], [])
+        with rasterio.open(path) as dataset:
+            np.testing.assert_array_equal(dataset.read(), merged(bronze, cells[scenario, cell], scenario=scenario))
+    assert version["bbox"] == pytest.approx([-7, 4, -4, 5])
+
+
+async def check_refusal(it: Web, storage: Path) -> None:
+    """Tiles that do not fit together fail their version, and nothing of them enters the catalogue."""
+    write_tiles(storage / "bronze" / "unfit", ["n04w006"])
+    write_tiles(storage / "bronze" / "unfit", ["n04w007"], nodata=-1)
+    version = await submit_version(it, "fathom_flood", "unfit", folder="bronze/unfit")
+    assert version["processing_status"] == "failed"
+    assert "in nodata: -32768.0 instead of -1.0" in version["processing_error"]
+    items = "SELECT count(*) FROM dagapp.stac_items WHERE asset_id = %s"
+    assert await it.fleet.value(items, version["asset_id"]) == 0
