@@ -11,6 +11,10 @@ class RasterRejected(Invalid):
     """The raster cannot be used."""
 
 
+class ModelRejected(Invalid):
+    """The model cannot be run on this raster."""
+
+
 class UnreadableVector(Invalid):
     """The file holds no vector layer that can be read."""
 

@@ -28,6 +28,7 @@ OPTIONAL_HANDLERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "unpublish_": _DECISIONS,
     "sync_pgstac": _DECISIONS,
     "export_stac_geoparquet": ("dagmaster.asset_handlers.stac_geoparquet", "stac"),
+    "ml_": ("dagmaster.handlers.ml", "ml"),
     "h3_": ("dagmaster.handlers.hexagons", "geo"),
 }
 

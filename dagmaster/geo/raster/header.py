@@ -69,7 +69,7 @@ def read_header(path: Path, name: str | None = None) -> Header:
         block_height, block_width = dataset.block_shapes[0]
         return Header(
             name=name,
-            crs=_exact_name(dataset.crs),
+            crs=exact_name(dataset.crs),
             transform=tuple(dataset.transform)[:6],
             width=dataset.width,
             height=dataset.height,
@@ -84,7 +84,7 @@ def read_header(path: Path, name: str | None = None) -> Header:
         )
 
 
-def _exact_name(crs: CRS) -> str:
+def exact_name(crs: CRS) -> str:
     """The code of an authority may be that of a CRS that is only similar."""
     name = crs_name(crs)
     return name if CRS.from_user_input(name) == crs else str(crs.to_wkt())

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from affine import Affine
@@ -69,7 +69,7 @@ class Image:
     def __init__(self, source: ImageSource, dataset: Any) -> None:
         whole = Part(column=0, row=0, width=dataset.width, height=dataset.height)
         part = source.part or whole
-        self.dataset, self._part, self._path, self._cutline = dataset, part, source.path, source.cutline
+        self.dataset, self.path, self._part, self._cutline = dataset, source.path, part, source.cutline
         self.width, self.height = part.width, part.height
         self.crs: CRS = dataset.crs
         self.transform: Affine = dataset.transform * Affine.translation(part.column, part.row)
@@ -95,8 +95,8 @@ class Image:
             return read(window=window)
         except RasterioError as error:
             raise UnreadableRaster(
-                f"{self._path.name} is damaged: it cannot be read at row {window.row_off}, column {window.col_off}: "
-                f"{describe(error, self._path)}"
+                f"{self.path.name} is damaged: it cannot be read at row {window.row_off}, column {window.col_off}: "
+                f"{describe(error, self.path)}"
             ) from error
 
     def _outside(self, part: Part) -> Any:
@@ -133,6 +133,22 @@ def open_image(source: ImageSource, cache_mb: int = CACHE_MB) -> Iterator[Image]
             **options,
         )
         yield Image(source, stack.enter_context(warped))
+
+
+class Derivation(Protocol):
+    """Computes an image from another one, on the same grid. `identity` changes with what it computes."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def derive(self, image: Image) -> AbstractContextManager[Image]: ...
+
+
+@contextmanager
+def open_derived(source: ImageSource, derivation: Derivation | None, cache_mb: int = CACHE_MB) -> Iterator[Image]:
+    """Without a derivation, the source itself."""
+    with open_image(source, cache_mb) as image, ExitStack() as stack:
+        yield image if derivation is None else stack.enter_context(derivation.derive(image))
 
 
 def settle_image(

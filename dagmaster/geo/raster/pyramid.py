@@ -84,7 +84,13 @@ class Pyramid(BaseModel, frozen=True):
 
 
 def divide(
-    width: int, height: int, pixel_bytes: int, *, memory_bytes: int, source_block: tuple[int, int] | None = None
+    width: int,
+    height: int,
+    pixel_bytes: int,
+    *,
+    memory_bytes: int,
+    source_block: tuple[int, int] | None = None,
+    largest: int = LARGEST_SUPERBLOCK,
 ) -> Pyramid:
     """Superblocks that fit into the memory of one process, at least one block each.
 
@@ -93,7 +99,7 @@ def divide(
     """
     limit = max(memory_bytes // (WORKING_COPIES * pixel_bytes), COG_BLOCK**2)
     side = COG_BLOCK
-    while side < LARGEST_SUPERBLOCK and (2 * side) ** 2 <= limit and side < max(width, height):
+    while side < largest and (2 * side) ** 2 <= limit and side < max(width, height):
         side *= 2
     across, down = side, side
     is_striped = source_block is not None and source_block[1] >= width

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from dagmaster.geo.raster.encoding import Encoded, Encoding, encode
-from dagmaster.geo.raster.image import Image, ImageSource, open_image
+from dagmaster.geo.raster.image import Derivation, Image, ImageSource, open_derived
 from dagmaster.geo.raster.pyramid import Pyramid, Superblock
 from dagmaster.geo.raster.reduction import Pixels, Reduction, halve
 from dagmaster.geo.raster.statistics import Accumulator, Moments
@@ -69,13 +69,13 @@ def read_index(folder: Path, superblock: Superblock) -> SuperblockIndex:
 class SuperblockMaker:
     """Keeps the source open from one superblock to the next."""
 
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
+    def __init__(self, job: WriteJob, derivation: Derivation | None = None) -> None:
+        self._job, self._derivation = job, derivation
         self._stack = ExitStack()
         self._image: Image | None = None
 
     def __enter__(self) -> "SuperblockMaker":
-        self._image = self._stack.enter_context(open_image(self._job.source, SOURCE_CACHE_MB))
+        self._image = self._stack.enter_context(open_derived(self._job.source, self._derivation, SOURCE_CACHE_MB))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Final
 
 from dagmaster.geo.errors import UnreadableRaster
+from dagmaster.geo.raster.image import Derivation
 from dagmaster.geo.raster.pyramid import Superblock
 from dagmaster.geo.raster.superblock import SuperblockMaker, WriteJob
 from dagmaster.geo.raster.superblock_process import Answer
@@ -18,10 +19,10 @@ Make = Callable[[Iterable[Superblock]], Iterator[Superblock]]
 
 
 @contextmanager
-def open_pool(job: WriteJob, processes: int) -> Iterator[Make]:
-    """A function that makes superblocks and yields each when it is stored."""
-    if processes == 1:
-        with SuperblockMaker(job) as maker:
+def open_pool(job: WriteJob, processes: int, derivation: Derivation | None = None) -> Iterator[Make]:
+    """A function that makes superblocks and yields each when it is stored. A derivation stays in this process."""
+    if processes == 1 or derivation is not None:
+        with SuperblockMaker(job, derivation) as maker:
             yield lambda superblocks: _made_here(maker, superblocks)
         return
     pool = _Pool(job, processes)

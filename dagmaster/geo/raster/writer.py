@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from dagmaster.geo.raster.encoding import encoding_of, template_of
-from dagmaster.geo.raster.image import ImageSource, open_image
+from dagmaster.geo.raster.image import Derivation, ImageSource, open_derived
 from dagmaster.geo.raster.profiles import Profile
-from dagmaster.geo.raster.pyramid import MB, Pyramid, Superblock, divide
+from dagmaster.geo.raster.pyramid import LARGEST_SUPERBLOCK, MB, Pyramid, Superblock, divide
 from dagmaster.geo.raster.statistics import Accumulator, BandStatistics
 from dagmaster.geo.raster.superblock import SuperblockIndex, WriteJob, data_path, index_path, read_index
 from dagmaster.geo.raster.superblock_pool import open_pool
@@ -45,25 +45,33 @@ def write_cog(
     memory_mb: int = DEFAULT_MEMORY_MB,
     on_superblock: OnSuperblock | None = None,
     pyramid: Pyramid | None = None,
+    largest_superblock: int = LARGEST_SUPERBLOCK,
+    derivation: Derivation | None = None,
     largest_classic: int = LARGEST_CLASSIC,
 ) -> Written:
     """Write `target`. `folder` keeps the superblocks that are made; the same call goes on with those that are there.
 
     There are fewer processes where `memory_mb`, that of all together, has no room for more. `on_superblock` gets how
-    many superblocks are done and how many there are, and may raise to stop.
+    many superblocks are done and how many there are, and may raise to stop. With a `derivation`, the file is what that
+    makes of the source, in this process alone.
     """
-    processes, working_bytes = share_memory(memory_mb, processes)
-    with open_image(source) as image:
+    processes, working_bytes = share_memory(memory_mb, processes if derivation is None else 1)
+    with open_derived(source, derivation) as image:
         encoding = encoding_of(image, profile)
         template = template_of(image, encoding)
-        shape = image.dataset.block_shapes[0] if source.warp is None else None
+        shape = image.dataset.block_shapes[0] if source.warp is None and derivation is None else None
         pyramid = pyramid or divide(
-            image.width, image.height, encoding.pixel_bytes, memory_bytes=working_bytes, source_block=shape
+            image.width,
+            image.height,
+            encoding.pixel_bytes,
+            memory_bytes=working_bytes,
+            source_block=shape,
+            largest=largest_superblock,
         )
     reduction = "nearest" if profile.overview_resampling == "nearest" else "average"
     job = WriteJob(source=source, encoding=encoding, pyramid=pyramid, reduction=reduction, folder=folder)
-    _prepare(job)
-    resumed = _make(job, processes, on_superblock)
+    _prepare(job, "" if derivation is None else derivation.identity)
+    resumed = _make(job, processes, on_superblock, derivation)
     digest = _assemble(job, template, target, largest_classic)
     return Written(digest, _statistics(job), resumed)
 
@@ -76,10 +84,13 @@ def share_memory(memory_mb: int, processes: int) -> tuple[int, int]:
     return processes, max(available // processes - own, 0)
 
 
-def _prepare(job: WriteJob) -> None:
+def _prepare(job: WriteJob, derived_by: str) -> None:
     """Keep what an earlier attempt at the same file has made, and nothing else."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    identity = f"{job.model_dump_json(exclude={'folder'})}\n{job.source.state_of_files()}\n"
+    identity = f"{job.model_dump_json(exclude={'folder'})}
+{job.source.state_of_files()}
+{derived_by}
+"
     record = job.folder / "job.txt"
     if record.exists() and record.read_text() == identity:
         return
@@ -88,14 +99,14 @@ def _prepare(job: WriteJob) -> None:
     record.write_text(identity)
 
 
-def _make(job: WriteJob, processes: int, on_superblock: OnSuperblock | None) -> int:
+def _make(job: WriteJob, processes: int, on_superblock: OnSuperblock | None, derivation: Derivation | None) -> int:
     stages = [list(job.pyramid.superblocks(stage)) for stage in range(job.pyramid.stages)]
     missing = [[each for each in stage if not _is_made(job, each)] for stage in stages]
     total = sum(map(len, stages))
     resumed = done = total - sum(map(len, missing))
     if done == total:
         return resumed
-    with open_pool(job, min(processes, len(stages[0]))) as make:
+    with open_pool(job, min(processes, len(stages[0])), derivation) as make:
         for _ in chain.from_iterable(make(stage) for stage in missing):
             done += 1
             if on_superblock is not None:

@@ -128,7 +128,7 @@ def store_image(
         processes=settings.raster_processes or os.cpu_count() or 1,
         memory_mb=settings.raster_memory_mb,
         above_mb=settings.raster_parallel_above_mb if parallel_above_mb is None else parallel_above_mb,
-        on_superblock=_recorded(ctx),
+        on_superblock=record_superblocks(ctx),
     )
     local = folder / PurePosixPath(target).name
     info = write_image(source, local, profile, parallel, on_progress=on_fraction(ctx, "blocks of the new file read"))
@@ -141,7 +141,7 @@ def store_image(
     return made
 
 
-def _recorded(ctx: HandlerContext) -> OnSuperblock:
+def record_superblocks(ctx: HandlerContext) -> OnSuperblock:
     """The checkpoint is where a worker that has to stop can let go."""
 
     def record(done: int, total: int) -> None:
