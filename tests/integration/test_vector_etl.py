@@ -99,6 +99,7 @@ async def test_a_layer_becomes_a_table_files_and_an_entry_of_the_catalogue(
         [content] = await it.fleet.value("SELECT jsonb_agg(content) FROM dagapp.stac_items")
         check_item(content, version)
         await check_tiles(it, version, storage)
+        await check_tile_limits(it, dsn, version)
         assert list((storage / "mount").iterdir()) == []
         await asyncio.to_thread(check_repetition, dsn, Table.parse(table), storage / version["blob_path"])
     await check_resumption(dsn)
@@ -262,10 +263,38 @@ async def check_tiles(it: Web, version: dict[str, Any], folder: Path) -> None:
     bounds = box(*grid.bounds(x, y, z))
     assert set(names) == {name for name, county in counties().items() if shape(county["geometry"]).intersects(bounds)}
     assert (await it.client.get(f"{base}/{z}/0/0.mvt", params=query)).status_code == 204
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "MAX_FEATURES", 0)
-        assert "zoom in" in (await it.get(f"{base}/{z}/{x}/{y}.mvt", 422, params=query))["detail"]
     await it.get(f"{base}/{z}/{x}/{y}.mvt", 404, params={"version": "0"})
+
+
+async def check_tile_limits(it: Web, dsn: str, version: dict[str, Any]) -> None:
+    """A tile of the table is bounded in features, bytes and time, and the next request finds all as it was."""
+    x, y, z = morecantile.tms.get("WebMercatorQuad").tile(-104.9, 39.78, 16)
+    path, query = f"/tiles/{version['asset_id']}/vector/{z}/{x}/{y}.mvt", {"version": "0", "preview": "true"}
+
+    async def ask(status: int) -> Any:
+        response = await it.client.get(path, params=query)
+        assert response.status_code == status, response.text
+        return response
+
+    content = (await ask(200)).content
+    for limit, fitting in (("MAX_FEATURES", 2), ("MAX_TILE_BYTES", len(content))):
+        for value, status in ((fitting, 200), (fitting - 1, 422)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tables, limit, value)
+                response = await ask(status)
+        assert "zoom in" in response.json()["detail"], limit
+    table = version["table_name"]
+    async with await psycopg.AsyncConnection.connect(dsn) as other:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "TIMEOUT_MS", 50)
+            await other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")  # A tile that takes for ever.
+            assert "took too long" in (await ask(503)).json()["detail"]
+        await other.rollback()
+        await other.execute(f"ALTER TABLE {table} RENAME TO elsewhere")
+        await other.commit()
+        assert "no longer exists" in (await ask(404)).json()["detail"]
+        await other.execute(f"ALTER TABLE geo.elsewhere RENAME TO {table.removeprefix('geo.')}")
+    assert (await ask(200)).content == content
 
 
 def check_repetition(dsn: str, table: Table, parquet: Path) -> None:
