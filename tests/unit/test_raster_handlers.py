@@ -12,7 +12,24 @@ from dagmaster.errors import UnknownHandler
 from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry, call, load_handlers, raster, registry
 from dagmaster.model.optional_handlers import OPTIONAL_HANDLERS
 
-GEO = ("numpy", "pystac", "rasterio", "shapely")
+GEO = (
+    "affine",
+    "exactextract",
+    "h3",
+    "h3ronpy",
+    "morecantile",
+    "numpy",
+    "pgpq",
+    "pmtiles",
+    "pyarrow",
+    "pyogrio",
+    "pyproj",
+    "pystac",
+    "rasterio",
+    "rio_tiler",
+    "shapely",
+    "titiler",
+)
 
 
 @pytest.fixture
@@ -153,7 +170,10 @@ sys.meta_path.insert(0, Blocked())
 from dagmaster.errors import Misconfigured
 from dagmaster.handlers import load_handlers, registry
 
-for name in ("cli.app", "fleet", "python", "storage", "web.app"):
+for name in (
+    "cli.app", "fleet", "gateway.app", "orchestrator.process", "python", "storage", "web.app",
+    "worker.processes.child", "worker.processes.forkserver", "worker.worker",
+):
     importlib.import_module(f"dagmaster.{{name}}")
 load_handlers([])
 print(registry.get("size_check").name, "obstore" in sys.modules)

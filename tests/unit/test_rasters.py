@@ -1,5 +1,6 @@
 """Rasters are read with distrust, validated in full, and become COGs that independent readers agree with."""
 
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,17 @@ def test_complex_numbers_are_rejected(tmp_path: Path) -> None:
     assert "complex numbers (complex64)" in problem
 
 
+def test_a_file_without_bands_is_refused(tmp_path: Path) -> None:
+    """A raster that says so, and one that has no image at all."""
+    tags = {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 200, 277: 0, 278: 4, 279: 16}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    directory = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4)
+    for content in (directory, struct.pack("<2sHI", b"II", 42, 0)):
+        (tmp_path / "a.tif").write_bytes(content.ljust(300, b"\0"))
+        with pytest.raises(UnreadableRaster, match=r"a\.tif cannot be opened"):
+            validate(tmp_path / "a.tif")
+
+
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "a.tif", np.zeros((9, 9), "uint8"), nodata=0, crs=None, transform=None)
     assert problems_of(path) == [
@@ -401,3 +413,28 @@ def test_a_raster_over_a_pole_covers_all_longitudes() -> None:
         )
         assert (footprint.bbox[0], footprint.bbox[2]) == (-180, 180)
         assert south <= footprint.bbox[1] < footprint.bbox[3] <= north
+
+
+@pytest.mark.parametrize(
+    "crs, corner, target_crs, west, east",
+    [
+        ("EPSG:32660", (600_000, 5_000_000), None, 178, -176),
+        ("EPSG:32660", (600_000, 5_000_000), "EPSG:3832", 178, -176),
+        ("EPSG:3413", (-200_000, 200_000), None, -180, 180),
+        ("EPSG:3413", (-200_000, 200_000), "EPSG:3995", -180, 180),
+    ],
+    ids=["antimeridian", "antimeridian-reprojected", "pole", "pole-reprojected"],
+)
+def test_rasters_at_the_edges_of_the_map_become_cogs(
+    tmp_path: Path, crs: str, corner: tuple[int, int], target_crs: str | None, west: float, east: float
+) -> None:
+    transform = Affine(10_000, 0, corner[0], 0, -10_000, corner[1])
+    values = np.arange(1, 1601, dtype="int16").reshape(40, 40)
+    path = write_tiff(tmp_path / "a.tif", values, crs=crs, transform=transform, nodata=0)
+    report, info = cog_of(path, tmp_path / "cog.tif", target_crs=target_crs)
+    assert report.bbox is not None
+    for bbox in (report.bbox, info.bbox):
+        assert (bbox[0], bbox[2]) == pytest.approx((west, east), abs=2)
+    [band] = info.bands
+    assert band.statistics.valid_percent > 45, "the square may be turned by half a right angle"
+    assert (band.statistics.minimum, band.statistics.maximum) == pytest.approx((1, 1600), abs=50)

@@ -2,6 +2,11 @@
 
 import json
 import struct
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,7 @@ from shapely.geometry import shape
 from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files, zip_shapefile
 
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
-from dagmaster.geo.vector import derived, hilbert, layer_files
+from dagmaster.geo.vector import derived, hilbert, layer_files, sorted_features
 from dagmaster.geo.vector.archive import unpack
 from dagmaster.geo.vector.cleaner import LayerCleaner
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
@@ -23,7 +28,7 @@ from dagmaster.geo.vector.crs import CrsSource, settle_crs
 from dagmaster.geo.vector.formats import Format
 from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.preview_tiles import choose_max_zoom
-from dagmaster.geo.vector.reader import SourceFile, open_source, read_layer
+from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
 from dagmaster.geo.vector.report import Outcome
 from dagmaster.geo.vector.sorted_features import _ranges
 
@@ -169,6 +174,21 @@ def test_broken_shapes_are_repaired_flattened_and_counted(tmp_path: Path) -> Non
     stored = dict(zip(table.column("geometry_").to_pylist(), shapes_of(table), strict=True))
     assert stored["a"].equals(shapely.from_wkt("MULTIPOLYGON (((0 0, 0 2, 1 1, 0 0)), ((1 1, 2 2, 2 0, 1 1)))"))
     assert all(shape.is_valid and not shape.has_z for shape in stored.values())
+
+
+def test_layers_at_the_edges_of_the_map_are_kept_and_warned_of(tmp_path: Path) -> None:
+    shapes = [
+        "POLYGON ((179 10, 181 10, 181 11, 179 11, 179 10))",
+        "POLYGON ((-179 10, 179 10, 179 11, -179 11, -179 10))",
+        "POINT (0 90)",
+        "POINT (0 -90)",
+    ]
+    files, table = prepare(write_layer(tmp_path / "edges.gpkg", shapes, driver="GPKG"))
+    assert (files.report.features.kept, files.report.features.wide) == (4, 1)
+    assert files.report.outcome is Outcome.ACCEPTED_WITH_WARNINGS
+    assert any("antimeridian" in warning for warning in files.report.warnings)
+    assert files.report.bbox == (-179, -90, 181, 90)
+    assert {shape.wkt for shape in shapes_of(table)} == {shapely.from_wkt(text).wkt for text in shapes}
 
 
 def test_layers_are_transformed_with_a_known_accuracy(tmp_path: Path) -> None:
@@ -339,6 +359,39 @@ def walk(longitude: float, latitude: float) -> int:
 def test_chunks_are_limited_by_rows_and_bytes() -> None:
     assert list(_ranges(np.array([10] * 5), 2, 1000)) == [(0, 2), (2, 4), (4, 5)]
     assert list(_ranges(np.array([10, 10, 500, 10]), 100, 20)) == [(0, 2), (2, 3), (3, 4)]
+
+
+def test_a_layer_is_never_in_memory_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many batches and chunks there are, each is let go of when the next one is made."""
+    alive: list[weakref.ref[Any]] = []
+    made, most = Counter[str](), Counter[str]()
+
+    def counting(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            table = make(*arguments)
+            alive[:] = [other for other in alive if other() is not None]
+            alive.append(weakref.ref(table))
+            made[name] += 1
+            most[name] = max(most[name], len(alive))
+            return table
+
+        return counted
+
+    @contextmanager
+    def read_in_small_batches(source: SourceFile, layer: str | None) -> Iterator[Layer]:
+        with read_layer(source, layer) as read:
+            batches = (batch.slice(first, 10) for batch in read.batches for first in range(0, batch.num_rows, 10))
+            yield replace(read, batches=batches)
+
+    monkeypatch.setattr(layer_files, "read_layer", read_in_small_batches)
+    monkeypatch.setattr(LayerCleaner, "clean", counting("batches", LayerCleaner.clean))
+    monkeypatch.setattr(sorted_features, "_take", counting("chunks", sorted_features._take))
+    points = [f"POINT ({number % 360 - 180} {number % 90})" for number in range(300)]
+    source = write_layer(tmp_path / "many.fgb", points, driver="FlatGeobuf", geometry_type="Point")
+    files, table = prepare(source, chunk_rows=20)
+    assert (table.num_rows, files.report.features.kept) == (300, 300)
+    assert made == {"batches": 30, "chunks": 15}
+    assert max(most.values()) <= 2
 
 
 def test_previews_end_at_an_affordable_zoom() -> None:
