@@ -11,7 +11,7 @@ import test_flood_workflow
 import test_hexagon_workflow
 import test_raster_ingest
 import test_vector_etl
-from geo_site import shipped
+from geo_site import run_job, shipped
 from rasters import DEM
 from web import Web, web
 
@@ -48,6 +48,30 @@ nodes:
     params: {path: "{{ nodes.clip.output.blob_path }}", zones: "{{ inputs.zones }}"}
     next: END
 """
+IMPACT = """
+workflow_id: flood_impact
+inputs:
+  region: {type: string, default: north}
+nodes:
+  - id: flood
+    task_type: echo
+    params: {layer: flood, region: "{{ inputs.region }}"}
+  - id: buildings
+    task_type: echo
+    params: {layer: buildings, region: "{{ inputs.region }}"}
+  - id: population
+    task_type: echo
+    params: {layer: population}
+    depends_on: [buildings]
+  - id: impact
+    task_type: echo
+    depends_on: [flood, buildings, population]
+    params:
+      layers:
+        - "{{ nodes.flood.output.echoed_params.layer }}"
+        - "{{ nodes.buildings.output.echoed_params.layer }}"
+        - "{{ nodes.population.output.echoed_params.layer }}"
+"""
 ASSET = {"platform_id": "ddh", "platform_refs": {"dataset_id": "1", "resource_id": "2"}, "data_type": "raster"}
 BBOX = [-105.70, 40.30, -105.60, 40.40]
 
@@ -83,6 +107,16 @@ async def test_a_pipeline_without_a_start_node_validates_reprojects_clips_and_an
         values = dataset.read(1, masked=True, window=dataset.window(*BBOX))
     [analyzed] = nodes["analyze"]["output"]["zones"]
     assert analyzed["mean"] == pytest.approx(float(np.ma.mean(values)), rel=0.01)
+
+
+async def test_a_workflow_written_as_a_list_of_nodes_with_task_types_runs(dsn: str, tmp_path: Path) -> None:
+    file = tmp_path / "flood_impact.yaml"
+    file.write_text(IMPACT)
+    async with web(dsn, compile_graph(load_workflow(file, queues=QueueRules(default_queue="q"))), runs=True) as it:
+        nodes = await run_job(it, "flood_impact")
+    assert nodes["impact"]["output"]["echoed_params"] == {"layers": ["flood", "buildings", "population"]}
+    assert nodes["flood"]["output"]["echoed_params"]["region"] == "north"
+    assert nodes["population"]["started_at"] >= nodes["buildings"]["completed_at"]
 
 
 async def test_a_submission_is_refused_with_everything_that_is_wrong_with_it(dsn: str, storage: Path) -> None:
