@@ -23,13 +23,15 @@ from dagmaster.data.inline import decode_rows, encode_rows, range_of
 from dagmaster.data.plans import Scan, tables_of, write_plan
 from dagmaster.data.sql import ROW_ID, Query, compile_count, compile_rows, compile_stored, quote, table_name
 from dagmaster.data.statements import ROW_ID_COLUMN
-from dagmaster.errors import Conflict, Invalid, QueryFailed, UnknownTable
+from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 from dagmaster.snowflakes import new_id
 
 # Opens the file of a URL on this machine. Raises for one that may not be read.
 Fetch = Callable[[str], AbstractAsyncContextManager[Path]]
 
-APPENDED_AT_ONCE = 1_000_000
+INSERTED_AT_ONCE = 1_000_000
+# Of one append. It is one insert, which adds all rows or none, and for which the engine needs several times the memory.
+MAX_APPEND_BYTES = 256 * 1024 * 1024
 
 
 class TableStore(EngineRunner):
@@ -81,8 +83,8 @@ class TableStore(EngineRunner):
 
         def store() -> None:
             self._create(new.table_id, types)
-            for start in range(0, rows.num_rows, APPENDED_AT_ONCE):
-                chunk = rows.slice(start, APPENDED_AT_ONCE)
+            for start in range(0, rows.num_rows, INSERTED_AT_ONCE):
+                chunk = rows.slice(start, INSERTED_AT_ONCE)
                 self._insert(new.table_id, chunk, start, f"{new.table_id}:{start}")
             self._columns[new.table_id] = types
 
@@ -124,17 +126,23 @@ class TableStore(EngineRunner):
         return new.table_id
 
     async def append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
-        """Add rows after the last one. Those of one token are added once, however often that is tried."""
+        """Add rows after the last one, all or none. Those of one token are added once, however often that is tried.
+
+        Raises TooLarge for more than MAX_APPEND_BYTES.
+        """
         await self.admit(Scan(table_id=table_id))
         types = await self.run(lambda: self.table_types(table_id))
         if set(rows.column_names) != set(types):
             raise Invalid(
                 f"rows for table {table_id} need the columns {', '.join(types)}, not {', '.join(rows.column_names)}"
             )
-        for number, start in enumerate(range(0, rows.num_rows, APPENDED_AT_ONCE)):
-            chunk = rows.select(list(types)).slice(start, APPENDED_AT_ONCE)
-            async with self._turn(table_id):
-                await self.run(partial(self._append_chunk, table_id, chunk, f"{token}:{number}" if token else None))
+        if rows.nbytes > MAX_APPEND_BYTES:
+            raise TooLarge(
+                f"the rows have {rows.nbytes:,} bytes, and one append adds at most {MAX_APPEND_BYTES:,}: "
+                "append them in parts, or store them as an Object and materialize the union() of both"
+            )
+        async with self._turn(table_id):
+            await self.run(lambda: self._append(table_id, rows.select(list(types)), token))
         if self.catalog is not None:
             await self.catalog.complete(await self.run(lambda: self._stored(table_id)))
 
@@ -155,9 +163,9 @@ class TableStore(EngineRunner):
         async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
             yield
 
-    def _append_chunk(self, table_id: int, chunk: pa.Table, token: str | None) -> None:
+    def _append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
         # A token of its own at least: then an insert whose answer was lost can be repeated.
-        self._insert(table_id, chunk, self._rows(table_id), token or f"{table_id}:{new_id()}")
+        self._insert(table_id, rows, self._rows(table_id), token or f"{table_id}:{new_id()}")
 
     async def get_table(self, name: str, scope: Scope | str = Scope.GLOBAL) -> int:
         """The id of the table of this name. Raises UnknownTable."""

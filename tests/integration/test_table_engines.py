@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from data_values import table
 
-from dagmaster.data import DataContext, Object, View, aggregates, col, get_data_context
+from dagmaster.data import DataContext, Object, View, aggregates, col, get_data_context, table_store
 from dagmaster.data.engine import Limits, folder_of, folder_url
 from dagmaster.data.references import ViewRef
 from dagmaster.data.service import find_address
 from dagmaster.data.sql import table_name
-from dagmaster.errors import Conflict, Invalid, QueryFailed, UnknownTable
+from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 
 SLEEPER = "SELECT sum(sleepEachRow(0.1)) AS slept FROM numbers(3000) SETTINGS max_block_size = 10"
 SLEEPERS = "SELECT count() AS n FROM system.processes WHERE query LIKE '%AS slept%' AND query NOT LIKE '%processes%'"
@@ -55,6 +55,33 @@ async def test_rows_of_one_token_are_appended_once(context: DataContext) -> None
     assert await log.limit(2, 4).data() == {"x": [3, 9]}
     with pytest.raises(Invalid, match="need the columns x, not y"):
         await log.append({"y": [1]})
+
+
+async def test_an_append_is_one_insert_however_many_rows_it_has(
+    context: DataContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await table(context, x=[-1])
+    insert, inserted = context.engine.insert, []
+
+    def insert_once(name: str, rows: pa.Table, token: str | None = None) -> None:
+        assert not inserted, "whoever is killed between two inserts leaves a part of the rows"
+        insert(name, rows, token)
+        inserted.append(rows.num_rows)
+
+    monkeypatch.setattr(context.engine, "insert", insert_once)
+    for _ in range(2):
+        await log.append(pa.table({"x": pa.array(range(1_200_000), pa.int64())}), token="all")
+        inserted.clear()
+    parts = f"SELECT count() AS n, uniqExact(_part) AS parts FROM {table_name(log.table_id)} WHERE row_id > 0"
+    assert context.engine.query(parts, {}).to_pylist() == [{"n": 1_200_000, "parts": 1}]
+
+
+async def test_an_append_has_a_limit_of_bytes(context: DataContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_store, "MAX_APPEND_BYTES", 79)
+    log = await table(context, x=[1])
+    with pytest.raises(TooLarge, match=r"the rows have 80 bytes, and one append adds at most 79: append them in parts"):
+        await log.append({"x": list(range(10))})
+    assert await log.count() == 1
 
 
 async def test_appends_at_the_same_time_leave_no_gap(context: DataContext) -> None:
