@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from dagmaster.engine.messages import NO_MESSAGE, Report, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.contracts import Contract
-from dagmaster.store.task_reports import Told
+from dagmaster.store.task_reports import ReportedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Link(Protocol):
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         """Tasks that this worker holds without knowing it, because the response to a claim was lost."""
 
-    async def tell(self, task_id: TaskId, progress: Told) -> None:
+    async def tell(self, task_id: TaskId, progress: ReportedProgress) -> None:
         """Report the progress of a task; ignored if this worker does not hold it."""
 
     async def save(self, task_id: TaskId, checkpoint: SavedCheckpoint) -> None:

@@ -31,7 +31,7 @@ from dagmaster.queues.httpbodies import (
     report_body,
 )
 from dagmaster.schemas.workers import PROTOCOL
-from dagmaster.store.task_reports import Told
+from dagmaster.store.task_reports import ReportedProgress
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class HttpLink:
         reply = await self._ask("GET", "/tasks")
         return [message_of(task) for task in reply["tasks"] if task["task_id"] not in set(known)]
 
-    async def tell(self, task_id: TaskId, progress: Told) -> None:
+    async def tell(self, task_id: TaskId, progress: ReportedProgress) -> None:
         body = {"task_id": task_id, "current": progress.current, "total": progress.total}
         await self._ask("POST", "/progress", [{**body, "message": progress.message or None}])
 

@@ -27,7 +27,7 @@ from dagmaster.store.handler_pool import HandlerPool
 from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.notifications import MAIL, TASKS, Notifier
 from dagmaster.store.sealer import open_sealer
-from dagmaster.store.task_reports import Told
+from dagmaster.store.task_reports import ReportedProgress
 
 # A task that ends sooner needs no mail of its own for its start: its report says it.
 QUIET_SECONDS = 0.05
@@ -151,7 +151,7 @@ class PostgresLink:
         self._tell_later([*known, *(row["task_id"] for row in rows)])
         return [message_of(row) for row in rows]
 
-    async def tell(self, task_id: TaskId, progress_of_task: Told) -> None:
+    async def tell(self, task_id: TaskId, progress_of_task: ReportedProgress) -> None:
         await task_reports.tell_progress(self._quick, self.worker_id, task_id, progress_of_task)
 
     async def save(self, task_id: TaskId, checkpoint: SavedCheckpoint) -> None:

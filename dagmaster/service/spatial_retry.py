@@ -36,7 +36,7 @@ async def select_in_box(conn: Connection, job_id: JobId, box: Box) -> Selection:
     job = await get_job_head(conn, job_id)
     has_failed = job["status"] == JobStatus.FAILED
     if job["status"] in JOB_TERMINAL and not has_failed:
-        raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be tried again")
+        raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be retried")
     if has_failed and await has_added_nodes(conn, job_id):
         raise Conflict(
             f"tasks of job {job_id} have added nodes to it, which wait for each other: retry it without a bbox"

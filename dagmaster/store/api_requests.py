@@ -1,4 +1,4 @@
-"""The requests of partners and of the gateway, by ids of their own."""
+"""The requests of partners and of the gateway, under ids that the sender chose."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -54,7 +54,7 @@ async def list_requests(
     limit: int,
     offset: int = 0,
 ) -> list[RequestRow]:
-    """The newest first. `text` is a request id, an idempotency key or the correlation id of a job."""
+    """The newest first. `text` is a request id, an idempotency key or a job's correlation id."""
     values = {
         "platform_id": platform_id,
         "status": status,
@@ -67,9 +67,9 @@ async def list_requests(
 
 
 async def add_request(conn: Connection, request: NewRequest) -> RequestRow | None:
-    """None if it is new; otherwise the earlier request of the same id or key.
+    """None if it is new; otherwise the earlier request with the same id or key.
 
-    Raises IdempotencyConflict if that one has other content.
+    Raises IdempotencyConflict if the earlier request has other content.
     """
     if await fetch(conn, "add_request", asdict(request)):
         return None
@@ -86,7 +86,7 @@ async def add_request(conn: Connection, request: NewRequest) -> RequestRow | Non
 
 
 async def answer_request(conn: Connection, request_id: str, *, job_id: JobId, ordinal: int | None) -> None:
-    """The job, and the version, that it led to."""
+    """Record the job and the version that the request created."""
     await run(conn, "answer_request", {"request_id": request_id, "job_id": job_id, "version_ordinal": ordinal})
 
 

@@ -22,6 +22,6 @@ async def decided_approvals(conn: Connection, *, limit: int) -> list[Row]:
 
 
 async def external_waits(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
-    """Of those that wait for somebody's decision or signal, and for nothing else: `waits_for`, `node_id`, `signal`."""
+    """The jobs that wait only for a decision or a signal, with `waits_for`, `node_id`, `signal`."""
     rows = await fetch(conn, "waiting_of_jobs", {"job_ids": list(job_ids)}) if job_ids else []
     return {row["job_id"]: row for row in rows}

@@ -1,4 +1,4 @@
-"""Jobs that are about to be removed, as Parquet files."""
+"""Archive jobs to Parquet files before retention removes them."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ KINDS: Final = {
     "dependencies": "export_dependencies",
 }
 ROWS_AT_ONCE: Final = 5000
-# PostgreSQL's numbers of its types; what is not named here is a text.
+# PostgreSQL's type OIDs; all other types become strings.
 _TYPES: Final = {16: "bool", 20: "int64", 21: "int16", 23: "int32", 700: "float32", 701: "float64"}
 _TIMESTAMPTZ: Final = 1184
 
@@ -37,7 +37,7 @@ Rows = Sequence[DictRow]
 
 
 class Archive:
-    """One file for each batch and kind; the same batch always has the same name."""
+    """One file per batch and kind; the same batch always has the same name."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -47,7 +47,7 @@ class Archive:
         self._folder = folder
 
     async def export(self, conn: Connection, removal: Removal) -> None:
-        """When this returns, the files are on the disk."""
+        """Write the files; they are synced to disk when this returns."""
         for kind in KINDS:
             await self._export(conn, removal, kind)
 
@@ -65,7 +65,7 @@ class Archive:
             if writer is not None:
                 await asyncio.to_thread(writer.close)
         if writer is not None:
-            await asyncio.to_thread(_put_in_place, partial, path)
+            await asyncio.to_thread(_publish, partial, path)
 
     def _schema(self, columns: Columns) -> Any:
         return self._arrow.schema([(column.name, self._type(column.type_code)) for column in columns])
@@ -86,11 +86,11 @@ class Archive:
 async def _chunks(
     conn: Connection, statement: Statement, removal: Removal
 ) -> AsyncGenerator[tuple[Columns, Rows], None]:
-    """Some rows at a time: a large job has more of them than should be in memory at once."""
+    """Read the rows in chunks: those of a large job do not fit into memory."""
     async with conn.cursor() as cursor:
         set_json_loads(_as_text, cursor)
         stream = cast(AsyncGenerator[DictRow, None], cursor.stream(statement.text, [list(removal.job_ids)]))
-        async with aclosing(stream):  # A stream that is left open would keep the connection busy.
+        async with aclosing(stream):  # An open stream would block the connection.
             async for rows in _by_chunk(stream):
                 yield cursor.description or (), rows
 
@@ -106,8 +106,8 @@ async def _by_chunk(stream: AsyncGenerator[DictRow, None]) -> AsyncIterator[Rows
         yield rows
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
-    """On the disk first, then under its name, then the name on the disk."""
+def _publish(partial: Path, path: Path) -> None:
+    """Sync the file, rename it, then sync the folders."""
     _sync(partial)
     partial.replace(path)
     for folder in (path.parent, path.parent.parent, path.parent.parent.parent):

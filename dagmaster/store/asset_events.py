@@ -29,7 +29,7 @@ async def list_asset_events(
     limit: int,
     offset: int = 0,
 ) -> list[AssetEventRow]:
-    """The oldest first, unless told otherwise; of one version, or of all and of the asset itself."""
+    """The oldest first by default; of one version, or of the asset and all its versions."""
     values = {
         "asset_id": asset_id,
         "version_ordinal": ordinal,
@@ -41,6 +41,6 @@ async def list_asset_events(
 
 
 async def has_asset_event(conn: Connection, asset_id: str, event_type: str, job_id: JobId) -> bool:
-    """Whether this job has caused such an event."""
+    """Whether this job has caused an event of this type."""
     values = {"asset_id": asset_id, "event_type": event_type, "job_id": job_id}
     return bool(await fetch(conn, "find_asset_event", values))

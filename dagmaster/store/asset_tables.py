@@ -38,7 +38,7 @@ from dagmaster.store.columns import (
 
 
 class BoxType(UserDefinedType[str]):
-    """PostgreSQL's own type of rectangles, which SQLAlchemy does not know."""
+    """PostgreSQL's rectangle type, which SQLAlchemy does not know."""
 
     cache_ok = True
 
@@ -79,7 +79,7 @@ def _asset_key() -> Any:
 
 
 class Platform(Base, table=True):
-    """A partner's system. A new one needs only a row."""
+    """A partner's system. Adding one takes only a row."""
 
     __tablename__ = "platforms"
     __table_args__ = (CheckConstraint("cardinality(required_refs) > 0", name="ck_platforms_required_refs"),)
@@ -88,14 +88,14 @@ class Platform(Base, table=True):
     required_refs: list[str] = _strings()
     optional_refs: list[str] = _strings(default="'{}'::text[]")
     is_active: bool = Field(default=True, sa_column_kwargs=_with_default("true"))
-    # Null where its partners may submit every workflow.
+    # Null if its partners may submit every workflow.
     allowed_workflows: list[str] | None = _strings(nullable=True)
     created_at: datetime = time_column(default_now=True)
     updated_at: datetime = time_column(default_now=True)
 
 
 class GeospatialAsset(Base, table=True):
-    """A dataset of a platform, by a hash of its references there."""
+    """A dataset of a platform, identified by a hash of its references there."""
 
     __tablename__ = "geospatial_assets"
     __table_args__ = (
@@ -114,7 +114,7 @@ class GeospatialAsset(Base, table=True):
     platform_id: str = Field(
         sa_column=Column(String(64), ForeignKey(f"{SCHEMA}.platforms.platform_id"), nullable=False)
     )
-    # Those that identify it; they never change (trigger).
+    # The identifying references; immutable (trigger).
     platform_refs: dict[str, Any] = jsonb_column(nullable=False)
     data_type: str = Field(max_length=16)
     clearance_state: ClearanceState = Field(
@@ -126,7 +126,7 @@ class GeospatialAsset(Base, table=True):
     made_public_by: str | None = Field(default=None, max_length=MAX_ACTOR)
     exposure_mode: str = Field(max_length=16, sa_column_kwargs={"server_default": "latest_only"})
     latest_approved_version_ordinal: int | None = None
-    # Ordinals are never used twice: deletion leaves gaps.
+    # Ordinals are never reused: deletion leaves gaps.
     next_ordinal: int = Field(default=0, sa_column_kwargs=_with_default("0"))
     deleted_at: datetime | None = time_column(nullable=True)
     deleted_by: str | None = Field(default=None, max_length=MAX_ACTOR)
@@ -136,7 +136,7 @@ class GeospatialAsset(Base, table=True):
 
 
 class AssetVersion(Base, table=True):
-    """One delivery of an asset. At most one of an asset waits for review or is rejected (unique index)."""
+    """A delivery of an asset. At most one version per asset is in review or rejected (unique index)."""
 
     __tablename__ = "asset_versions"
     __table_args__ = (
@@ -161,9 +161,9 @@ class AssetVersion(Base, table=True):
     )
     asset_id: str = _asset_key()
     version_ordinal: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
-    # The partner's own name of the version: opaque.
+    # The partner's own name for the version: opaque.
     version_label: str | None = Field(default=None, max_length=256)
-    # All references of the submission, those too that do not identify the asset.
+    # All references of the submission, including those that do not identify the asset.
     platform_refs: dict[str, Any] = jsonb_column("{}")
     approval_state: ApprovalState = Field(
         sa_column=Column(APPROVAL_STATE, nullable=False, server_default=text("'pending_review'::dagapp.approval_state"))
@@ -178,7 +178,7 @@ class AssetVersion(Base, table=True):
     processing_completed_at: datetime | None = time_column(nullable=True)
     processing_error: str | None = Field(default=None, max_length=MAX_ERROR)
     current_job_id: int | None = big_column()
-    # How often it was processed; the label and the ordinal stay.
+    # Counts the processing runs; the label and the ordinal stay.
     revision: int = Field(default=1, sa_column_kwargs=_with_default("1"))
     blob_path: str | None = _text()
     table_name: str | None = _text()
@@ -200,7 +200,7 @@ class AssetVersion(Base, table=True):
 
 
 class AssetEvent(Base, table=True):
-    """The history of an asset: what happened, and who did it. It outlives the jobs."""
+    """The history of an asset: each event and its actor. It outlives the jobs."""
 
     __tablename__ = "asset_events"
     __table_args__ = (Index("ix_asset_events_asset", "asset_id", "event_id"),)
@@ -218,7 +218,7 @@ class AssetEvent(Base, table=True):
 
 
 class DagApiRequest(Base, table=True):
-    """A submission by an id that its sender chose. It may have no job, and outlives its job."""
+    """A submission under an id that its sender chose. It may have no job, and outlives its job."""
 
     __tablename__ = "dag_api_requests"
     __table_args__ = (
@@ -252,7 +252,7 @@ class DagApiRequest(Base, table=True):
 
 
 class LayerMetadata(Base, table=True):
-    """How map clients show an asset."""
+    """The presentation of an asset in map clients."""
 
     __tablename__ = "layer_metadata"
     __table_args__ = (
@@ -277,10 +277,10 @@ class LayerMetadata(Base, table=True):
     thumbnail_url: str | None = _text()
     published_at: datetime | None = time_column(nullable=True)
     published_externally_at: datetime | None = time_column(nullable=True)
-    # Whether the external database should have it; the revision that was sent there and is not confirmed.
+    # Whether the external database should have it; the revision that was sent there and is not yet confirmed.
     is_external: bool = Field(default=False, sa_column_kwargs=_with_default("false"))
     external_pending: datetime | None = time_column(nullable=True)
-    # The version that was projected last, and when a refresh is due again.
+    # The version that was projected last, and when the next refresh is due.
     refreshed_ordinal: int | None = None
     refreshed_version: int | None = None
     refresh_after: datetime | None = time_column(nullable=True)
@@ -290,7 +290,7 @@ class LayerMetadata(Base, table=True):
 
 
 class LayerCatalog(Base, table=True):
-    """The published layers, for map clients: a copy. The asset may be in another database."""
+    """A copy of the published layers for map clients. The asset may be in another database."""
 
     __tablename__ = "layer_catalog"
     __table_args__ = (Index("ix_layer_catalog_asset", "source_asset_id"),)
@@ -315,7 +315,7 @@ class LayerCatalog(Base, table=True):
 
 
 class LayerRevision(Base, table=True):
-    """In the external database: the state of each asset that it was sent last, also if that removed the layer."""
+    """In the external database: the last revision of each asset, including those that removed the layer."""
 
     __tablename__ = "layer_revisions"
     asset_id: str = Field(primary_key=True, max_length=64)
@@ -331,7 +331,7 @@ class StacCollection(Base, table=True):
     )
     collection_id: str = Field(primary_key=True, max_length=256)
     content: dict[str, Any] = jsonb_column(nullable=False)
-    # The asset whose published layer describes it, and what that has replaced; null where it exists only for the layer.
+    # The asset whose published layer describes it, and the replaced content; null if it exists only for the layer.
     layer_asset_id: str | None = Field(default=None, max_length=64)
     replaced: dict[str, Any] | None = jsonb_column()
     created_at: datetime = time_column(default_now=True)
@@ -339,7 +339,7 @@ class StacCollection(Base, table=True):
 
 
 class StacItem(Base, table=True):
-    """The catalogue entries of versions, as STAC documents, with what they are searched by."""
+    """The catalogue entries of versions, as STAC documents, with the columns they are searched by."""
 
     __tablename__ = "stac_items"
     __table_args__ = (
@@ -355,7 +355,7 @@ class StacItem(Base, table=True):
     item_id: str = Field(primary_key=True, max_length=256)
     asset_id: str = Field(max_length=64)
     version_ordinal: int
-    # Beyond 180 degrees where it crosses the antimeridian.
+    # Exceeds 180 degrees across the antimeridian.
     bounds: str | None = Field(default=None, sa_column=Column(BoxType, nullable=True))
     during: Any = Field(sa_column=Column(TSTZRANGE, nullable=False))
     content: dict[str, Any] = jsonb_column(nullable=False)

@@ -56,7 +56,7 @@ class UnresolvedRow(TypedDict):
 
 
 class ReviewRow(TypedDict):
-    """A version that waits for review, with what is known of its asset."""
+    """A version in review, with facts about its asset."""
 
     asset_id: str
     version_ordinal: int
@@ -89,7 +89,7 @@ async def list_versions(
 
 
 async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> VersionRow:
-    """Also one that is deleted."""
+    """Includes deleted versions."""
     values = {"asset_id": asset_id, "version_ordinal": ordinal, "include_deleted": True, "limit": 1, "offset": 0}
     row = await fetch_one_as(conn, VersionRow, "list_versions", values)
     if row is None:
@@ -98,7 +98,7 @@ async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> Vers
 
 
 async def unresolved_versions(conn: Connection, asset_ids: Sequence[str]) -> dict[str, UnresolvedRow]:
-    """By asset: the version that waits for review or was rejected."""
+    """By asset: the version that is in review or was rejected."""
     rows = await fetch_as(conn, UnresolvedRow, "list_unresolved_versions", {"asset_ids": list(asset_ids)})
     return {row["asset_id"]: row for row in rows}
 
@@ -106,13 +106,13 @@ async def unresolved_versions(conn: Connection, asset_ids: Sequence[str]) -> dic
 async def list_review_queue(
     conn: Connection, *, platform_id: str | None = None, is_reviewable: bool = False, limit: int, offset: int = 0
 ) -> list[ReviewRow]:
-    """What waits for review, oldest first; `is_reviewable`: only what is processed."""
+    """The versions in review, oldest first; `is_reviewable`: only processed ones."""
     values = {"platform_id": platform_id, "is_reviewable": is_reviewable, "limit": limit, "offset": offset}
     return await fetch_as(conn, ReviewRow, "list_review_queue", values)
 
 
 async def find_version(conn: Connection, asset_id: str, ordinal: int | None) -> AssetVersion | None:
-    """By its ordinal; without one, the version that is unresolved."""
+    """By ordinal; without one, the unresolved version."""
     row = await fetch_one(conn, "find_version", {"asset_id": asset_id, "version_ordinal": ordinal})
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Assets: locked while something is decided about them, changed by one statement, listed."""
+"""Assets: lock them for a decision, apply a change in one statement, list them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +15,7 @@ from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
 class StaleVersion(Conflict):
-    """The version has changed in the meantime; try again."""
+    """The version has changed since it was read; retry."""
 
 
 class AssetRow(TypedDict):
@@ -52,7 +52,7 @@ class AssetEvent:
 
 @dataclass(frozen=True, slots=True)
 class AssetChange:
-    """What a decision writes: columns of the asset and of one version, events, and jobs that are no longer needed."""
+    """The writes of a decision: columns of the asset and of one version, events, and jobs to cancel."""
 
     asset: Mapping[str, Any] = field(default_factory=dict)
     version: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offse
 async def add_asset(
     conn: Connection, *, asset_id: str, platform_id: str, platform_refs: Mapping[str, str], data_type: DataType
 ) -> bool:
-    """False where it exists already."""
+    """False if it exists already."""
     values = {
         "asset_id": asset_id,
         "platform_id": platform_id,
@@ -97,7 +97,7 @@ async def add_asset(
 
 
 async def lock_asset(conn: Connection, asset_id: str) -> Asset:
-    """Until the end of the caller's transaction; raises UnknownAsset."""
+    """Lock until the end of the caller's transaction; raises UnknownAsset."""
     row = await fetch_one(conn, "lock_asset", {"asset_id": asset_id})
     if row is None:
         raise UnknownAsset(f"there is no asset {asset_id!r}")
@@ -113,9 +113,9 @@ async def lock_asset(conn: Connection, asset_id: str) -> Asset:
 async def save_change(
     conn: Connection, asset: Asset, change: AssetChange, *, ordinal: int | None = None, known_version: int | None = None
 ) -> None:
-    """Raises StaleVersion if the version is not as it was known: a job may have moved it.
+    """Raises StaleVersion if the version has changed since it was read: a job may have moved it.
 
-    The last statement of a transaction: the version's row is locked, and the owner of its job must not wait for it.
+    Call it last in a transaction: it locks the version's row, and the owner of its job must not wait for that.
     """
     values = {
         "asset_id": asset.asset_id,

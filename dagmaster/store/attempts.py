@@ -1,4 +1,4 @@
-"""Read attempts at nodes: those that wait, run or have ended, with their logs and checkpoints."""
+"""Read attempts at nodes: waiting, running or ended, with their logs and checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 ENDED_STATES = ("completed", "failed")
 NEWEST_RESULTS: Final = 1000
 MAX_ATTEMPTS: Final = 5000
-SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock than their job.
+SLACK: Final = timedelta(minutes=1)  # Events and their job may be stamped by different clocks.
 MAX_CURRENT = 100
 
 
@@ -34,7 +34,7 @@ async def list_tasks(
 
 
 async def list_attempts(conn: Connection, *, state: str | None, queue: str | None, **where: Any) -> list[Row]:
-    """Those that wait or run, then those that have ended."""
+    """Waiting and running attempts first, then ended ones."""
     limit, offset = where.pop("limit"), where.pop("offset")
     values = {"queue": queue, "state": state, **where}
     attempts: list[Row] = []
@@ -51,7 +51,7 @@ async def list_attempts(conn: Connection, *, state: str | None, queue: str | Non
 async def list_results(
     conn: Connection, *, since: datetime, worker_id: WorkerId | None = None, handler: str | None = None
 ) -> list[Row]:
-    """The newest attempts that have ended since."""
+    """The newest attempts that ended since then."""
     values = {
         "since": since,
         "worker_id": worker_id,
@@ -72,7 +72,7 @@ async def results_of_nodes(conn: Connection, job_id: JobId, node_ids: Sequence[s
 
 
 async def attempt_times(conn: Connection, job: Mapping[str, Any], node_ids: Sequence[str]) -> list[Row]:
-    """From the timeline, which is read from its beginning: not for jobs with very many nodes."""
+    """From the timeline, read from its beginning: not for jobs with very many nodes."""
     since = job["created_at"] - SLACK
     values = {"job_id": job["job_id"], "since": since, "node_ids": list(node_ids), "limit": MAX_ATTEMPTS}
     return await fetch(conn, "page_attempt_times", values) if node_ids else []
@@ -91,12 +91,12 @@ async def current_tasks(conn: Connection, job_id: JobId) -> list[Row]:
 async def list_logged_nodes(
     conn: Connection, job_id: JobId, *, node_id: NodeId | None = None, limit: int, offset: int = 0
 ) -> list[Row]:
-    """Nodes that may have a log."""
+    """The nodes that may have a log."""
     return await fetch(conn, "view_logged", {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset})
 
 
 async def find_log_place(conn: Connection, task_id: TaskId) -> Row | None:
-    """None while the attempt has not ended, and when it wrote nothing."""
+    """None until the attempt has ended, and if it logged nothing."""
     return await fetch_one(conn, "log_place", {"task_id": task_id})
 
 

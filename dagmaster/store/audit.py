@@ -1,4 +1,4 @@
-"""Write to the audit log: events of the system, which belong to no job."""
+"""Write to the audit log: system events without a job."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ async def note_command(
     duration_ms: int | None = None,
     source_app: str = "api",
 ) -> None:
-    """Every manual change of the system is noted."""
+    """Record a manual change of the system."""
     values = {
         "event_status": "info" if error is None else "failure",
         "data": storable(orjson.dumps(data).decode()),

@@ -31,14 +31,14 @@ class OwnershipLost(Conflict):
 
 
 class RowsDiffer(Conflict):
-    """The rows in the database are not as their owner knew them."""
+    """The rows in the database differ from the owner's memory."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What is to be committed together. `local` are dispatches that a worker in this process takes at once.
+    """Change sets to commit together. `local` are dispatches that a worker in this process claims at once.
 
-    `mail` was read; what is `delivered` was brought by notifications, with their payload.
+    `mail` was read from the table; `delivered` mail came with notifications, and has their payload.
     """
 
     owner_id: str
@@ -55,7 +55,7 @@ class Batch:
         return bool(self.delivered or self.delivered_jobs)
 
     def close_mail(self, mail_id: int, payload: str | None, *, is_new_job: bool) -> None:
-        """`payload` is that of the notification that brought the mail: the row must say the same."""
+        """`payload` is that of the notification that brought the mail: the commit checks that the row is the same."""
         if payload is None:
             self.mail.append(mail_id)
         elif is_new_job:
@@ -65,7 +65,7 @@ class Batch:
 
 
 async def commit(conn: Connection, batch: Batch) -> None:
-    """All of it or nothing."""
+    """Commit the whole batch or nothing."""
     try:
         copies = _copies_stored(batch)
         values = _values(batch, copies=copies)
@@ -81,7 +81,7 @@ async def commit(conn: Connection, batch: Batch) -> None:
 
 
 def settle_versions(batch: Batch) -> None:
-    """The commit succeeded: memory now is what the rows are."""
+    """Update the versions in memory after the commit succeeded."""
     for changes, _ in batch.change_sets:
         changes.job.version += changes.job_touched
         for node in changes.touched.values():
@@ -89,7 +89,7 @@ def settle_versions(batch: Batch) -> None:
         changes.release()
 
 
-# Each part of a batch, by the rows that it writes.
+# The parts of the statement, by the rows that they write.
 PARTS = {
     "new_nodes": "new_nodes",
     "nodes": "node_rows",
@@ -111,13 +111,13 @@ PARTS = {
     "delivered_jobs": "delivered_jobs",
 }
 CHECKED = ("job_rows", "node_rows", "delivered_mail", "delivered_jobs")
-# The statements of parts where values are copied within the database. The server prepares each of their subqueries for
-# every batch, whether it is needed or not.
+# Variants for batches that copy values within the database. They have more subqueries, and the server plans each
+# subquery for every batch, used or not.
 OF_STORED = {"node_rows": "node_rows_of_stored", "job_rows": "job_rows_of_stored"}
 
 
 def _copies_stored(batch: Batch) -> bool:
-    """Whether large values are copied within the database, or checkpoints saved."""
+    """Whether the batch copies large values within the database or saves checkpoints."""
     return any(
         (changes.job.result is not None and changes.job.result.parts)
         or any(node.checkpoint is not None or isinstance(node.output, StoredValue) for node in changes.touched.values())
@@ -126,7 +126,7 @@ def _copies_stored(batch: Batch) -> bool:
 
 
 def _statement(values: Mapping[str, Any], *, copies: bool, calls_workers: bool) -> Statement:
-    """Only the parts that have something to write: an empty one would cost as much as a small one."""
+    """Use only the parts with rows: an empty part costs as much as a small one."""
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
     return statement_of(
         parts, copies=copies, moves_versions=values["moved_ids"] is not None, calls_workers=calls_workers
@@ -158,7 +158,7 @@ def _values(batch: Batch, *, copies: bool) -> dict[str, Any]:
             [changes.job.job_id for changes in change_sets if changes.job_touched and changes.job.has_version]
         ),
         "job_count": len(jobs),
-        "nodes": encode_rows(nodes) or ("[]" if jobs and copies else None),  # Results look for their parts there.
+        "nodes": encode_rows(nodes) or ("[]" if jobs and copies else None),  # The result's parts are looked up in it.
         "node_count": len(nodes),
         "new_nodes": encode_rows(
             [_new_node_row(changes.job, node, changes) for changes in change_sets for node in changes.created.values()]
@@ -206,7 +206,7 @@ def _json(value: bytes | None) -> orjson.Fragment | None:
 
 
 def _output(value: Value | None, node_id: str | None = None) -> dict[str, Any]:
-    """The value itself, or where the database finds it; by default it is in the row of the node already."""
+    """The value itself, or its location; by default that is the node's own row."""
     if not isinstance(value, StoredValue):
         return {"output": _json(value)}
     if value.mail_id is not None:
@@ -215,12 +215,12 @@ def _output(value: Value | None, node_id: str | None = None) -> dict[str, Any]:
 
 
 def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
-    """Without what is null: the server takes each key apart, and a missing one is null too."""
+    """The server parses each key, and a missing key is null too."""
     return {key: value for key, value in row.items() if value is not None}
 
 
 def _event_row(event: Event) -> dict[str, Any]:
-    """Written out: there are more events than anything else."""
+    """Spelled out for speed: there are more events than other rows."""
     row: dict[str, Any] = {
         "job_id": event.job_id,
         "event_type": event.event_type,
@@ -269,7 +269,7 @@ def _job_row(changes: ChangeSet) -> dict[str, Any]:
     return row
 
 
-# Columns of a node that are mostly null, and the attributes that they come from.
+# Mostly null columns of a node, and the attributes behind them.
 _RARE_COLUMNS = (
     ("error_message", "error"),
     ("not_before", "not_before"),
@@ -282,7 +282,7 @@ _RARE_COLUMNS = (
 
 
 def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
-    """Written out, like an event's: a step has two of them."""
+    """Spelled out for speed, like an event's row: each step writes two."""
     row: dict[str, Any] = {
         "job_id": job.job_id,
         "node_id": node.node_id,
@@ -341,7 +341,7 @@ def _result_row(changes: ChangeSet, result: Result) -> dict[str, Any]:
             "job_id": result.job_id,
             "node_id": result.node_id,
             "status": result.status,
-            **(_output(result.output) if not is_in_node else {}),  # A large one is written once.
+            **(_output(result.output) if not is_in_node else {}),  # A large output is written once, to the node.
             "error_message": result.error_message,
             "worker_id": result.worker_id,
             "execution_duration_ms": result.execution_duration_ms,
@@ -354,7 +354,7 @@ def _result_row(changes: ChangeSet, result: Result) -> dict[str, Any]:
 
 
 def _use_rows(changes: ChangeSet) -> Iterator[dict[str, Any]]:
-    """What tasks get as parameters, and added nodes will get."""
+    """The tables that parameters of tasks and definitions of added nodes refer to."""
     texts = {node.node_id: node.definition for node in changes.created.values() if node.definition is not None}
     texts |= {d.node.node_id: d.node.params for d in changes.dispatches.values() if d.node.params is not None}
     for node_id, json in texts.items():
@@ -363,7 +363,7 @@ def _use_rows(changes: ChangeSet) -> Iterator[dict[str, Any]]:
 
 
 def _passed_rows(changes: ChangeSet) -> Iterator[dict[str, Any]]:
-    """A large output is not looked into."""
+    """Outputs that may refer to tables; large outputs are not decoded."""
     for node in changes.touched.values():
         if node.output is not None and (isinstance(node.output, StoredValue) or has_references(node.output)):
             yield {"job_id": changes.job.job_id, "node_id": node.node_id}

@@ -1,4 +1,4 @@
-"""Callbacks due because a job has ended: claimed, delivered, or given up."""
+"""Callbacks that are due because a job has ended: claim, deliver, give up."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from dagmaster.store.statements import fetch, fetch_one, run
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """`attempts` counts this one too; who claims it later has a higher one, and the earlier claim is void.
+    """`attempts` includes this one. A later claim has a higher count and voids the earlier claim.
 
-    `request_id` is that of the request that the job answers, if it answers one.
+    `request_id` is that of the API request behind the job, if any.
     """
 
     callback_id: int
@@ -31,7 +31,7 @@ async def claim_callbacks(conn: Connection, *, limit: int, lease_seconds: float)
 async def close_callback(
     conn: Connection, callback: Callback, *, host: str, error: str | None = None, response_status: int | None = None
 ) -> bool:
-    """Delivered, or with an error given up. False when it is no longer this claim's."""
+    """Record the delivery, or with an error the failure. False if another claim has superseded this one."""
     values = {
         "callback_id": callback.callback_id,
         "attempts": callback.attempts,

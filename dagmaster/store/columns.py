@@ -1,4 +1,4 @@
-"""The columns that tables share, and the metadata that they belong to."""
+"""Column types that the tables share, and the metadata of the schema."""
 
 from enum import StrEnum
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Connections: how they are opened, what they have set, and what their loss looks like."""
+"""Connections: opening, session settings, and the classification of their errors."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ Connection = AsyncConnection[DictRow]
 Pool = AsyncConnectionPool[Connection]
 AnyConnection = TypeVar("AnyConnection", bound=Connection)
 
-# Every statement of the hot path finds its rows by key. While a table is young its statistics are not, and a plan
-# that reads all of it, once chosen, would stay for minutes.
+# Every statement of the hot path finds its rows by key. Statistics lag behind a young table, and a plan that scans
+# all of it, once cached, would stay for minutes.
 _INDEX_PLANS = " ".join(
     f"-c {setting}"
     for setting in (
@@ -35,33 +35,33 @@ _INDEX_PLANS = " ".join(
         "jit=off",
     )
 )
-# A transaction that is left open keeps every dead row alive.
+# An open transaction keeps every dead row from being vacuumed.
 _SESSION_OPTIONS = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 
-# How long a command waits for a free connection; servers wait for ever.
+# How long a command waits for a free connection; servers wait forever.
 BUSY_SECONDS = 30.0
 _POLL_SECONDS = 1.0
-# While a connection is being made, libpq gives no SQLSTATE: 53300 is known by its words alone.
+# libpq gives no SQLSTATE for a failed connection: 53300 is recognized only by its message.
 _FULL = (
     "too many clients",
     "too many connections",
     "connection slots are reserved",
     "no more connections allowed",  # pgbouncer
 )
-# The function of PostgreSQL that finds that a prepared statement would return other columns than before. Its SQLSTATE,
-# 0A000, is that of every unsupported feature.
+# The PostgreSQL function that detects that a prepared statement would return other columns than before. The SQLSTATE,
+# 0A000, covers every unsupported feature.
 _REVALIDATION = "RevalidateCachedQuery"
 
 
 class StalePlan(psycopg.OperationalError):
-    """The schema has changed under a prepared statement; a new connection has none."""
+    """The schema has changed since a statement was prepared; a new connection has no prepared statements."""
 
 
 def is_stale_plan(error: psycopg.Error) -> bool:
     return error.diag.source_function == _REVALIDATION
 
 
-# A server that became read-only is in the middle of a fail-over.
+# A server that became read-only is in a failover.
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 LOST = (
     psycopg.OperationalError,
@@ -70,23 +70,23 @@ LOST = (
     psycopg.errors.IdleInTransactionSessionTimeout,
     OSError,
 )
-# With the errors of a pool, for readers, which wait and read again.
+# Includes the errors of a pool. Readers wait and read again.
 AWAY = (*LOST, psycopg.Error, PoolTimeout, PoolClosed)
 _PROGRAM_LIMIT = "54"
 _OUT_OF_MEMORY = "53200"
-# What libpq says when a statement is larger than it can send. It has no code for it.
+# libpq's messages for a statement that is too large to send; there is no code for it.
 _UNSENDABLE = ("cannot allocate memory for output buffer", "invalid message length", "out of memory")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same statement may succeed later, on another connection. An exceeded limit stays exceeded."""
+    """Whether a retry on another connection may succeed. An exceeded limit stays exceeded."""
     if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_PROGRAM_LIMIT):
         return False
     return isinstance(error, LOST)
 
 
 def is_too_large(error: BaseException) -> bool:
-    """Whether less of the same might succeed."""
+    """Whether a smaller statement might succeed."""
     if isinstance(error, MemoryError):
         return True
     if not isinstance(error, psycopg.Error):
@@ -99,7 +99,7 @@ def is_too_large(error: BaseException) -> bool:
 async def connect(
     dsn: str, *, application: str, durable: bool = True, lock_timeout_seconds: float | None = None
 ) -> Connection:
-    """Autocommit, dict rows. Not `durable` is for what may be lost and repeated."""
+    """Autocommit, dict rows. `durable=False` is for writes that may be lost and repeated."""
     options = _options(durable=durable)
     if lock_timeout_seconds is not None:
         options.append(f"-c lock_timeout={round(lock_timeout_seconds * 1000)}")
@@ -107,7 +107,7 @@ async def connect(
 
 
 async def connect_hot(dsn: str, *, application: str, durable: bool = True) -> HotConnection:
-    """For loops of statements that find their rows by key."""
+    """For loops of statements that find their rows by key, with index plans and prepared statements."""
     options = [*_options(durable=durable), _INDEX_PLANS]
     return await _connect(HotConnection, dsn, application, options, prepare_threshold=0)
 
@@ -137,12 +137,12 @@ async def _connect(
 
 
 def unreachable(error: Exception) -> DatabaseUnavailable:
-    """What to raise when no connection could be made."""
+    """The error for a failed connection."""
     reason = str(error).strip().splitlines()[0]
     if any(sign in reason for sign in _FULL):
         return TooManyConnections(
-            f"the database has no connection left: {reason}; end some, or allow more (max_connections, or the limit of "
-            "the role, of the database or of the pooler)"
+            f"the database has no connection left: {reason}; close some, or raise the limit (max_connections, or that "
+            "of the role, the database or the pooler)"
         )
     return DatabaseUnavailable(f"the database cannot be reached: {reason}")
 
@@ -175,7 +175,7 @@ async def _configure(connection: Connection) -> None:
 
 
 def keep_json(connection: Connection) -> None:
-    """JSON comes as the stored bytes, without being parsed."""
+    """Return JSON as the stored bytes, without decoding it."""
     set_json_loads(_as_bytes, connection)
 
 
@@ -206,19 +206,19 @@ async def _connect_when_free(dsn: str, application: str, deadline: float) -> Con
 
 
 def encode_rows(rows: Sequence[Any]) -> str | None:
-    """Rows for `json_to_recordset`: one parameter, one pass, whatever their number."""
+    """Rows for `json_to_recordset`: one parameter, whatever their number."""
     if not rows:
         return None
     return orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def encode_ids(ids: Sequence[int]) -> str | None:
-    """An array of bigint. The driver takes many times as long for a list, even of one."""
+    """An array of bigint as text. The driver is many times slower for a list, even with one element."""
     return f"{{{','.join(map(str, ids))}}}" if ids else None
 
 
 def encode_texts(texts: Sequence[str]) -> str | None:
-    """An array of text, likewise."""
+    """An array of text as text, for the same reason."""
     if not texts:
         return None
     quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
@@ -226,5 +226,5 @@ def encode_texts(texts: Sequence[str]) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Text that PostgreSQL can store: without NUL and lone surrogates."""
+    """Replace characters that PostgreSQL cannot store: NUL and lone surrogates."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")

@@ -1,4 +1,4 @@
-"""What the dashboard shows: open jobs, how jobs went lately, and what needs somebody."""
+"""The dashboard's data: open jobs, recent results, and problems that need attention."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ SCAN_FAILED: Final = 500
 MOST: Final = 20
 LATE_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 10.0
-# What differs from job to job of the same cause.
+# The parts of an error that differ between jobs with the same cause.
 VARIABLE: Final = re.compile(r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """After how many seconds a worker counts as lost and a task that nobody takes as stuck."""
+    """After how many seconds a worker counts as lost, and an unclaimed task as stuck."""
 
     lost_after_seconds: float = 55.0
     stuck_after_seconds: float = 1800.0
@@ -34,7 +34,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What somebody should look at, each kind as rows, what matters most first."""
+    """Problems that need attention, by kind, the most important first."""
 
     failures: Sequence[Row] = ()
     approvals: Sequence[Row] = ()
@@ -46,9 +46,9 @@ class Trouble:
 
 
 async def job_counts(conn: Connection, *, hours: int = HOURS) -> Row:
-    """`failed` is of the last hours, `completed` of jobs that ended after `since`: where very many end, that is later.
+    """`failed` counts the last hours, `completed` the jobs that ended after `since`, which is later if very many end.
 
-    `has_jobs` is false before the first of all.
+    `has_jobs` is false before the first job.
     """
     [row] = await fetch(conn, "overview_counts", {"hours": hours, "scan": SCAN_ENDED})
     return row
@@ -77,7 +77,7 @@ async def find_trouble(conn: Connection, thresholds: Thresholds, *, hours: int =
 
 
 async def _failures(conn: Connection, values: Mapping[str, Any]) -> list[Row]:
-    """By workflow and cause; those whose workflow has completed since come last."""
+    """Failures by workflow and cause; workflows that have completed since come last."""
     causes: dict[tuple[str, str], Row] = {}
     for row in await fetch(conn, "overview_failures", values):
         error = row["error"] or NO_MESSAGE
@@ -90,5 +90,5 @@ async def _failures(conn: Connection, values: Mapping[str, Any]) -> list[Row]:
         "times": [failure["created_at"] for failure in newest],
     }
     recovered = {row["place"] for row in await fetch(conn, "overview_recovered", since)} if newest else set()
-    failures = [{**failure, "has_recovered": place in recovered} for place, failure in enumerate(newest, 1)]
+    failures = [{**failure, "has_recovered": position in recovered} for position, failure in enumerate(newest, 1)]
     return sorted(failures, key=lambda failure: failure["has_recovered"])

@@ -1,4 +1,4 @@
-"""The entries of the data plane's tables."""
+"""The catalogue entries of the data plane's tables."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,12 +16,12 @@ from dagmaster.store.statements import fetch, run
 Row = dict[str, Any]
 
 EXPIRED_AT_ONCE: Final = 1000
-# A task is in its worker's hands a moment before its row says so.
+# A worker holds a task for a moment before the task's row says so.
 GRACE_SECONDS: Final = 30.0
 LINEAGE_TABLES: Final = 1000
 NAMES_SHOWN: Final = 20
 SECONDS_PER_DAY: Final = 86_400
-# A program renews its lease every minute. It may be stopped for a while, as a notebook on a laptop is.
+# A program renews its lease every minute. It may be suspended for a while, like a notebook on a laptop.
 BEAT_SECONDS: Final = 60.0
 PROGRAM_LEASE_SECONDS: Final = 15 * 60.0
 TERMINAL: Final = {
@@ -32,7 +32,7 @@ TERMINAL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An entry, with the task or the program that makes it."""
+    """A new entry, with the task or the program that creates the table."""
 
     object_id: int
     scope: Scope
@@ -52,7 +52,7 @@ class NewObject:
 async def announce(
     conn: Connection, new: NewObject, *, plan: Mapping[str, Any] | None = None, sql: str | None = None
 ) -> None:
-    """Before the table is made. Raises TooLarge if the job has `max_tables` already."""
+    """Add the entry before its table is created. Raises TooLarge if the job already has `max_tables`."""
     values = {**new.values(), "plan": Jsonb(plan) if plan is not None else None, "sql": sql}
     if (await run(conn, "announce_data_object", values)).rowcount == 0:
         raise _too_many(new)
@@ -61,22 +61,22 @@ async def announce(
 async def add_inline(
     conn: Connection, new: NewObject, *, row_count: int, columns: Mapping[str, str], inline_rows: bytes
 ) -> None:
-    """A small table with its rows, ready at once. Raises TooLarge if the job has `max_tables` already."""
+    """Add a small table with its rows, ready at once. Raises TooLarge if the job already has `max_tables`."""
     values = {**new.values(), **_stored_values(row_count, len(inline_rows), columns), "inline_rows": inline_rows}
     if not await fetch(conn, "add_inline_data_object", values):
         raise _too_many(new)
 
 
 async def find_inline(conn: Connection, object_ids: Sequence[int]) -> list[Row]:
-    """Those of these tables whose rows are in their entries."""
+    """The tables among these whose rows are in their entries."""
     return await fetch(conn, "find_inline_data_objects", {"object_ids": list(object_ids)})
 
 
 @asynccontextmanager
 async def tabulating(conn: Connection, object_id: int) -> AsyncIterator[None]:
-    """While it lasts a table is made of the rows of the entry, which cannot expire meanwhile.
+    """Create a table from the rows in the entry, which cannot expire meanwhile.
 
-    That there is a table is written before: whoever drops it after a crash finds it.
+    `has_table` is committed first, so that a table is dropped even after a crash.
     """
     await run(conn, "expect_table", {"object_id": object_id})
     async with conn.transaction():
@@ -89,15 +89,15 @@ async def tabulating(conn: Connection, object_id: int) -> AsyncIterator[None]:
 
 def _too_many(new: NewObject) -> TooLarge:
     return TooLarge(
-        f"job {new.job_id} has {new.max_tables} tables, and DAGMASTER_DATA_MAX_TABLES allows no more; "
+        f"job {new.job_id} has {new.max_tables} tables, the limit of DAGMASTER_DATA_MAX_TABLES; "
         "pass Views on instead of storing each step"
     )
 
 
 async def use(conn: Connection, object_ids: Sequence[int], job_id: int, node_id: str) -> None:
-    """The node reads these tables, which are kept until it ends.
+    """Register the node as a reader of these tables, which keeps them until it ends.
 
-    Raises UnknownTable for one that was dropped, or that is neither global nor of this job's family.
+    Raises UnknownTable for a dropped table, or one that is neither global nor of this job's family.
     """
     values = {"object_ids": list(object_ids), "job_id": job_id, "node_id": node_id}
     rows = await fetch(conn, "use_data_objects", values)
@@ -111,14 +111,14 @@ async def use(conn: Connection, object_ids: Sequence[int], job_id: int, node_id:
 async def complete(
     conn: Connection, object_id: int, *, row_count: int, size_bytes: int, columns: Mapping[str, str]
 ) -> None:
-    """The table can be used."""
+    """Mark the table as usable."""
     await run(conn, "complete_data_object", {"object_id": object_id, **_stored_values(row_count, size_bytes, columns)})
 
 
 def _stored_values(row_count: int, size_bytes: int, columns: Mapping[str, str]) -> Row:
-    # A list of columns: jsonb forgets the order of keys.
-    listed = [{"name": name, "type": kind} for name, kind in columns.items()]
-    return {"row_count": row_count, "size_bytes": size_bytes, "columns": Jsonb(listed)}
+    # A list, because jsonb does not keep the order of keys.
+    column_list = [{"name": name, "type": kind} for name, kind in columns.items()]
+    return {"row_count": row_count, "size_bytes": size_bytes, "columns": Jsonb(column_list)}
 
 
 async def find_object(conn: Connection, name: str, scope: Scope, *, location: str, job_id: int | None) -> int | None:
@@ -128,19 +128,19 @@ async def find_object(conn: Connection, name: str, scope: Scope, *, location: st
 
 
 async def lock_for_append(conn: Connection, object_id: int) -> None:
-    """To the end of the transaction."""
+    """Lock until the end of the transaction."""
     await run(conn, "lock_data_object", {"object_id": object_id})
 
 
 async def keep(conn: Connection, object_ids: Sequence[int]) -> None:
-    """Raises UnknownTable for those that expired meanwhile: whoever gets their references would find nothing."""
+    """Raises UnknownTable if a table expired meanwhile: its reference would be dangling."""
     kept = await run(conn, "keep_data_objects", {"object_ids": list(object_ids)})
     if kept.rowcount < len(object_ids):
-        raise UnknownTable("tables of this task were dropped while it ran; it was taken for lost")
+        raise UnknownTable("tables of this task were dropped while it ran, because the task counted as lost")
 
 
 async def expire(conn: Connection, object_ids: Sequence[int]) -> set[int]:
-    """Those of them that may have a table in the engine."""
+    """Mark the tables as expired; returns those that may have a table in the engine."""
     rows = await fetch(conn, "expire_data_objects", {"object_ids": list(object_ids)})
     return {row["object_id"] for row in rows if row["has_table"]}
 
@@ -152,7 +152,7 @@ async def expire_ended(
     grace_seconds: float = GRACE_SECONDS,
     lease_seconds: float = PROGRAM_LEASE_SECONDS,
 ) -> int:
-    """Mark what nobody needs any more; who has the engine drops it. Returns how many were marked."""
+    """Mark unneeded tables as expired, and return their number. The owner of the engine drops them."""
     values = {
         **TERMINAL,
         "retention_seconds": retention_days * SECONDS_PER_DAY,
@@ -166,7 +166,7 @@ async def expire_ended(
 
 
 async def beat_program(conn: Connection, program_id: int) -> None:
-    """Renew the lease of a program, which makes its temporary and unfinished tables stay."""
+    """Renew the lease of a program, which keeps its temporary and unfinished tables."""
     await run(conn, "beat_data_program", {"program_id": program_id})
 
 
@@ -193,7 +193,7 @@ async def list_objects(
     limit: int = 100,
     offset: int = 0,
 ) -> list[Row]:
-    """`text` is an id, or a part of a name."""
+    """`text` is an id or a part of a name."""
     values = {
         "scope": scope.value if scope else None,
         "job_id": job_id,
@@ -206,7 +206,7 @@ async def list_objects(
 
 
 async def find_queryable(conn: Connection, names: Sequence[str], location: str) -> dict[str, Row]:
-    """The tables that these names mean in a query: an id, a global name without a dot, or `job_id.name`."""
+    """Resolve the names of a query: an id, a global name without a dot, or `job_id.name`."""
     of_jobs = [(int(job_id), name) for job_id, dot, name in (name.partition(".") for name in names) if _is_id(job_id)]
     values = {
         "location": location,
@@ -220,7 +220,7 @@ async def find_queryable(conn: Connection, names: Sequence[str], location: str) 
 
 
 async def list_queryable(conn: Connection) -> list[str]:
-    """The names of some tables of all engines, for whoever writes a query."""
+    """Names of some tables of all engines, for authors of queries."""
     rows = await fetch(conn, "list_queryable_data_objects", {"location": None, "limit": NAMES_SHOWN})
     return [query_name(row) for row in rows]
 
@@ -231,7 +231,7 @@ async def queryable_names(conn: Connection, location: str) -> list[str]:
 
 
 def query_name(row: Row) -> str:
-    """Global names with a dot would read as `database.table`: such a table has its id alone."""
+    """A global name with a dot would read as `database.table`, so such a table is addressed by its id."""
     if row["name"] is None or (row["scope"] == Scope.GLOBAL and "." in row["name"]):
         return str(row["object_id"])
     return row["name"] if row["scope"] == Scope.GLOBAL else f"{row['job_id']}.{row['name']}"
@@ -249,7 +249,7 @@ async def get_object(conn: Connection, name_or_id: str) -> Row:
 
 
 async def lineage(conn: Connection, object_id: int, *, limit: int = LINEAGE_TABLES) -> list[Row]:
-    """The table, then those that it was computed from, newest first; a dropped one has no state."""
+    """The table, then the tables it was computed from, newest first; a dropped table has no state."""
     return await fetch(conn, "data_lineage", {"object_id": object_id, "limit": limit})
 
 

@@ -1,4 +1,4 @@
-"""The table of the data plane's tables."""
+"""The catalogue tables of the data plane."""
 
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ STATE = enum_column(DataObjectState, "data_object_state")
 
 
 class DataObject(Base, table=True):
-    """An Object: a table in ClickHouse with its origin. The entry is made before the table and removed after it."""
+    """An Object: a table in ClickHouse with its origin. The entry is created before the table and removed after it."""
 
     __tablename__ = "data_objects"
     __table_args__ = (
@@ -29,10 +29,10 @@ class DataObject(Base, table=True):
     state: DataObjectState = Field(
         sa_column=Column(STATE, nullable=False, server_default=text("'creating'::dagapp.data_object_state"))
     )
-    # Of the task that made it; null for those that a program made.
+    # The task that created the table; null for tables of programs.
     job_id: int | None = big_column(nullable=True)
     task_id: str | None = Field(default=None, max_length=128)
-    # The program that made it; null for those of tasks.
+    # The program that created the table; null for tables of tasks.
     program_id: int | None = big_column(nullable=True)
     # The URL of the engine that holds the table.
     location: str = Field(sa_column=Column(Text, nullable=False))
@@ -43,7 +43,7 @@ class DataObject(Base, table=True):
     sql: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
     # The tables that the plan reads.
     inputs: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False, server_default=text("'{}'")))
-    # The rows of a small table as an Arrow stream, until SQL needs a table.
+    # The rows of a small table as an Arrow stream, until SQL needs a real table.
     inline_rows: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
     # Whether a table exists, or may exist.
     has_table: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("true")))
@@ -51,7 +51,7 @@ class DataObject(Base, table=True):
 
 
 class DataObjectUse(Base, table=True):
-    """A node that uses a table: it is not dropped before the node has ended, or its job if the node passed it on."""
+    """A node that uses a table, which is kept until the node ends, or its job if the node passed it on."""
 
     __tablename__ = "data_object_uses"
     __table_args__ = (Index("ix_data_object_uses_node", "job_id", "node_id"),)
@@ -62,7 +62,7 @@ class DataObjectUse(Base, table=True):
 
 
 class DataProgram(Base, table=True):
-    """A program that has tables open outside of tasks. What it leaves unfinished is dropped after its lease."""
+    """A program with open tables outside of tasks. Its unfinished tables are dropped after its lease."""
 
     __tablename__ = "data_programs"
     program_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

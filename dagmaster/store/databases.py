@@ -26,29 +26,29 @@ POLL_SECONDS: Final = 1.0
 def database(
     settings: Settings, *, migrated: bool = True, writable: bool = False, guarded: bool = False
 ) -> Iterator[str]:
-    """The database that the settings name, or the embedded one of the data folder; its address for libpq.
+    """Yield the DSN of the configured database, or of the embedded one in the data folder.
 
-    `writable` waits until it can be written, for processes that run jobs: in a fail-over it is read-only for a while.
-    An embedded one that is `guarded` is started again whenever it dies.
+    `writable` waits until writes succeed, for processes that run jobs: a failover makes the database read-only for a
+    while. A `guarded` embedded server is restarted whenever it dies.
     """
     dsn = settings.database_dsn()
     if dsn is not None:
         if migrated:
-            # Other programs may use a server: it is migrated only where the settings ask for it.
-            _prepare_in_spite_of_start(dsn, writable=writable, is_migrated=settings.auto_migrate is True)
+            # Other programs may use the server, so it is migrated only if the settings say so.
+            _prepare_when_started(dsn, writable=writable, is_migrated=settings.auto_migrate is True)
         yield dsn
         return
     with EmbeddedServer.start(settings.data_dir) as server:
         if migrated:
             is_migrated = settings.auto_migrate is not False
-            _prepare_in_spite_of_start(server.dsn, writable=writable, is_migrated=is_migrated)
+            _prepare_when_started(server.dsn, writable=writable, is_migrated=is_migrated)
         with server.guarded() if guarded else nullcontext():
             yield server.dsn
 
 
 def _prepare(dsn: str, *, is_migrated: bool, writable: bool = False) -> None:
     if is_migrated and (asyncio.run(_revision(dsn)) or "") < HEAD:
-        # It holds a lock: others wait, and find it done.
+        # Takes a lock: concurrent processes wait, and find the schema migrated.
         store.migrate.upgrade(dsn)
     asyncio.run(_check(dsn, writable=writable))
 
@@ -58,10 +58,10 @@ async def _revision(dsn: str) -> str | None:
         return await current_revision(conn)
 
 
-def _prepare_in_spite_of_start(dsn: str, *, writable: bool, is_migrated: bool) -> None:
-    """A server that starts, recovers or shuts down says so, and is waited for; one that is not there is an error.
+def _prepare_when_started(dsn: str, *, writable: bool, is_migrated: bool) -> None:
+    """Wait for a server that starts, recovers or shuts down; a server that does not answer is an error.
 
-    Until a connection is free a command waits for a while, and what serves (`writable`) as long as it takes.
+    If no connection is free, a command waits for a while, and a server process (`writable`) indefinitely.
     """
     deadline = monotonic() + START_SECONDS
     while True:
@@ -74,7 +74,7 @@ def _prepare_in_spite_of_start(dsn: str, *, writable: bool, is_migrated: bool) -
         except DatabaseUnavailable:
             if PGconn.ping(dsn.encode()) != Ping.REJECT or monotonic() > deadline:
                 raise
-        log.warning("the database does not take connections yet; trying again")
+        log.warning("the database does not accept connections yet; retrying")
         sleep(POLL_SECONDS)
 
 
@@ -85,7 +85,7 @@ async def _check(dsn: str, *, writable: bool = False) -> None:
 
 
 async def _is_ready(dsn: str) -> bool:
-    """Whether it could be written to, where something was to be written. Raises if its schema is another."""
+    """Whether the database is writable. Raises if its schema does not match."""
     try:
         async with opened(dsn, application="dagmaster") as conn:
             await check_schema(conn)
@@ -93,5 +93,5 @@ async def _is_ready(dsn: str) -> bool:
                 return False
             await ensure_partitions(conn)
             return True
-    except READ_ONLY:  # It has become so a moment ago.
+    except READ_ONLY:  # It became read-only a moment ago.
         return False

@@ -1,4 +1,4 @@
-"""The schema as SQL text, from the models. Imports SQLAlchemy: only for those who ask."""
+"""The schema as SQL text, from the models. Imports SQLAlchemy, so it is loaded on demand."""
 
 from collections.abc import Iterator
 

@@ -13,11 +13,11 @@ from dagmaster.store.statements import fetch, run
 
 MAX_FOUND = 1000
 MAX_EXAMPLES = 20
-LOOK_AGAIN_SECONDS = 1.0
+RECHECK_SECONDS = 1.0
 
 
 class Severity(StrEnum):
-    """A warning may pass by itself; a problem is something that must never be."""
+    """A warning may resolve itself; a problem must never occur."""
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -28,7 +28,7 @@ PROBLEM, WARNING = Severity.PROBLEM, Severity.WARNING
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`repair` is the name of a statement; what cannot be put right safely has none."""
+    """`repair` is the name of a statement; None if there is no safe repair."""
 
     name: str
     title: str
@@ -39,7 +39,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`count` is at most a thousand; `repaired` is how many of them are gone now."""
+    """`count` is at most a thousand; `repaired` is how many of them are resolved."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How old something must be to be wrong and not merely on its way; `days` is how far back history is read."""
+    """The age at which a row is wrong and not just in transit; `days` is how far back history is read."""
 
     settle_seconds: float = 10.0
     late_seconds: float = 60.0
@@ -70,62 +70,62 @@ CHECKS = (
     Check(
         "tasks_of_ended_jobs",
         "tasks of jobs that have ended",
-        "Workers would do what nobody needs. --repair takes the tasks away.",
+        "Workers would do unneeded work. --repair removes the tasks.",
         PROBLEM,
         "repair_dead_tasks",
     ),
     Check(
         "superseded_tasks",
         "tasks of attempts that are over",
-        "The node has another attempt or has ended; a result would be ignored. --repair takes the tasks away.",
+        "The node has another attempt or has ended; a result would be ignored. --repair removes the tasks.",
         PROBLEM,
         "repair_dead_tasks",
     ),
     Check(
         "lost_tasks",
-        "dispatched nodes whose task is nowhere",
-        "No worker can ever take it, so the node waits for its timeout. --repair reports it lost, and it is retried.",
+        "dispatched nodes without a task",
+        "No worker can claim it, so the node waits for its timeout. --repair reports it lost, and it is retried.",
         PROBLEM,
         "repair_lost_tasks",
     ),
     Check(
         "lost_runs",
         "running nodes that no worker holds",
-        "No result will come, so the node waits for its timeout. --repair reports it lost, and it is retried.",
+        "No result will arrive, so the node waits for its timeout. --repair reports it lost, and it is retried.",
         PROBLEM,
         "repair_lost_tasks",
     ),
     Check(
         "open_nodes_of_ended_jobs",
         "open nodes of jobs that have ended",
-        "The job ended without closing them. Nothing runs any more; the job's timeline says how it ended.",
+        "The job ended without closing them. Nothing is running; the job's timeline says how it ended.",
         PROBLEM,
     ),
     Check(
         "owned_ended_jobs",
         "ended jobs that still have an owner",
-        "The owner did not let go. --repair takes the owner from the row.",
+        "The owner did not release it. --repair removes the owner from the row.",
         PROBLEM,
         "repair_owned_ended_jobs",
     ),
     Check(
         "jobs_without_owner",
-        "live jobs that no orchestrator has taken",
-        "Orchestrators beat but do not adopt: look at their logs. --repair gives the jobs to one that is alive.",
+        "live jobs without an owner",
+        "Orchestrators are alive but do not adopt them: check their logs. --repair gives the jobs to a live one.",
         PROBLEM,
         "repair_live_jobs",
     ),
     Check(
         "jobs_of_dead_owners",
         "live jobs whose orchestrator is gone",
-        "Start an orchestrator, or look why those that run do not adopt. --repair gives the jobs to one that is alive.",
+        "Start an orchestrator, or find out why the running ones do not adopt. --repair gives the jobs to a live one.",
         PROBLEM,
         "repair_live_jobs",
     ),
     Check(
         "finished_live_jobs",
         "live jobs without an open node",
-        "Nothing is left to do, yet the job has not ended. --repair has it read anew and ended.",
+        "Nothing is left to do, yet the job has not ended. --repair makes its owner reload and end it.",
         PROBLEM,
         "repair_live_jobs",
     ),
@@ -138,7 +138,7 @@ CHECKS = (
     Check(
         "jobs_without_definition",
         "jobs whose pinned workflow is missing",
-        "Nobody can read such a job any more. Restore the row of dag_workflows from a backup.",
+        "Such a job cannot be loaded. Restore the row of dag_workflows from a backup.",
         PROBLEM,
     ),
     Check(
@@ -150,13 +150,13 @@ CHECKS = (
     Check(
         "too_many_attempts",
         "nodes with more attempts than allowed",
-        "The rows were changed by hand, or there is a fault in the engine: report it with the job's timeline.",
+        "The rows were changed by hand, or the engine has a bug: report it with the job's timeline.",
         PROBLEM,
     ),
     Check(
         "double_results",
         "attempts with more than one accepted result",
-        "Each attempt has exactly one: this is a fault in the engine. Report it with the job's timeline.",
+        "Each attempt has exactly one: this is a bug in the engine. Report it with the job's timeline.",
         PROBLEM,
     ),
     Check(
@@ -168,83 +168,83 @@ CHECKS = (
     Check(
         "ended_jobs_without_time",
         "ended jobs without the time of their end",
-        "The status was changed by hand; measures leave such jobs out.",
+        "The status was changed by hand; statistics leave such jobs out.",
         PROBLEM,
     ),
     Check(
         "unprocessed_results",
-        "results that nobody has taken in",
-        "They were written while no mail could be sent. --repair mails them to the owners of their jobs.",
+        "results that no owner has processed",
+        "Their mail could not be sent. --repair mails them to the owners of their jobs.",
         WARNING,
         "repair_unprocessed_results",
     ),
     Check(
         "old_mail",
-        "mail that nobody reads",
+        "unread mail",
         "Its job has no living owner, or the owner is overloaded: see `dagmaster workers` and the orchestrators' logs.",
         WARNING,
     ),
     Check(
         "held_tasks",
         "held tasks of jobs that are not paused",
-        "Nobody takes them. --repair lets them go.",
+        "No worker can claim them. --repair releases them.",
         PROBLEM,
         "repair_held_tasks",
     ),
     Check(
         "unheld_tasks",
         "tasks of paused jobs that are not held",
-        "A worker would take them although the job is paused. --repair holds them.",
+        "A worker could claim them although the job is paused. --repair holds them.",
         PROBLEM,
         "repair_held_tasks",
     ),
     Check(
         "overdue_callbacks",
         "callbacks that are overdue",
-        "Calls are made by the orchestrators: is one running, and can it reach the addresses?",
+        "Orchestrators deliver callbacks: is one running, and can it reach the URLs?",
         WARNING,
     ),
     Check(
         "schedules_without_next_time",
         "schedules that are not paused and have no next time",
-        "They start nothing any more. `dagmaster schedules sync` finds their next time anew.",
+        "They start no jobs. `dagmaster schedules sync` computes their next time.",
         PROBLEM,
     ),
     Check(
         "late_schedules",
         "schedules that are late",
-        "Their jobs are started by the orchestrators: is one running? See its log.",
+        "Orchestrators start their jobs: is one running? See its log.",
         WARNING,
     ),
     Check(
         "failing_schedules",
         "schedules that could not start a job",
-        "Nothing was started at their last time. Mend the workflow and run `dagmaster schedules sync`.",
+        "Nothing was started at their last time. Fix the workflow and run `dagmaster schedules sync`.",
         PROBLEM,
     ),
     Check(
         "silent_workers",
-        "workers that no longer beat",
-        "An orchestrator should have given them up and their tasks to others: is one running?",
+        "workers without heartbeat",
+        "An orchestrator should have declared them lost and redispatched their tasks: is one running?",
         WARNING,
     ),
     Check(
         "stalled_orchestrators",
         "orchestrators that make no progress",
-        "They have work and get none of it done: see `last_error` and their logs. Their jobs go to others.",
+        "They have work but complete none: see `last_error` and their logs. Others adopt their jobs.",
         PROBLEM,
     ),
     Check(
         "misplaced_events",
         "events outside the partitions of their days",
-        "They came before their partition was made, and retention cannot drop them. --repair moves those of today on.",
+        "Written before their partition existed; retention cannot drop them. --repair moves today's and later ones.",
         WARNING,
         "repair_partitions",
     ),
     Check(
         "missing_partitions",
-        "days ahead without a partition for their events",
-        "Orchestrators make them every hour: is one running? --repair makes them now.",
+        "coming days without an event partition",
+        "Orchestrators create them every hour: is one running? --repair creates them now.",
         WARNING,
         "repair_partitions",
     ),
@@ -259,13 +259,13 @@ async def examine(
     repair: bool = False,
     actor: str = "",
     limits: Limits | None = None,
-    again_seconds: float = LOOK_AGAIN_SECONDS,
+    recheck_seconds: float = RECHECK_SECONDS,
 ) -> list[Finding]:
-    """Every check. Rows that only the first of two looks finds were in transit and are left out."""
+    """Run every check twice. Rows that only the first run finds were in transit and are left out."""
     limits = limits or Limits()
     suspects = {check: rows for check in CHECKS if (rows := await _find(conn, check, limits))}
     if suspects:
-        await asyncio.sleep(again_seconds)
+        await asyncio.sleep(recheck_seconds)
     findings = []
     for check, first in suspects.items():
         second = await _find(conn, check, limits)
@@ -282,7 +282,7 @@ async def _find(conn: Connection, check: Check, limits: Limits) -> Rows:
 
 
 async def _repair(conn: Connection, check: Check, rows: Mapping[str, Any], limits: Limits, actor: str) -> int:
-    """How many of the rows are no longer found."""
+    """Repair the rows; returns how many are no longer found."""
     assert check.repair is not None
     audit = orjson.dumps({"command": "doctor.repair", "check": check.name, "actor": actor or None}).decode()
     await run(conn, check.repair, {"keys": list(rows), "audit": audit, "orphan_seconds": limits.orphan_seconds})

@@ -1,4 +1,4 @@
-"""Nodes that are added to a running job from outside."""
+"""Nodes that an external caller adds to a running job."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.statements import fetch, fetch_as, fetch_one
 
-# Of unknown ids, in a message.
+# How many unknown ids an error message names.
 NAMED = 5
 POLL_SECONDS = 0.03
-# Of the groups, and of the dependencies, that are shown of one job.
+# How many groups, and how many dependencies, are listed for one job.
 MAX_SHOWN = 10_000
 
 
 class GroupRow(TypedDict):
-    """`nodes` counts those of the group itself, without the groups inside it."""
+    """`nodes` counts the group's own nodes, without those of nested groups."""
 
     group_id: int
     parent_group_id: int | None
@@ -35,7 +35,7 @@ class GroupRow(TypedDict):
 
 
 class DependencyRow(TypedDict):
-    """A type is `task` or `group`; a task that is no added node has no node id here."""
+    """A type is `task` or `group`; only added tasks have a node id here."""
 
     previous_id: int
     previous_type: str
@@ -57,7 +57,7 @@ async def list_dependencies(conn: Connection, job_id: JobId) -> list[DependencyR
 
 
 async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], *, seconds: float) -> bool:
-    """Whether the owner has taken them in, or had no time for it yet. Raises JobEnded, and Conflict when it refused."""
+    """Wait until the owner has added them; False if it has not read them yet. Raises JobEnded, Conflict if refused."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         values = {"job_id": job_id, "node_ids": list(node_ids)}
@@ -65,7 +65,7 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
         if row is None or row["known"] == len(node_ids):
             return row is not None
         if row["status"] in JOB_TERMINAL:
-            raise JobEnded(f"job {job_id} is {row['status']}: what was added came too late")
+            raise JobEnded(f"job {job_id} is {row['status']}: the nodes were added too late")
         if not row["is_unread"]:
             refusal = await fetch_one(conn, "last_refusal", {"job_id": job_id})
             raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'the added nodes were refused'}")
@@ -80,15 +80,15 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
 async def add_to_job(
     conn: Connection, job_id: JobId, slices: Sequence[bytes], *, actor: str | None = None
 ) -> list[str]:
-    """The ids of the nodes, which the job's owner takes in within a moment. Raises Invalid, UnknownJob, JobEnded."""
+    """Mail the nodes to the job's owner, and return their ids. Raises Invalid, UnknownJob, JobEnded."""
     nodes = [node for part in map(read_slice, slices) for node in part.nodes]
     ids = [node.node_id for node in nodes]
     for node in nodes:
         if not may_add(None, node.node_id):
-            raise Invalid(f"the id of a node that is added from outside is `added.` and a number, not {node.node_id!r}")
+            raise Invalid(f"the id of an externally added node is `added.` and a number, not {node.node_id!r}")
         if node.type == "task" and node.queue is None:
             raise Invalid(f"{node.node_id} needs a queue")
-    await live_job(conn, job_id, "nothing can be added to it")
+    await live_job(conn, job_id, "no nodes can be added")
     await _check_known(conn, job_id, {source for node in nodes for source in awaited(node)} - set(ids))
     await add_mail(conn, [encode_slice(job_id, content, actor) for content in slices])
     await conn.execute(f"NOTIFY {MAIL}")
@@ -96,10 +96,10 @@ async def add_to_job(
 
 
 async def _check_known(conn: Connection, job_id: JobId, node_ids: set[str]) -> None:
-    """One that is on its way by mail is not known yet: it is added together with what waits for it, or awaited."""
+    """Nodes still in the mail are unknown here: add them together with the nodes that wait for them, or wait."""
     if not node_ids:
         return
     rows = await fetch(conn, "known_nodes", {"job_id": job_id, "node_ids": sorted(node_ids)})
     unknown = sorted(node_ids - {row["node_id"] for row in rows})
     if unknown:
-        raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} that could be waited for")
+        raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} to wait for")

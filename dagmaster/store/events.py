@@ -1,4 +1,4 @@
-"""Read the timeline of a job, the audit log of the system, and what is new in them."""
+"""Read the timeline of a job, the audit log, and new events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,12 +13,12 @@ from dagmaster.store.statements import fetch
 Row = dict[str, Any]
 
 MAX_EVENT_ID: Final = 2**63 - 1
-SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock than their job.
+SLACK: Final = timedelta(minutes=1)  # Events and their job may be stamped by different clocks.
 
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """`cursor` is the event after which the page begins, in its order."""
+    """`cursor` is the event before the first of the page, in its order."""
 
     event_type: str | None = None
     node_id: str | None = None
@@ -35,7 +35,7 @@ async def list_events(
     after: int = 0,
     limit: int = 1000,
 ) -> list[Row]:
-    """Oldest first, from the one after the event `after`."""
+    """Oldest first, starting after the event `after`."""
     types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
     values = {"job_id": job_id, "node_id": node_id, "event_types": types, "after": after, "limit": limit}
     return await fetch(conn, "list_events", values)
@@ -59,7 +59,7 @@ async def last_event_of_job(conn: Connection, job: Mapping[str, Any]) -> int:
 
 
 async def count_changes(conn: Connection) -> int:
-    """Rises with every event of a job or of an asset."""
+    """A counter that rises with every event of a job or an asset."""
     [row] = await fetch(conn, "count_changes")
     return int(row["changes"])
 
@@ -75,14 +75,14 @@ async def summarise_events(conn: Connection, job_id: JobId, node_id: NodeId | No
 
 
 async def list_audit(conn: Connection, event_types: Sequence[str], *, limit: int, offset: int = 0) -> list[Row]:
-    """The audit log: events of the system, which belong to no job."""
+    """The audit log: system events without a job."""
     types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
     return await fetch(conn, "view_audit", {"event_types": types, "limit": limit, "offset": offset})
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job's timeline was read: all up to `after`, and the later ones in `seen`."""
+    """The read position in a job's timeline: all events up to `after`, and the later ones in `seen`."""
 
     job_id: JobId
     after: int
@@ -92,7 +92,7 @@ class Position:
 
 @dataclass(slots=True)
 class NewEvents:
-    """`job_status` is None when the job is no longer there. With `is_full` there is more."""
+    """`job_status` is None if the job was removed. `is_full`: there are more events."""
 
     job_status: str | None
     events: list[Row]
@@ -100,13 +100,13 @@ class NewEvents:
 
 
 async def watched_events(conn: Connection, positions: Sequence[Position], *, page: int) -> list[NewEvents]:
-    """What is new for each of them, in one statement."""
-    watchers = [{"place": place, **asdict(position)} for place, position in enumerate(positions)]
+    """The new events of each position, in one statement."""
+    watchers = [{"number": number, **asdict(position)} for number, position in enumerate(positions)]
     news: dict[int, NewEvents] = {}
     for row in await fetch(conn, "watched_events", {"watchers": encode_rows(watchers), "page": page}):
-        of_job = news.setdefault(row["place"], NewEvents(row["job_status"], []))
+        entry = news.setdefault(row["number"], NewEvents(row["job_status"], []))
         if row["event_id"] is not None:
-            of_job.events.append(row)
-    for of_job in news.values():
-        of_job.is_full = len(of_job.events) >= page
-    return [news[place] for place in range(len(positions))]
+            entry.events.append(row)
+    for entry in news.values():
+        entry.is_full = len(entry.events) >= page
+    return [news[number] for number in range(len(positions))]

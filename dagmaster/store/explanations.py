@@ -1,4 +1,4 @@
-"""Why a job, or a node of it, does not run: its state and the facts around it, read in one snapshot."""
+"""Why a job or a node does not run: its state and related facts, read in one snapshot."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from dagmaster.store.workers import WorkerRow, list_workers
 
 Row = Mapping[str, Any]
 
-# An owner that has been silent for half of the time after which it is given up has missed more than one beat.
+# An owner silent for half of the timeout has missed more than one heartbeat.
 SILENT = 0.5
 MAX_DETAILS = 20
 DECIDING = (NodeType.CONDITIONAL, NodeType.FAN_OUT)
 
 
 class _Queue(NamedTuple):
-    """`is_closed` when the job's owner lets nothing more into it."""
+    """`is_closed` if the job's owner dispatches nothing to it."""
 
     name: str
     facts: QueueFacts
@@ -46,7 +46,7 @@ class _Snapshot:
 async def explain_job(
     conn: Connection, job_id: JobId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
-    """Raises UnknownJob. Opens a transaction of its own. Those who ask often have `pinned`."""
+    """Raises UnknownJob. Opens its own transaction. Frequent callers pass `pinned`."""
     snapshot = await _read_snapshot(conn, job_id, None, threshold_seconds, pinned)
     return explanation.explain_job(snapshot.job, snapshot.facts, snapshot.now)
 
@@ -54,7 +54,7 @@ async def explain_job(
 async def explain_node(
     conn: Connection, job_id: JobId, node_id: NodeId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
-    """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
+    """Raises UnknownJob and UnknownNode. Opens its own transaction."""
     snapshot = await _read_snapshot(conn, job_id, node_id, threshold_seconds, pinned)
     return explanation.explain_node(snapshot.job, node_id, snapshot.facts, snapshot.now)
 
@@ -62,7 +62,7 @@ async def explain_node(
 async def _read_snapshot(
     conn: Connection, job_id: JobId, node_id: NodeId | None, threshold_seconds: float, pinned: PinnedGraphs | None
 ) -> _Snapshot:
-    """The facts about one node, or about all that are open."""
+    """The facts about one node, or about all open nodes."""
     async with conn.transaction():
         await run(conn, "explain_snapshot")
         row = await _job_row(conn, job_id, threshold_seconds)
@@ -72,10 +72,10 @@ async def _read_snapshot(
         nodes = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
         queues = await _queues(conn, nodes, row["owner_id"])
         tasks = await fetch(conn, "explain_tasks", {"job_id": job_id})
-        is_there = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
+        is_orchestrated_now = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
         facts = Facts(
-            _owner(row, threshold_seconds, is_there=is_there),
-            row["orchestrators"] if is_there else 0,
+            _owner(row, threshold_seconds, is_orchestrated_now=is_orchestrated_now),
+            row["orchestrators"] if is_orchestrated_now else 0,
             threshold_seconds,
             {queue.name: queue.facts for queue in queues},
             ahead={task["node_id"]: task["ahead"] for task in tasks if task["ahead"] is not None},
@@ -98,7 +98,7 @@ async def _job_row(conn: Connection, job_id: JobId, threshold_seconds: float) ->
 
 
 async def _load(conn: Connection, row: Row, pinned: PinnedGraphs) -> JobState:
-    """The job as its owner would have it in memory, whether it has one or not, without what its nodes hold."""
+    """The job as its owner would have it in memory, without the values of its nodes."""
     graph = await pinned.find(conn, row["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {row['job_id']} is not in dag_workflows")
@@ -123,14 +123,16 @@ def _open_nodes(job: JobState) -> list[NodeState]:
     return [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
 
 
-def _owner(row: Row, threshold_seconds: float, *, is_there: bool) -> OwnerFacts:
+def _owner(row: Row, threshold_seconds: float, *, is_orchestrated_now: bool) -> OwnerFacts:
     beat = row["beat_seconds_ago"]
     beats = row["owner_runs"] and beat is not None and beat < threshold_seconds * SILENT
-    return OwnerFacts(row["owner_id"], round(beat, 1) if beat is not None else None, bool(beats and is_there))
+    return OwnerFacts(
+        row["owner_id"], round(beat, 1) if beat is not None else None, bool(beats and is_orchestrated_now)
+    )
 
 
 async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | None) -> list[_Queue]:
-    """Those that these nodes need."""
+    """The queues of these nodes."""
     names = sorted({node.task_queue for node in nodes if is_executed(node)})
     if not names:
         return []
@@ -151,7 +153,7 @@ def _consumer(row: WorkerRow) -> Consumer:
 
 
 async def _errors(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, str]:
-    """Of nodes that wait for another attempt; of some of them when there are many."""
+    """The last errors of nodes that wait for a retry; of some if there are many."""
     retrying = [node.node_id for node in nodes if node.status is NodeStatus.READY and node.not_before is not None]
     if not retrying:
         return {}
@@ -169,7 +171,7 @@ async def _progress(conn: Connection, job: JobState, nodes: Iterable[NodeState])
 
 
 async def _children(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, int]:
-    """The jobs that these nodes wait for."""
+    """The child jobs of these nodes."""
     calling = [job.task_id(node) for node in nodes if node.spec.child_job is not None]
     if not calling:
         return {}

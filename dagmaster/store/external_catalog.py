@@ -1,4 +1,4 @@
-"""The catalogue in the external database, which everybody may read: the same tables, without the rest of the schema."""
+"""The catalogue in the external, publicly readable database: the same tables, without the rest of the schema."""
 
 import asyncio
 import logging
@@ -18,20 +18,20 @@ from dagmaster.store.statements import fetch
 
 log = logging.getLogger(__name__)
 
-# Whoever has decided something waits for it.
+# The caller of a decision waits for this write.
 SECONDS: Final = 5.0
 LOCK_SECONDS: Final = 3.0
 
 
 class OutcomeUnknown(Unavailable):
-    """The external database did not answer; it may have taken the change."""
+    """The external database did not respond; it may have applied the change."""
 
 
 async def write_externally(dsn: str, asset_id: str, revision: datetime, entry: Mapping[str, Any] | None) -> bool | None:
-    """Make this the only row of the asset, or remove its rows; false where nothing had to change.
+    """Make this the only row of the asset, or remove its rows; False if nothing had to change.
 
-    None where a later revision has arrived before: that one stays. Raises Unavailable, Conflict or Invalid, and then
-    nothing has changed, except that after OutcomeUnknown it may have.
+    None if a later revision is already there, which stays. Raises Unavailable, Conflict or Invalid; then nothing has
+    changed, except perhaps after OutcomeUnknown.
     """
     async with _external_transaction(dsn) as conn:
         if not await fetch(conn, "advance_layer_revision", {"asset_id": asset_id, "revision": revision}):
@@ -43,7 +43,7 @@ async def write_externally(dsn: str, asset_id: str, revision: datetime, entry: M
 
 @asynccontextmanager
 async def _external_transaction(dsn: str) -> AsyncIterator[Connection]:
-    """What the database says is for the log: it may name hosts and users."""
+    """The database's messages go to the log only: they may name hosts and users."""
     is_open = False
     try:
         async with asyncio.timeout(SECONDS), await _connect(dsn) as conn, conn.transaction():
@@ -53,10 +53,10 @@ async def _external_transaction(dsn: str) -> AsyncIterator[Connection]:
     except (DatabaseUnavailable, TimeoutError, psycopg.OperationalError) as error:
         log.warning("the external database cannot be reached: %s", redact_text(str(error)))
         kind = OutcomeUnknown if is_open else Unavailable
-        raise kind("the external database cannot be reached; the log of the server says why") from error
+        raise kind("the external database cannot be reached; see the server's log") from error
     except psycopg.Error as error:
         log.warning("the external database refused a layer: %s", redact_text(str(error)))
-        reason = error.diag.message_primary or "the log of the server says why"
+        reason = error.diag.message_primary or "see the server's log"
         raise Unavailable(f"the external database refused the change: {reason}") from error
 
 
@@ -65,11 +65,12 @@ async def _connect(dsn: str) -> Connection:
 
 
 async def _prepare(conn: Connection) -> None:
-    """Create the catalogue where it is missing. Raises Conflict in a database of dagmaster's own."""
+    """Create the catalogue if it is missing. Raises Conflict for dagmaster's own database."""
     [tables] = await fetch(conn, "external_tables")
     if tables["is_own"]:
         raise Conflict(
-            "external_b2c_connection_string names a database of dagmaster itself: layers that are not public are there"
+            "external_b2c_connection_string names dagmaster's own database, which also holds layers that are not "
+            "public; name another one"
         )
     if not tables["is_complete"]:
         for table in ("layer_catalog", "layer_revisions"):

@@ -16,7 +16,7 @@ from dagmaster.store.columns import (
 
 
 class DagOrchestrator(Base, table=True):
-    """One heartbeat row per instance; its jobs are held as long as it beats."""
+    """One heartbeat row per instance; it is the lease of the instance's jobs."""
 
     __tablename__ = "dag_orchestrators"
     orchestrator_id: str = Field(primary_key=True, max_length=32)
@@ -31,7 +31,7 @@ class DagOrchestrator(Base, table=True):
 
 
 class DagWorker(Base, table=True):
-    """One heartbeat row per worker; it is the lease of all the tasks that the worker runs."""
+    """One heartbeat row per worker; it is the lease of all tasks that the worker runs."""
 
     __tablename__ = "dag_workers"
     worker_id: str = Field(primary_key=True, max_length=32)
@@ -47,21 +47,21 @@ class DagWorker(Base, table=True):
     tasks_completed: int = big_column(nullable=False, server_default=text("0"))
     tasks_failed: int = big_column(nullable=False, server_default=text("0"))
     stats: dict[str, Any] = jsonb_column("{}")
-    # What an operator wants of it: run, drain or stop. It is given tasks only while it should run.
+    # The desired state: run, drain or stop. The worker gets tasks only while it is `run`.
     wanted: str = Field(default="run", max_length=16, sa_column_kwargs={"server_default": "run"})
-    # The key with which a worker came that has no database; nobody else may speak for it.
+    # The API key of a worker without database access; other keys cannot act for it.
     key_id: str | None = Field(default=None, max_length=16)
 
 
 class DagHandler(Base, table=True):
-    """The contract of a handler, as the last worker that came with it has registered it."""
+    """The contract of a handler, as the last worker registered it."""
 
     __tablename__ = "dag_handlers"
     name: str = Field(primary_key=True, max_length=128)
     queue: str | None = Field(default=None, max_length=128)
     timeout_seconds: float | None = None
     retry: dict[str, Any] | None = jsonb_column()
-    # JSON Schema, in the order in which it was written: the first parameter is the first.
+    # JSON Schema in its original order: the first parameter is first.
     params: Any = Field(default=None, sa_column=Column(JSON))
     documentation: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     registered_by: str | None = Field(default=None, max_length=32)
@@ -69,7 +69,7 @@ class DagHandler(Base, table=True):
 
 
 class DagSchedule(Base, table=True):
-    """When a workflow is started by itself: by cron or every so many seconds."""
+    """The times at which a workflow starts automatically: by cron or at an interval."""
 
     __tablename__ = "dag_schedules"
     __table_args__ = (Index("ix_dag_schedules_next_at", "next_at", postgresql_where=text("paused_at IS NULL")),)
@@ -90,7 +90,7 @@ class DagSchedule(Base, table=True):
 
 
 class DagApiKey(Base, table=True):
-    """Who may ask for what. The key itself is nowhere: only its hash."""
+    """API keys and their roles. Only the hash of a key is stored."""
 
     __tablename__ = "dag_api_keys"
     __table_args__ = (
@@ -113,7 +113,7 @@ class DagApiKey(Base, table=True):
 
 
 class DagSecret(Base, table=True):
-    """Secrets of the fleet that nobody has to choose: made by the first process that needs them."""
+    """Generated secrets of the fleet, created by the first process that needs them."""
 
     __tablename__ = "dag_secrets"
     name: str = Field(primary_key=True, max_length=64)

@@ -1,4 +1,4 @@
-"""What the gateway reads for partners and reviewers, from its views. There is nothing here that writes."""
+"""The gateway's reads for partners and reviewers, from its views. Nothing here writes."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """`platform_id` is the one platform that a partner or a reviewer acts for; None stands for all."""
+    """`platform_id` is the platform that a partner or a reviewer acts for; None means all."""
 
     name: str
     role: Role
@@ -25,13 +25,13 @@ class KeyHolder:
 
 
 async def reads_tables(conn: Connection) -> bool:
-    """Whether the role can do more than read the views, which it must not. Raises where it cannot read them."""
+    """Whether the role can do more than read the views, which it must not. Raises if it cannot read them."""
     [row] = await fetch(conn, "gateway_access", {})
     return bool(row["reads_tables"])
 
 
 async def find_key_holder(conn: Connection, text: str) -> KeyHolder | None:
-    """None for what is not a key, and for one that is unknown, revoked or expired."""
+    """None if the text is not a key, or the key is unknown, revoked or expired."""
     fingerprint = fingerprint_of(text)
     if fingerprint is None:
         return None

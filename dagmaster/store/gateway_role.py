@@ -17,9 +17,9 @@ _NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 
 
 async def create_reader(conn: Connection, name: str, password: str) -> bool:
-    """Create the role, or give one that was created here a new password and its rights again; whether it is new.
+    """Create the role, or reset the password and rights of one that was created here; True if it is new.
 
-    Raises Conflict where the role is somebody else's, or could still do more than read the views.
+    Raises Conflict if the role was not created here, or could still do more than read the views.
     """
     _check(name, password)
     await check_schema(conn)
@@ -61,5 +61,5 @@ def _check(name: str, password: str) -> None:
 
 
 def _verifier(conn: Connection, name: str, password: str) -> str:
-    """What the server stores: the password itself does not appear in its log."""
+    """The hash that the server stores, so that the password does not appear in its log."""
     return conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()

@@ -1,4 +1,4 @@
-"""What the gateway reads for operators, from its views. There is nothing here that writes."""
+"""The gateway's reads for operators, from its views. Nothing here writes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -44,7 +44,7 @@ async def list_nodes(conn: Connection, job_ids: Sequence[int], *, limit: int, of
 
 
 async def list_nodes_by_status(conn: Connection, status: str, *, hours: int, limit: int, offset: int) -> list[Row]:
-    """The ones that changed last, of jobs that are unfinished or ended in the last hours."""
+    """The last changed first, of jobs that are unfinished or ended in the last hours."""
     values = {"status": status, "hours": hours, "limit": limit, "offset": offset}
     return await fetch(conn, "gateway_nodes_by_status", values)
 

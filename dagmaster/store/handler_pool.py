@@ -22,7 +22,7 @@ _KWARGS = {"application_name": APPLICATION, "connect_timeout": 10}
 class HandlerPool:
     """`async with ctx.pool.connection() as conn:` in a coroutine, `with ...` in a plain function.
 
-    A block is a transaction: committed at its end, rolled back when it raises.
+    A block is a transaction: committed at its end, rolled back if it raises.
     """
 
     def __init__(self, dsn: str, size: int = SIZE) -> None:
@@ -32,11 +32,11 @@ class HandlerPool:
         self._opening = threading.Lock()
 
     def connection(self, timeout: float = 30.0) -> "BorrowedConnection":
-        """One connection, for which others wait until it is given back."""
+        """Borrow a connection for one block; others wait if none is free."""
         return BorrowedConnection(self, timeout)
 
     def store_connection(self) -> AbstractAsyncContextManager[StoreConnection]:
-        """A connection as the functions of this package take it, in a coroutine: autocommit, with rows by name."""
+        """A connection for the functions of this package: async, autocommit, rows by name."""
         return opened(self._dsn, application=APPLICATION)
 
     async def close(self) -> None:

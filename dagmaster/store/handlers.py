@@ -1,4 +1,4 @@
-"""The contracts of handlers, as the workers that run them have registered them."""
+"""The contracts of handlers, as their workers registered them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -28,7 +28,7 @@ async def stamp_of(conn: Connection) -> tuple[Any, ...]:
 
 
 async def list_contracts(conn: Connection) -> Contracts:
-    """By all spellings, without documentation."""
+    """By every spelling, without documentation."""
     rows = await fetch(conn, "list_contracts", {"max_schema_bytes": MAX_SCHEMAS_BYTES})
     return by_spelling(map(contract_of, rows))
 
@@ -46,13 +46,13 @@ def _loaded(document: Any) -> Any:
 
 
 async def uniform_handlers(conn: Connection, names: Iterable[str], *, lost_after_seconds: float) -> set[str]:
-    """Of these, the ones whose registered contract every worker has that runs them now."""
+    """The handlers among these whose registered contract all their current workers share."""
     values = {"names": sorted(set(names)), "lost_after_seconds": lost_after_seconds}
     return {row["name"] for row in await fetch(conn, "uniform_handlers", values)}
 
 
 async def known_handlers(conn: Connection, names: Iterable[str]) -> set[str]:
-    """Of these, the ones that some worker has registered."""
+    """The handlers among these that any worker has registered."""
     return {row["name"] for row in await fetch(conn, "known_handlers", {"names": sorted(set(names))})}
 
 
@@ -65,7 +65,7 @@ async def view_handlers(
     limit: int = 1000,
     offset: int = 0,
 ) -> Sequence[Row]:
-    """With the workers that run them; by name."""
+    """By name, with the workers that run them."""
     values = {
         "lost_after_seconds": lost_after_seconds,
         "name": name,
@@ -80,7 +80,7 @@ async def view_handlers(
 
 
 async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:
-    """What a worker registers last counts."""
+    """The last registration wins."""
     rows = encode_rows([_row(contract) for contract in contracts])
     if rows is not None:
         await run(conn, "register_handlers", {"worker_id": worker_id, "contracts": rows})

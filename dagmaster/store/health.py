@@ -1,4 +1,4 @@
-"""How the database is: what slows it down or endangers what is stored, each with one sentence."""
+"""The health of the database: conditions that slow it down or endanger data, each in one sentence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Point:
 
 
 async def examine_database(conn: Connection) -> list[Point]:
-    """What cannot be seen with this login's rights is left out by PostgreSQL itself."""
+    """PostgreSQL itself hides what this role may not see."""
     server = await _row(conn, "server_health")
     return [
         _server(server),
@@ -56,7 +56,7 @@ async def health_check(
     orphan_seconds: float = 120.0,
     stuck_seconds: float = 1800.0,
 ) -> dict[str, Any]:
-    """Whether jobs progress: the database answers, a worker and an orchestrator run, and no task is abandoned."""
+    """Whether jobs can progress: the database responds, a worker and an orchestrator run, and no task is abandoned."""
     began = perf_counter()
     values = {
         "worker_lost_seconds": worker_lost_seconds,
@@ -104,9 +104,9 @@ def _durability(row: Mapping[str, Any]) -> Point:
         sentence = "fsync or full_page_writes is off: a crash of the machine may destroy the database."
         return Point("durability", State.PROBLEM, sentence, data)
     if row["synchronous_commit"] == "off":
-        sentence = "synchronous_commit is off: a crash may lose the last moments of what was accepted."
+        sentence = "synchronous_commit is off: a crash may lose the last transactions."
         return Point("durability", State.WARNING, sentence, data)
-    return Point("durability", State.OK, "What is committed survives a crash.", data)
+    return Point("durability", State.OK, "Committed data survives a crash.", data)
 
 
 def _autovacuum(row: Mapping[str, Any]) -> Point:
@@ -118,22 +118,22 @@ def _autovacuum(row: Mapping[str, Any]) -> Point:
 def _transaction(row: Mapping[str, Any]) -> Point:
     if not row:
         return Point("oldest_transaction", State.OK, "No transaction is open.")
-    sentence = f"The oldest transaction is {row['seconds']:.0f} s old; no row that died since can be removed."
+    sentence = f"The oldest transaction is {row['seconds']:.0f} s old; rows that died since then cannot be removed."
     return Point("oldest_transaction", _graded(row["seconds"], 300, 3600), sentence, row)
 
 
 def _idle_transaction(row: Mapping[str, Any]) -> Point:
     if not row:
-        return Point("idle_in_transaction", State.OK, "Nobody holds a transaction open without using it.")
-    name = row["application_name"] or "somebody"
-    sentence = f"{name} (pid {row['pid']}) holds a transaction open and does nothing; end it with pg_terminate_backend."
+        return Point("idle_in_transaction", State.OK, "No session is idle in a transaction.")
+    name = row["application_name"] or "A session"
+    sentence = f"{name} (pid {row['pid']}) is idle in a transaction; end it with pg_terminate_backend."
     return Point("idle_in_transaction", _graded(row["seconds"], 60, 600), sentence, row)
 
 
 def _lock_wait(row: Mapping[str, Any]) -> Point:
     if not row:
-        return Point("lock_wait", State.OK, "Nobody waits for a lock.")
-    sentence = f"pid {row['pid']} has waited {row['seconds']:.1f} s for a lock; pg_blocking_pids says who holds it."
+        return Point("lock_wait", State.OK, "No session waits for a lock.")
+    sentence = f"pid {row['pid']} has waited {row['seconds']:.1f} s for a lock; pg_blocking_pids names the holder."
     return Point("lock_wait", _graded(row["seconds"], 5, 60), sentence, row)
 
 
@@ -149,14 +149,14 @@ def _slots(row: Mapping[str, Any]) -> Point:
     data = {"slots": row["slots"], "xmin_age": row["slot_xmin_age"]}
     if row["slot_xmin_age"] <= OLD_SLOT_XMIN:
         return Point("replication_slots", State.OK, "No replication slot holds back the removal of dead rows.", data)
-    sentence = "A replication slot holds back the removal of dead rows; is its reader still there? If not, drop it."
+    sentence = "A replication slot holds back the removal of dead rows; drop it if its consumer is gone."
     return Point("replication_slots", State.WARNING, sentence, data)
 
 
 def _xid_age(row: Mapping[str, Any]) -> Point:
     age = row["xid_age"]
     state = _graded(age, OLD_XID, VERY_OLD_XID)
-    advice = "far from the limit" if state is State.OK else "vacuum the database before it stops taking writes"
+    advice = "far from the limit" if state is State.OK else "vacuum the database before it stops accepting writes"
     return Point("xid_age", state, f"The oldest transaction id is {age:,} old: {advice}.", {"age": age})
 
 

@@ -1,4 +1,4 @@
-"""The heartbeat rows of orchestrators and workers: registration, liveness, and takeover of what lost ones held."""
+"""The heartbeat rows of orchestrators and workers: registration, liveness, and takeover from lost instances."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ class Instance:
 
     @property
     def worker_id(self) -> WorkerId:
-        """Of an instance that is a worker."""
+        """The id of a worker instance."""
         return WorkerId(self.instance_id)
 
 
@@ -34,11 +34,11 @@ def this_instance() -> Instance:
 
 
 def host_key() -> str:
-    """The same for processes that can see each other's pids: this boot of this machine, this pid namespace."""
+    """Equal for processes that can see each other's pids: same boot, same pid namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:  # Not there, or hidden.
+    except OSError:  # Missing or hidden.
         return f"unknown-{new_id()}"
 
 
@@ -78,14 +78,14 @@ async def register_worker(
     concurrency: int,
     handlers: Collection[str] | None = None,
 ) -> None:
-    """It gets tasks of these queues for these handlers; None stands for all."""
+    """Register for tasks of these queues and handlers; None means all handlers."""
     names = sorted(handlers) if handlers is not None else None
     values = {"queues": list(queues), "concurrency": concurrency, "handlers": names}
     await run(conn, "register_worker", asdict(me) | values)
 
 
 async def beat_worker(conn: Connection, worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> datetime | None:
-    """None when the worker was declared lost: its tasks belong to others now."""
+    """None if the worker was declared lost: its tasks belong to others now."""
     return await _now(conn, "beat_worker", _counted(worker_id, heartbeat))
 
 
@@ -94,12 +94,12 @@ async def stop_worker(conn: Connection, worker_id: WorkerId, heartbeat: Mapping[
 
 
 async def set_desired_state(conn: Connection, worker_id: WorkerId, wanted: str) -> bool:
-    """Ask a worker to run, drain or stop; it sees so within a second. False when it is not there."""
+    """Ask a worker to run, drain or stop; it notices within a second. False if it is not active."""
     return bool(await fetch(conn, "set_desired_state", {"worker_id": worker_id, "wanted": wanted}))
 
 
 async def mark_dead_lost(conn: Connection, key: str) -> list[str]:
-    """Mark instances of this machine whose process no longer exists, without waiting for the threshold."""
+    """Mark dead instances of this machine as lost, without waiting for the threshold."""
     rows = await fetch(conn, "living_instances", {"host_key": key})
     dead = [row["instance_id"] for row in rows if is_gone(row["pid"])]
     if dead:
@@ -110,9 +110,9 @@ async def mark_dead_lost(conn: Connection, key: str) -> list[str]:
 async def rescue_tasks(
     conn: Connection, *, lost_after_seconds: float, may_judge: Callable[[], bool] = lambda: True
 ) -> int:
-    """Declare workers without heartbeat lost, take their tasks from them, and tell the owners.
+    """Declare workers without heartbeat lost, take back their tasks, and inform the owners.
 
-    `may_judge` is called between the read and the verdict: the read itself may have taken too long.
+    `may_judge` is called between the read and the decision: the read itself may have taken too long.
     """
     silent = await fetch(conn, "silent_workers", {"lost_after_seconds": lost_after_seconds})
     if may_judge() and silent:
@@ -127,8 +127,8 @@ async def forget_instances(conn: Connection, *, days: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether this process of this machine has certainly ended. If that is unknown the lease decides: another user's
-    processes may be hidden in /proc, but whether a pid exists can always be asked.
+    """Whether this process of this machine has certainly ended. If that is unknown, the lease decides: another user's
+    processes may be hidden in /proc, but the existence of a pid can always be checked.
     """
     try:
         os.kill(pid, 0)
@@ -140,7 +140,7 @@ def is_gone(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """A zombie is dead: it only waits for its parent to notice."""
+    """A zombie is dead: its parent has not reaped it yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

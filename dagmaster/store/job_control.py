@@ -1,4 +1,4 @@
-"""Commands to jobs, sent to their owners: cancel, pause, resume, retry. And commands to workers."""
+"""Commands to jobs, sent to their owners: cancel, pause, resume, retry. Also commands to workers."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from dagmaster.store.statements import fetch
 from dagmaster.store.workers import find_worker
 
 POLL_SECONDS = 0.03
-# By command.
+# The desired state by command.
 DESIRED_STATES = {"drain": "drain", "stop": "stop", "resume": "run"}
 
 Row = dict[str, Any]
 
 
 async def request_cancel(conn: Connection, job_id: JobId, *, actor: str | None, reason: str | None) -> Row:
-    """The job as it was; raises JobEnded."""
+    """Returns the job before the change; raises JobEnded."""
     job = await live_job(conn, job_id, "cannot be cancelled")
     await send(conn, job_id, Cancel(actor, reason))
     return job
@@ -60,8 +60,8 @@ async def request_retry(
     actor: str | None,
     threshold_seconds: float,
 ) -> Row:
-    """A failed job is reopened; in a running one a node's back-off is cut short. None stands for all that failed,
-    to which `only` sets a limit.
+    """Reopen a failed job, or end a node's back-off in a running one. Without `node_id`, all failed nodes are retried,
+    limited to `only`.
     """
     job = await get_job_head(conn, job_id)
     message = ManualRetry(node_id, actor, only)
@@ -70,11 +70,11 @@ async def request_retry(
     if job["status"] == JobStatus.FAILED:
         await _reopen(conn, job_id, message, threshold_seconds)
     elif job["status"] in JOB_TERMINAL:
-        raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be tried again")
+        raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be retried")
     elif node_id is None and only is None:
-        raise Conflict(f"job {job_id} is {job['status']}: nothing in it has failed for good")
+        raise Conflict(f"job {job_id} is {job['status']}: none of its nodes has failed permanently")
     elif node_id is not None and await _status_of(conn, job_id, node_id) == NodeStatus.FAILED:
-        raise Conflict(f"node {node_id!r} has failed for good, and job {job_id} goes on without it")
+        raise Conflict(f"node {node_id!r} has failed permanently, and job {job_id} continues without it")
     else:
         await send(conn, job_id, message)
     return job
@@ -84,7 +84,7 @@ async def _check_node(conn: Connection, job: Row, node_id: NodeId) -> None:
     node = await get_node_head(conn, job["job_id"], node_id)
     waits = node["status"] == NodeStatus.READY and node["not_before"] is not None
     if node["status"] != NodeStatus.FAILED and not waits:
-        raise Conflict(f"node {node_id!r} is {node['status']}: only one that has failed can be tried again")
+        raise Conflict(f"node {node_id!r} is {node['status']}: only a failed node can be retried")
 
 
 async def _status_of(conn: Connection, job_id: JobId, node_id: NodeId) -> str | None:
@@ -99,17 +99,16 @@ async def _reopen(conn: Connection, job_id: JobId, message: ManualRetry, thresho
         return
     job = await get_job_head(conn, job_id)
     if "removal" in job["metadata"]:
-        raise Conflict(f"job {job_id} is old and is just being removed")
+        raise Conflict(f"job {job_id} is being removed by retention")
     if job["owner_id"] is not None:
-        raise Conflict(f"job {job_id} is being tried again already")
+        raise Conflict(f"job {job_id} is already being retried")
     raise Unavailable(
-        "no orchestrator is running that could try the job again; "
-        "start one, for example with `dagmaster dev`, and try again"
+        "no orchestrator is running to retry the job; start one, for example with `dagmaster dev`, and try again"
     )
 
 
 async def live_job(conn: Connection, job_id: JobId, refusal: str) -> Row:
-    """Raises UnknownJob, and JobEnded with the refusal."""
+    """Raises UnknownJob, or JobEnded with the refusal."""
     job = await get_job_head(conn, job_id)
     if job["status"] in JOB_TERMINAL:
         raise JobEnded(f"job {job_id} is {job['status']} and {refusal}")
@@ -126,7 +125,7 @@ async def send(conn: Connection, job_id: JobId, message: Mailed) -> None:
 
 
 async def until(conn: Connection, job_id: JobId, holds: Callable[[Row], bool], *, seconds: float) -> Row:
-    """The job once the condition holds, or its present state after `seconds`."""
+    """Poll until the condition holds, for at most `seconds`, and return the job."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         job = await get_job_head(conn, job_id)
@@ -136,11 +135,11 @@ async def until(conn: Connection, job_id: JobId, holds: Callable[[Row], bool], *
 
 
 async def control_worker(conn: Connection, worker_id: WorkerId, command: str, *, actor: str | None) -> str:
-    """Its new desired state, which it sees within seconds; noted in the audit log. Raises UnknownWorker, and Conflict
-    for one that has left.
+    """Set the desired state, which the worker sees within seconds, and record it in the audit log. Raises
+    UnknownWorker, and Conflict for a worker that has left.
     """
     wanted = DESIRED_STATES[command]
-    async with conn.transaction():  # What is done is in the audit, and nothing else is.
+    async with conn.transaction():  # The audit log records exactly the applied changes.
         if not await set_desired_state(conn, worker_id, wanted):
             if await find_worker(conn, worker_id) is None:
                 raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
@@ -150,5 +149,5 @@ async def control_worker(conn: Connection, worker_id: WorkerId, command: str, *,
 
 
 async def cancel_orphans(conn: Connection, *, age_seconds: float) -> int:
-    """Cancel child jobs whose parent no longer waits for them; how many."""
+    """Cancel child jobs whose parent no longer waits for them, and return their number."""
     return len(await fetch(conn, "cancel_orphans", {"age_seconds": age_seconds}))

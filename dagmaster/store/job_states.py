@@ -24,7 +24,7 @@ INLINE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A job in memory, and the fencing epoch under which it was read."""
+    """A job in memory, and the fencing epoch at which it was read."""
 
     state: JobState
     owner_epoch: int
@@ -32,14 +32,14 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A job whose rows make no sense."""
+    """A job whose rows are invalid."""
 
     job_id: JobId
     error: Exception
 
 
 async def load(conn: Connection, owner_id: str, job_ids: Sequence[JobId], graphs: Mapping[str, Graph]) -> list[Loaded]:
-    """Those of the jobs that are still live and owned; a pending job needs no look at its nodes."""
+    """Load the jobs that are still live and owned; the nodes of a pending job are not read."""
     rows = await job_rows(conn, owner_id, job_ids)
     loaded, _ = await restore_rows(conn, rows, graphs)
     return loaded
@@ -58,19 +58,19 @@ async def restore_rows(
     graphs: Mapping[str, Graph],
     inline_bytes: int = INLINE_BYTES,
 ) -> tuple[list[Loaded], list[Unreadable]]:
-    """Large values stay where they are."""
-    begun = [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING]
-    nodes = await _nodes_of(conn, begun, inline_bytes)
+    """Build the states; large values are not loaded."""
+    started = [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING]
+    nodes = await _nodes_of(conn, started, inline_bytes)
     loaded, unreadable = [], []
     for row in rows:
         try:
             state = _state(row, graphs[row["workflow_hash"]])
-            if its_nodes := nodes.get(state.job_id):
-                states = [_node(node, state) for node in its_nodes]
+            if node_rows := nodes.get(state.job_id):
+                states = [_node(node, state) for node in node_rows]
                 await _fill_in_decisions(conn, state.job_id, states)
                 _restore(state, states)
             loaded.append(Loaded(state, row["owner_epoch"]))
-        except Exception as error:  # noqa: BLE001 - rows may be wrong in any way, and the other jobs must go on
+        except Exception as error:  # noqa: BLE001 - rows may be invalid in any way, and other jobs must continue
             unreadable.append(Unreadable(row["job_id"], error))
     return loaded, unreadable
 
@@ -114,7 +114,7 @@ def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
 
 
 async def _fill_in_decisions(conn: Connection, job_id: JobId, nodes: Sequence[NodeState]) -> None:
-    """What the engine itself wrote down it needs at hand, however long it is."""
+    """The engine needs its own decisions in memory, whatever their size."""
     large = {node.node_id: node for node in nodes if is_deciding(node) and isinstance(node.output, StoredValue)}
     if large:
         for node_id, output in (await load_outputs(conn, job_id, list(large))).items():
@@ -128,7 +128,7 @@ async def load_outputs(conn: Connection, job_id: JobId, node_ids: Sequence[str])
 
 
 async def load_values(conn: Connection, job_id: JobId, names: Collection[str]) -> LoadedValues:
-    """The outputs of these nodes, and the inputs where INPUTS is among them."""
+    """The outputs of these nodes, and the inputs if INPUTS is among the names."""
     node_ids = [name for name in names if name != INPUTS]
     outputs = await load_outputs(conn, job_id, node_ids) if node_ids else {}
     if INPUTS not in names:
@@ -138,7 +138,7 @@ async def load_values(conn: Connection, job_id: JobId, names: Collection[str]) -
 
 
 def node_of(row: Mapping[str, Any], graph: Graph, definition: bytes | None) -> NodeState:
-    """Where it stands, without what it holds. Only an added node has a definition of its own."""
+    """The state of a node without its values. Only an added node has its own definition."""
     parent = row["parent_node_id"]
     if definition is not None:
         node = read_definition(row["node_id"], definition, parent)

@@ -63,7 +63,7 @@ EVENT_TYPE = Enum(*EVENT_TYPES, name="event_type", schema=SCHEMA)
 
 
 class DagWorkflow(Base, table=True):
-    """Pinned definitions, by content: what a job runs never changes under it."""
+    """Pinned definitions by content: the definition of a job never changes."""
 
     __tablename__ = "dag_workflows"
     workflow_hash: str = Field(primary_key=True, max_length=64)
@@ -101,39 +101,39 @@ class DagJob(Base, table=True):
     status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
     priority: int = 0
     input_params: dict[str, Any] = jsonb_column("{}")
-    # Of the inputs as JSON: an orchestrator leaves large ones where they are.
+    # The size of the inputs as JSON: an orchestrator does not load large ones.
     input_bytes: int | None = big_column()
     result_data: dict[str, Any] | None = jsonb_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
-    # The node with which it failed; finalizers may fail afterwards.
+    # The node that made it fail; finalizers may fail afterwards.
     failed_node: str | None = Field(default=None, max_length=64)
     ended_by: JobEndedBy | None = Field(default=None, sa_column=Column(JOB_ENDED_BY, nullable=True))
     deadline_at: datetime | None = time_column(nullable=True)
     job_metadata: dict[str, Any] = Field(
         sa_column=Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb"))
     )
-    # Empty, not null, when unknown: the unique key must hold for anonymous submitters too.
+    # Empty, not null, if unknown: the unique key must also hold for anonymous submitters.
     submitted_by: str = Field(default="", max_length=128, sa_column_kwargs={"server_default": ""})
     correlation_id: str | None = Field(default=None, max_length=128)
     idempotency_key: str | None = Field(default=None, max_length=128)
     request_hash: str | None = Field(default=None, max_length=64)
     callback_url: str | None = Field(default=None, sa_type=Text)
-    # The version of an asset that it processes or exports; the version follows the job (trigger).
+    # The asset version that it processes or exports; the version follows the job (trigger).
     asset_id: str | None = Field(default=None, max_length=64)
     version_ordinal: int | None = None
     trace_parent: str | None = Field(default=None, max_length=64)
-    # The attempt of a `workflow` node that this job is for; when it ends, that attempt does (trigger).
+    # The attempt of a `workflow` node that this child job belongs to; its end ends the attempt (trigger).
     parent_job_id: int | None = big_column()
     parent_node_id: str | None = Field(default=None, max_length=64)
     parent_task_id: str | None = Field(default=None, max_length=128)
     schedule_id: str | None = Field(default=None, max_length=64)
     scheduled_for: datetime | None = time_column(nullable=True)
-    # What was signalled and no node has waited for yet, by name.
+    # Signals that no node has waited for yet, by name.
     signals: dict[str, Any] | None = jsonb_column()
     paused_at: datetime | None = time_column(nullable=True)
     paused_by: str | None = Field(default=None, max_length=128)
     resumed_at: datetime | None = time_column(nullable=True)
-    # Since it was started, while it was paused, or had failed and was not reopened yet.
+    # Time since the start in which it was paused, or failed and not yet reopened.
     idle_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     owner_id: str | None = Field(default=None, max_length=32)
     owner_epoch: int = big_column(nullable=False, server_default=text("0"))
@@ -160,22 +160,22 @@ class DagNodeState(Base, table=True):
     task_id: str | None = Field(default=None, max_length=128)
     retry_count: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     max_retries: int = Field(default=3, sa_column_kwargs={"server_default": text("3")})
-    # How many workers in a row were lost with it.
+    # Consecutive losses of its worker.
     times_lost: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     parent_node_id: str | None = Field(default=None, max_length=64)
     fan_out_index: int | None = None
     fan_out_item_key: str | None = Field(default=None, max_length=128)
-    # West, south, east, north of the item, where it says so.
+    # West, south, east, north of the item, if it has a location.
     fan_out_item_box: list[float] | None = Field(default=None, sa_column=Column(ARRAY(Double), nullable=True))
-    # Where its next attempt goes, when that is not the queue of its definition (`retry: on_oom`).
+    # The queue of the next attempt, if it differs from the definition's (`retry: on_oom`).
     queue: str | None = Field(default=None, max_length=128)
-    # Of a node that a running task has added: what it does and what it waits for. The others are in the definition.
+    # Only for nodes that a running task has added; the others are in the workflow's definition.
     definition: dict[str, Any] | None = jsonb_column()
-    # The node whose output will be the output of this one.
+    # The node whose output becomes this node's output.
     result_of: str | None = Field(default=None, max_length=64)
     input_params: dict[str, Any] | None = jsonb_column()
     output: dict[str, Any] | None = jsonb_column()
-    # Of the output as JSON, as it was reported.
+    # The size of the output as JSON, as it was reported.
     output_bytes: int | None = big_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     ended_by: EndedBy | None = Field(default=None, sa_column=Column(ENDED_BY, nullable=True))
@@ -192,7 +192,7 @@ class DagNodeState(Base, table=True):
 
 
 class DagTaskResult(Base, table=True):
-    """One row per attempt. A row of another program, with `processed = false`, is mailed to the job's owner."""
+    """One row per attempt. Rows that other programs insert with `processed = false` are mailed to the job's owner."""
 
     __tablename__ = "dag_task_results"
     __table_args__ = (
@@ -277,7 +277,7 @@ class DagGroup(Base, table=True):
 
 
 class DagDependency(Base, table=True):
-    """What tasks and groups that were added wait for, as it was said. The types are `task` and `group`."""
+    """The dependencies of added tasks and groups, as their author wrote them. The types are `task` and `group`."""
 
     __tablename__ = "dag_dependencies"
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -288,7 +288,7 @@ class DagDependency(Base, table=True):
 
 
 class DagCallback(Base, table=True):
-    """Calls to be made because a job has ended; written by a trigger in the transaction that ends it."""
+    """Callbacks that are due because a job has ended; written by a trigger in the transaction that ends it."""
 
     __tablename__ = "dag_callbacks"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Read jobs: one by its id, lists of them, and the jobs around one."""
+"""Read jobs: by id, in lists, and the neighbours of a job."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ async def get_job(conn: Connection, job_id: JobId) -> Row:
 
 
 async def get_job_head(conn: Connection, job_id: JobId) -> Row:
-    """Without its inputs and its result, which may be large."""
+    """Without the inputs and the result, which may be large."""
     return _known(await fetch_one(conn, "show_job_head", {"job_id": job_id}), job_id)
 
 
@@ -41,9 +41,9 @@ def _known(row: Row | None, job_id: JobId) -> Row:
 async def get_whole_job(
     conn: Connection, job_id: JobId, *, with_children: bool = False, limit: int = 5000, offset: int = 0
 ) -> Row:
-    """The job with a page of its `nodes`, in one round trip: this is what clients poll.
+    """The job with a page of its `nodes`, in one round trip, because clients poll it.
 
-    `input_params` and `result_data` are JSON. Outputs that are large, each or together, are left out.
+    `input_params` and `result_data` are JSON. Large outputs are left out, and so are outputs beyond a total size.
     """
     values = {
         "job_id": job_id,
@@ -59,12 +59,12 @@ async def get_whole_job(
 
 
 async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:
-    """What the workflow function of a completed job has returned; None if there is no such value."""
+    """The return value of a completed job's workflow function; None if there is none."""
     if job["status"] != JobStatus.COMPLETED:
         return None
     row = await fetch_one(conn, "returned_by", {"workflow_hash": job["workflow_hash"]})
     returns = row["returns"] if row else None
-    if isinstance(returns, bytes):  # Some connections leave JSON as it is.
+    if isinstance(returns, bytes):  # Some connections do not decode JSON.
         returns = orjson.loads(returns)
     if returns is None:
         return None
@@ -72,13 +72,13 @@ async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:
 
 
 def _returned(returns: Any, job: Mapping[str, Any]) -> Any:
-    """What the job was given and gives may be JSON, and large."""
+    """Inputs and result may be undecoded JSON, and large."""
     inputs, result = (
         orjson.loads(value) if isinstance(value, str) else value for value in (job["input_params"], job["result_data"])
     )
     try:
         return returned_value(returns, result or {}, inputs)
-    except ExpressionFailed:  # Of a node that was skipped, or that was allowed to fail.
+    except ExpressionFailed:  # The node was skipped, or was allowed to fail.
         return None
 
 
@@ -106,7 +106,7 @@ class JobRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Conditions that all hold. `since` and `until` bound the creation; `id_prefix` is the first digits of ids."""
+    """All conditions must hold. `since` and `until` bound the creation; `id_prefix` is the first digits of an id."""
 
     statuses: Sequence[str] = ()
     workflow_id: str | None = None
@@ -121,12 +121,12 @@ class JobFilter:
 
     @property
     def is_live(self) -> bool:
-        """Whether only jobs that have not ended fit."""
+        """Whether only unfinished jobs match."""
         return bool(self.statuses) and not JOB_TERMINAL.intersection(self.statuses)
 
 
 def statuses_of(name: str | None) -> tuple[str, ...]:
-    """For a filter; raises Invalid for a status that does not exist."""
+    """For a filter; raises Invalid for an unknown status."""
     if name is None:
         return ()
     if name.lower() not in set(JobStatus):
@@ -152,7 +152,7 @@ async def list_jobs(
 
 
 async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[JobId]:
-    """The newest jobs whose ids begin with these digits. By ranges of ids, which the primary key finds."""
+    """The newest jobs whose ids start with these digits; by id ranges, for the primary key."""
     first = int(prefix)
     scales = [10**length for length in range(ID_DIGITS - len(prefix) + 1)]
     lows = [first * scale for scale in scales if first * scale <= MAX_ID]
@@ -171,7 +171,7 @@ async def child_jobs(conn: Connection, job_id: JobId, *, limit: int) -> list[Row
 async def neighbours(
     conn: Connection, job: Mapping[str, Any], *, submitted_by: str | None = None, limit: int
 ) -> list[Row]:
-    """On both sides so many, the newest first."""
+    """So many on each side, the newest first."""
     values = {
         "job_id": job["job_id"],
         "workflow_id": job["workflow_id"],

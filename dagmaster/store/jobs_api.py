@@ -1,4 +1,4 @@
-"""Tasks and workers of the Python jobs API, by the snowflake ids that it assigns before anything is stored."""
+"""Tasks and workers of the Python jobs API, by the snowflake ids that it assigns before they are stored."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from dagmaster.ids import JobId, WorkerId
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, fetch_one
 
-# Jobs that the Python API made. Their idempotency key is the id of their entry task.
+# The submitter of jobs of the Python API. Their idempotency key is the id of their entry task.
 SUBMITTED_BY = "dagmaster.python"
 ENTRY = "entry"
 
 
 async def get_task_state(conn: Connection, task_id: int, job_id: JobId | None = None) -> dict[str, Any]:
-    """Raises UnknownTask. It is found much faster when the job is known."""
+    """Raises UnknownTask. The lookup is much faster if the job is known."""
     values = {"task_id": str(task_id), "job_id": job_id, "entry": ENTRY, "submitted_by": SUBMITTED_BY}
     row = await fetch_one(conn, "find_task_state", values)
     if row is None:
@@ -31,4 +31,4 @@ async def retire_worker(conn: Connection, worker_id: WorkerId) -> None:
 
 async def _alive(conn: Connection, statement: str, worker_id: WorkerId) -> None:
     if not await fetch(conn, statement, {"worker_id": worker_id}):
-        raise WorkerGone(f"worker {worker_id[:40]!r} is not registered, has left, or was given up; register again")
+        raise WorkerGone(f"worker {worker_id[:40]!r} is not registered, has left, or was declared lost; register again")

@@ -26,7 +26,7 @@ _TEXT: Final = re.compile(r"dm_([a-z2-7]{12})_[A-Za-z0-9_-]{43}")
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """`text` is the key itself: it is nowhere else."""
+    """`text` is the key itself, which is not stored."""
 
     key_id: str
     text: str
@@ -34,7 +34,7 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`platform_id` is the one platform that a partner or a reviewer acts for; None stands for all."""
+    """`platform_id` is the platform that a partner or a reviewer acts for; None means all."""
 
     key_id: str
     name: str
@@ -57,7 +57,7 @@ async def new_key(
     expires_at: datetime | None = None,
     source_app: str = "cli",
 ) -> NewKey:
-    """Raises Conflict when a key of this name is in use, and UnknownPlatform."""
+    """Raises Conflict if a key of this name is in use, and UnknownPlatform."""
     _check(name, expires_at)
     if platform_id is not None:
         await _check_platform(conn, role, platform_id)
@@ -81,16 +81,16 @@ async def new_key(
 
 
 async def check_first_key(conn: Connection, role: Role) -> None:
-    """Raises Conflict for a first key that could not make a second one: from then on everybody has to show a key."""
+    """Raises Conflict for a first key that could not create others: from then on every caller needs a key."""
     if role is not Role.ADMIN and not await any_keys(conn):
-        raise Conflict("the first key must be of role admin: with a key in use, only an admin can make further ones")
+        raise Conflict("the first key must have the role admin: with a key in use, only an admin can create others")
 
 
 def _check(name: str, expires_at: datetime | None) -> None:
     if not name.strip() or not name.isprintable():
-        raise Invalid("a key needs a name of visible characters, such as that of the program that will use it")
+        raise Invalid("a key needs a name of printable characters, such as the name of the program that will use it")
     if len(name) > MAX_NAME_LENGTH:
-        raise Invalid(f"the name of a key may have {MAX_NAME_LENGTH} characters, not {len(name)}")
+        raise Invalid(f"the name of a key may have at most {MAX_NAME_LENGTH} characters, not {len(name)}")
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise Invalid(f"a key cannot expire in the past ({expires_at.isoformat()})")
 
@@ -103,7 +103,7 @@ async def _check_platform(conn: Connection, role: Role, platform_id: str) -> Non
 
 
 async def find_key(conn: Connection, text: str) -> Key | None:
-    """None for what is not a key, and for one that is unknown, revoked or expired."""
+    """None if the text is not a key, or the key is unknown, revoked or expired."""
     fingerprint = fingerprint_of(text)
     if fingerprint is None:
         return None
@@ -115,13 +115,13 @@ async def find_key(conn: Connection, text: str) -> Key | None:
 
 
 def fingerprint_of(text: str) -> tuple[str, str] | None:
-    """The id and the hash by which a key is known; None for what is not a key."""
+    """The id and the hash of a key; None if the text is not a key."""
     match = _TEXT.fullmatch(text)
     return (match[1], _hash(text)) if match is not None else None
 
 
 async def find_key_by_id(conn: Connection, key_id: str) -> Key | None:
-    """For who has shown the key before; None when it is revoked or expired since."""
+    """For a session that has shown the key before; None if it was revoked or has expired."""
     row = await fetch_one(conn, "find_key", {"key_id": key_id})
     return await _used(conn, row) if row else None
 
@@ -133,7 +133,7 @@ async def _used(conn: Connection, row: Mapping[str, Any]) -> Key:
 
 
 async def list_keys(conn: Connection) -> list[Key]:
-    """All of them, oldest first, those too that were revoked."""
+    """All keys, oldest first, including revoked ones."""
     return [_key(row) for row in await fetch(conn, "list_keys")]
 
 
@@ -146,13 +146,13 @@ async def revoke_key(conn: Connection, key_or_name: str, *, actor: str, source_a
 
 
 async def any_keys(conn: Connection) -> bool:
-    """Whether there is a key that was not revoked. An expired one counts: access must not open by itself."""
+    """Whether any key was not revoked. An expired key counts: access must not open by itself."""
     [row] = await fetch(conn, "any_keys")
     return bool(row["is_there"])
 
 
 def _hash(text: str) -> str:
-    # Keys are random and long: a slow hash would only slow down every request.
+    # Keys are random and long, so a slow hash adds no security.
     return sha256(text.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The catalogue of published layers, for map clients. Its rows are copies, in this database or in another one."""
+"""The catalogue of published layers for map clients. Its rows are copies, in this or another database."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,7 +14,7 @@ MAX_TABLE_NAME: Final = 256
 
 
 class ShownLayer(TypedDict):
-    """How maps show a layer: of its metadata, and copied to the catalogue."""
+    """The presentation of a layer, in its metadata and in the catalogue."""
 
     data_type: str
     display_name: str
@@ -42,7 +42,7 @@ class CatalogRow(ShownLayer):
 async def list_catalog(
     conn: Connection, *, platform_id: str | None = None, limit: int, offset: int = 0
 ) -> list[CatalogRow]:
-    """In the order in which maps list them."""
+    """In display order."""
     values = {"table_name": None, "platform_id": platform_id, "limit": limit, "offset": offset}
     return await fetch_as(conn, CatalogRow, "list_catalog", values)
 
@@ -56,9 +56,9 @@ async def get_catalog_entry(conn: Connection, table_name: str, *, platform_id: s
 
 
 async def put_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> bool:
-    """Make this the only row of its asset. False where it is that already.
+    """Make this the only row of its asset. False if it already is.
 
-    Raises Conflict where the table is that of another asset, and Invalid for a name that does not fit.
+    Raises Conflict if the table belongs to another asset, and Invalid for a name that is too long.
     """
     asset_id, table_name = entry["source_asset_id"], entry["table_name"]
     if len(table_name) > MAX_TABLE_NAME:
@@ -72,6 +72,6 @@ async def put_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> bool:
 
 
 async def remove_catalog_entries(conn: Connection, asset_id: str, *, kept_table: str | None = None) -> list[str]:
-    """The tables whose rows were removed."""
+    """Returns the tables whose rows were removed."""
     rows = await fetch(conn, "remove_catalog_entries", {"asset_id": asset_id, "kept_table": kept_table})
     return [row["table_name"] for row in rows]

@@ -1,4 +1,4 @@
-"""The tables of vector layers, as far as versions and jobs use them."""
+"""The tables of vector layers, and their use by versions and jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dagmaster.store.statements import fetch
 
 @dataclass(frozen=True, slots=True)
 class OwnedTable:
-    """A table by its qualified name, with the job that made it and the version that it is for."""
+    """A table by its qualified name, with the job that created it and the version it belongs to."""
 
     table_name: str
     job_id: int
@@ -18,7 +18,7 @@ class OwnedTable:
 
 
 async def find_unused_tables(conn: Connection, tables: Sequence[OwnedTable]) -> list[str]:
-    """Those that no version has and no job writes to or can continue with."""
+    """The tables that no version uses and no job writes to or can continue with."""
     values = {
         "table_names": [table.table_name for table in tables],
         "job_ids": [table.job_id for table in tables],
@@ -29,7 +29,7 @@ async def find_unused_tables(conn: Connection, tables: Sequence[OwnedTable]) -> 
 
 
 async def drop_tables_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[str]:
-    """Those that jobs have made for it: their names. Tables that others have made stay, whatever the version says."""
+    """Drop the tables that jobs created for the version, and return their names. Other tables stay."""
     async with conn.transaction():
         rows = await fetch(conn, "list_tables_of_version", {"asset_id": asset_id, "version_ordinal": ordinal})
         for row in rows:

@@ -1,4 +1,4 @@
-"""The metadata of layers: how maps show the data of an asset."""
+"""The metadata of layers: how maps show an asset."""
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
@@ -13,8 +13,8 @@ from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
 BATCH: Final = 500
 STALE_AT_ONCE: Final = 20
-# How long the external database has to confirm a layer, and how long a layer that failed is left alone.
-PATIENCE_SECONDS: Final = 60.0
+# How long the external database has to confirm a layer, and how long a failed layer is not retried.
+CONFIRM_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 300.0
 ANY_LAYER: Final = {
     "asset_id": None,
@@ -45,13 +45,13 @@ async def list_layers(
     limit: int,
     offset: int = 0,
 ) -> list[LayerRow]:
-    """In the order in which maps list them."""
+    """In display order."""
     values = {**ANY_LAYER, "platform_id": platform_id, "is_published": is_published, "limit": limit, "offset": offset}
     return await fetch_as(conn, LayerRow, "list_layers", values)
 
 
 async def find_layer(conn: Connection, asset_id: str) -> LayerRow | None:
-    """Also of an asset that is deleted."""
+    """Includes deleted assets."""
     values = {**ANY_LAYER, "asset_id": asset_id, "include_deleted": True, "limit": 1}
     return await fetch_one_as(conn, LayerRow, "list_layers", values)
 
@@ -65,13 +65,13 @@ async def get_layer(conn: Connection, asset_id: str) -> LayerRow:
 
 
 async def add_layer(conn: Connection, asset_id: str, data_type: str, fields: Mapping[str, Any]) -> bool:
-    """False where the asset has metadata already."""
+    """False if the asset has metadata already."""
     values = {"asset_id": asset_id, "data_type": data_type, "fields": _json(fields)}
     return bool(await fetch(conn, "add_layer", values))
 
 
 async def replace_layer(conn: Connection, asset_id: str, version: int, fields: Mapping[str, Any]) -> bool:
-    """False where the metadata is not of this version any more."""
+    """False if the metadata has another version by now."""
     values = {"asset_id": asset_id, "version": version, "fields": _json(fields)}
     return bool(await fetch(conn, "replace_layer", values))
 
@@ -81,20 +81,20 @@ async def remove_layer(conn: Connection, asset_id: str) -> None:
 
 
 async def mark_layer(conn: Connection, asset_id: str, *, is_published: bool) -> datetime | None:
-    """When it was published."""
+    """Returns the time of publication."""
     [row] = await fetch(conn, "mark_layer", {"asset_id": asset_id, "is_published": is_published})
     published_at: datetime | None = row["published_at"]
     return published_at
 
 
 async def mark_refreshed_layer(conn: Connection, asset_id: str, ordinal: int, version: int) -> None:
-    """The projections in this database show the version of this ordinal as its row was then."""
+    """Record that the projections here show this version, as its row was then."""
     await run(conn, "mark_refreshed_layer", {"asset_id": asset_id, "version_ordinal": ordinal, "version": version})
 
 
 async def expect_external_layer(conn: Connection, asset_id: str, *, is_external: bool) -> datetime:
-    """The revision of the state that the external database is sent now. The asset is locked."""
-    values = {"asset_id": asset_id, "is_external": is_external, "patience_seconds": PATIENCE_SECONDS}
+    """The revision of the state to send to the external database. The asset must be locked."""
+    values = {"asset_id": asset_id, "is_external": is_external, "patience_seconds": CONFIRM_SECONDS}
     [row] = await fetch(conn, "expect_external_layer", values)
     revision: datetime = row["external_pending"]
     return revision
@@ -103,7 +103,7 @@ async def expect_external_layer(conn: Connection, asset_id: str, *, is_external:
 async def confirm_external_layer(
     conn: Connection, asset_id: str, revision: datetime, *, is_there: bool, is_changed: bool
 ) -> None:
-    """The external database has this revision. Nothing where another one was sent since."""
+    """The external database has this revision. No effect if another revision was sent since."""
     values = {"asset_id": asset_id, "revision": revision, "is_there": is_there, "is_changed": is_changed}
     await run(conn, "confirm_external_layer", values)
 
@@ -111,19 +111,19 @@ async def confirm_external_layer(
 async def withdraw_external_layer(
     conn: Connection, asset_id: str, revision: datetime, *, is_external: bool, is_settled: bool
 ) -> None:
-    """Expect this revision no longer. `is_settled`: the external database has certainly not taken it."""
+    """Stop expecting this revision. `is_settled`: the external database has certainly not applied it."""
     values = {"asset_id": asset_id, "revision": revision, "is_external": is_external, "is_settled": is_settled}
     await run(conn, "withdraw_external_layer", values)
 
 
 async def claim_stale_layers(conn: Connection, *, has_external: bool) -> list[str]:
-    """Some of the published layers that are behind their assets; without the external database, none that is there."""
+    """Published layers that lag behind their assets; without an external database, only internal ones."""
     values = {"has_external": has_external, "pause_seconds": PAUSE_SECONDS, "limit": STALE_AT_ONCE}
     return [row["asset_id"] for row in await fetch(conn, "claim_stale_layers", values)]
 
 
 async def layer_ids(conn: Connection, *, is_published: bool = False) -> AsyncIterator[str]:
-    """The ids of all assets that have metadata; `is_published`: whose layer is published, deleted assets included."""
+    """The ids of all assets with metadata; `is_published`: only those with a published layer, deleted ones included."""
     after = ""
     while rows := await fetch(conn, "layer_ids", {"after": after, "is_published": is_published, "limit": BATCH}):
         for row in rows:

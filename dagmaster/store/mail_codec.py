@@ -1,4 +1,4 @@
-"""Messages of the engine as rows of the mailbox, and back: which kind they are, and which field is in which column."""
+"""The mapping between messages of the engine and rows of the mailbox."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NotRequired, TypedDict, assert_never
@@ -32,7 +32,7 @@ from dagmaster.model.dynamic_nodes import read_slice
 Row = Mapping[str, Any]
 Mailed = Report | TaskCheckpoint | ApprovalDecision | SignalSent | Cancel | Pause | Resume | ManualRetry
 
-# What the results' columns can hold; anything else in it would make the owner's batch fail.
+# The types of the results' columns; any other type would make the owner's batch fail.
 DETAILS: Mapping[str, tuple[type, ...]] = {
     "log_path": (str,),
     "peak_memory_bytes": (int,),
@@ -60,12 +60,12 @@ MailKind = Literal[
 ]
 
 
-# Of mail that may hold much, and is read apart.
+# A kind with large content, which is read separately.
 SLICE: Final[MailKind] = "added"
 
 
 class MailRow(TypedDict):
-    """A row to be stored; `output` and `data` are JSON. It gets its id and its time when it is stored."""
+    """A row to store; `output` and `data` are JSON. Its id and time are assigned on insert."""
 
     job_id: JobId
     kind: MailKind
@@ -101,7 +101,7 @@ def encode(job_id: JobId, message: Mailed) -> MailRow:
 
 
 def encode_slice(job_id: JobId, content: bytes, actor: str | None) -> MailRow:
-    """Of nodes that are added from outside: they are read when they arrive."""
+    """Nodes of an external caller; the content is parsed when it arrives."""
     return {"job_id": job_id, "kind": "added", "output": orjson.Fragment(content), "data": {"actor": actor}}
 
 
@@ -145,12 +145,12 @@ def _data_of_failure(message: TaskFailed) -> dict[str, Any]:
 
 
 def _json(value: Value | None) -> orjson.Fragment | None:
-    assert not isinstance(value, StoredValue), "a value that is stored is not mailed again"
+    assert not isinstance(value, StoredValue), "a stored value is not mailed again"
     return orjson.Fragment(value) if value is not None else None
 
 
 def mail_values(row: MailRow) -> dict[str, Any]:
-    """Of a statement that stores one row, by column."""
+    """The parameters of a statement that stores one row."""
     output, data = row.get("output"), row.get("data")
     return {
         "job_id": row["job_id"],
@@ -166,7 +166,7 @@ def mail_values(row: MailRow) -> dict[str, Any]:
 
 
 def decode(row: Row) -> Message | None:
-    """None for what makes no sense: whoever may insert here must not be able to stop an orchestrator."""
+    """None for invalid mail: a program that may insert here must not be able to stop an orchestrator."""
     data = orjson.loads(row["data"]) if row["data"] is not None else {}
     if not isinstance(data, dict):
         data = {}
@@ -231,7 +231,7 @@ def _message_of_task(row: Row, data: dict[str, Any]) -> Message | None:
 
 
 def _added(row: Row, data: dict[str, Any]) -> Message | None:
-    """An attempt that adds what cannot be read has failed for good; the API reads it before it lets it in."""
+    """An unreadable addition fails its attempt permanently; the API validates additions of external callers."""
     node, task, worker, at = row["node_id"], row["task_id"], row["worker_id"], row["created_at"]
     try:
         added = read_slice(row["output"] or b"null")

@@ -1,7 +1,6 @@
-"""Mail that a notification brings along: `mail_payload` and `new_job_payload` in `sql/mailbox.sql`.
+"""Mail in the payload of a notification: `mail_payload` and `new_job_payload` in `sql/mailbox.sql`.
 
-Whoever may connect to the database may notify. What comes here is therefore of the right types or nothing, and the
-batch compares it with the rows.
+Any database user may notify. So the payload's types are validated here, and the batch compares it with the rows.
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ _NEW_JOB: Types = {
     "input_bytes": int,
     "has_version": bool,
 }
-# Columns of a job that nobody has begun.
+# Columns of a job that has not started.
 _UNSET = dict.fromkeys(
     (
         *("started_at", "paused_at", "paused_by", "resumed_at", "signals"),
@@ -58,7 +57,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_payload(payload: str) -> Mail | None:
-    """The mail that a notification brings; None where it brings none that can be read."""
+    """The mail in the payload; None if there is none or it cannot be read."""
     try:
         values = orjson.loads(payload)
         if not isinstance(values, list):
@@ -78,7 +77,7 @@ def _mail(values: list[Any], payload: str) -> Mail:
 def _new_job(values: list[Any], payload: str) -> Mail:
     row = _row(_NEW_JOB, values)
     if row["status"] != JobStatus.PENDING or not isinstance(orjson.loads(row["input_params"]), dict):
-        raise ValueError("no new job looks like this")
+        raise ValueError("not a new job")
     return Mail(row["mail_id"], row["job_id"], Load(), {**row, **_UNSET}, payload=payload)
 
 

@@ -1,4 +1,4 @@
-"""What has arrived for an owner's jobs, and telling an owner something."""
+"""The mail for an owner's jobs: read it, and send it."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from dagmaster.store.mail_codec import SLICE, MailRow, decode
 from dagmaster.store.statements import fetch, run
 
 MAX_SLICES = 8
-# Larger values stay in the mailbox until they are written.
+# Larger values stay in the mailbox until the batch copies them.
 INLINE_BYTES = 64 * 1024
 MAX_BYTES = 16 * 1024 * 1024
 
@@ -19,7 +19,7 @@ class Mail(NamedTuple):
     """`job` is the row of a job that is new to its owner. `stored_bytes` is the size of a value that was not read.
 
     `message` is None for a kind that this version does not know; it is closed all the same. `payload` is that of the
-    notification that brought it.
+    notification that brought the mail.
     """
 
     mail_id: int
@@ -31,7 +31,7 @@ class Mail(NamedTuple):
 
 
 class Arrived(list[Mail]):
-    """`is_all`: nothing else was there at that moment. `is_cut`: there was more than so many bytes."""
+    """`is_all`: the mailbox held nothing else. `is_cut`: the size limit was reached."""
 
     is_all = True
     is_cut = False
@@ -47,9 +47,9 @@ async def read_mail(
     max_bytes: int = MAX_BYTES,
     window: int | None = None,
 ) -> Arrived:
-    """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them.
+    """Needs a connection that keeps JSON as bytes. The number of slices is limited, so that other jobs do not wait.
 
-    With a `window`, more than `max_bytes` is expected, and jobs with little mail are looked for among so many rows.
+    With a `window`, more than `max_bytes` is expected, and jobs with little mail are searched among so many rows.
     """
     values = {"owner_id": owner_id, "limit": limit, "inline_bytes": inline_bytes, "max_bytes": max_bytes}
     rows = await fetch(conn, "read_mail", values) if window is None else []
@@ -58,7 +58,7 @@ async def read_mail(
         rows = await fetch(conn, "weigh_mail", {**values, "window": window or limit})
         is_cut = len(rows) < limit and any(row["arrived"] > len(rows) for row in rows[:1])
     is_all = len(rows) < limit and not is_cut
-    slices = [place for place, row in enumerate(rows) if row["kind"] == SLICE]
+    slices = [index for index, row in enumerate(rows) if row["kind"] == SLICE]
     if len(slices) > max_slices:
         rows, is_all = rows[: slices[max_slices]], False
     if slices:
@@ -69,7 +69,7 @@ async def read_mail(
 
 
 async def jobs_with_mail(conn: Connection, job_ids: Collection[JobId], apart_from: Iterable[Mail]) -> set[JobId]:
-    """Those of the jobs for which there is other mail than this."""
+    """The jobs with other mail than this."""
     mail_ids = [mail.mail_id for mail in apart_from]
     rows = await fetch(conn, "jobs_with_mail", {"job_ids": list(job_ids), "mail_ids": mail_ids})
     return {row["job_id"] for row in rows}
@@ -91,7 +91,7 @@ async def add_mail(conn: Connection, rows: Sequence[MailRow]) -> None:
 
 
 def _job(row: dict[str, Any]) -> Mapping[str, Any] | None:
-    """As `load_jobs` gives it."""
+    """In the form of `load_jobs`."""
     return {**row, "created_at": row["job_created_at"]} if row["is_new"] else None
 
 

@@ -1,4 +1,4 @@
-"""How the jobs of the last days went, counted from their rows."""
+"""Statistics of recent jobs, computed from their rows."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,14 +16,14 @@ MAX_DAYS = 90
 MAX_HOURS = 168
 MAX_CAUSES = 100
 MAX_BUCKET_MINUTES = 1440
-# Of an orchestrator, and none of them a metric.
+# Entries of an orchestrator's stats that are not metrics.
 LONG_STATS = ("completions", "failures", "workflows", "failing_handlers", "failing_queues")
 
 Rows = list[dict[str, Any]]
 
 
 async def workflow_measures(conn: Connection, workflow_id: str | None = None, days: int = 7) -> Rows:
-    """`success_rate` is of the jobs that completed or failed, None when there is none; durations of those completed."""
+    """`success_rate` is the share among completed and failed jobs, or None; durations are of completed jobs."""
     _check("days", days, MAX_DAYS)
     rows = await fetch(conn, "workflow_measures", {"workflow_id": workflow_id, "days": days})
     until = datetime.now(UTC)
@@ -32,7 +32,7 @@ async def workflow_measures(conn: Connection, workflow_id: str | None = None, da
 
 
 async def node_measures(conn: Connection, workflow_id: str, days: int = 7) -> Rows:
-    """A fan-out stands for its children. `executions` counts nodes, however often each was tried."""
+    """A fan-out stands for its children. `executions` counts nodes, not attempts."""
     _check("days", days, MAX_DAYS)
     return await fetch(conn, "node_measures", {"workflow_id": workflow_id, "days": days})
 
@@ -51,14 +51,14 @@ async def count_failures(conn: Connection, workflow_id: str | None = None, days:
 
 
 async def throughput(conn: Connection, hours: int = 24, bucket_minutes: int = 60) -> Rows:
-    """One row for each bucket, oldest first; the last one is not over yet."""
+    """One row per bucket, oldest first; the last bucket is not over yet."""
     _check("hours", hours, MAX_HOURS)
     _check("bucket_minutes", bucket_minutes, MAX_BUCKET_MINUTES)
     return await fetch(conn, "throughput", {"hours": hours, "bucket_minutes": bucket_minutes})
 
 
 async def fleet_measures(conn: Connection) -> dict[str, Any]:
-    """Everything that is measured of the fleet, without a look at history."""
+    """The current state of the fleet, without history."""
     return {
         "orchestrators": await list_orchestrators(conn, omitted_stats=LONG_STATS),
         "workers": await list_workers(conn, status="active"),

@@ -1,4 +1,4 @@
-"""Bring the database's schema to the version of this program, or back."""
+"""Migrate the database's schema to the version of this program, or back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from dagmaster.store.columns import SCHEMA
 from dagmaster.store.connect import unreachable
 from dagmaster.store.schema import MIGRATIONS
 
-# Two processes that start at once must not migrate at once.
+# Processes that start together must not migrate at the same time.
 LOCK_KEY = 5_714_236_190_417_731
 
 
@@ -38,7 +38,7 @@ def upgrade(dsn: str, revision: str = "head") -> None:
 
 
 def downgrade(dsn: str, revision: str) -> None:
-    """Raises NotFound where there is no schema."""
+    """Raises NotFound if there is no schema."""
     with _locked(dsn) as connection:
         if _current(connection) is None:
             raise NotFound("the database has no dagmaster tables, so there is nothing to downgrade")

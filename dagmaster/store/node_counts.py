@@ -1,4 +1,4 @@
-"""How the nodes of jobs stand, in numbers: by status, by fan-out, and by the task that added them."""
+"""Counts of nodes: by status, by fan-out, and by the task that added them."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,21 +16,21 @@ from dagmaster.store.statements import fetch
 Row = dict[str, Any]
 
 Counts = Mapping[str, int]
-KEEP_COUNTS: Final = 20_000  # jobs, and nodes of them that have children
+KEEP_COUNTS: Final = 20_000  # jobs, and their nodes with children
 
 
 @dataclass(frozen=True, slots=True)
 class NodesOfJob:
-    """`counts` are by outcome, with children by status; `children` are of the nodes that have some."""
+    """`counts` are by outcome, with children by status; `children` only has nodes with children."""
 
     counts: Counts
     children: Mapping[str, Children]
 
 
 class NodeCounts:
-    """How the nodes of jobs stand. Of jobs that have ended it is kept: nothing changes there any more.
+    """Cached counts of jobs. Only ended jobs are cached, because they no longer change.
 
-    A list of jobs is looked at again and again, and each may have a hundred thousand nodes.
+    Lists of jobs are refreshed often, and each job may have a hundred thousand nodes.
     """
 
     def __init__(self, keep: int = KEEP_COUNTS) -> None:
@@ -48,7 +48,7 @@ class NodeCounts:
         return {job_id: counted[job_id] if nodes is None else nodes for job_id, nodes in known.items()}
 
     async def tolerated(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[JobId, int]:
-        """How many nodes have failed in jobs that completed all the same; `jobs` also with `status`."""
+        """The number of failed nodes in jobs that completed anyway; `jobs` also need `status`."""
         completed = [job for job in jobs if job["status"] == JobStatus.COMPLETED]
         known = await self.of(conn, completed)
         return {job_id: nodes.counts.get(NodeStatus.FAILED, 0) for job_id, nodes in known.items()}
@@ -79,7 +79,7 @@ async def nodes_of_jobs(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobI
 
 
 def children_of_rows(rows: Sequence[Row]) -> Children:
-    """Of rows with `status`, `nodes`, `is_added`, `may_fail` and `last_ended_at`."""
+    """From rows with `status`, `nodes`, `is_added`, `may_fail` and `last_ended_at`."""
     fan, added = ({row["status"]: row["nodes"] for row in rows if row["is_added"] is kind} for kind in (False, True))
     ended = max((row["last_ended_at"] for row in rows if row["last_ended_at"]), default=None)
     return children_of(fan, added, may_fail=any(row["may_fail"] for row in rows), last_ended_at=ended)
@@ -95,7 +95,7 @@ async def has_more_nodes(conn: Connection, job_id: JobId, than: int) -> bool:
 
 
 async def count_folded(conn: Connection, job_id: JobId) -> list[Row]:
-    """By the node within which they are drawn, and by status."""
+    """By the node in which they are drawn, and by status."""
     return await fetch(conn, "count_folded", {"job_id": job_id})
 
 
@@ -104,7 +104,7 @@ async def count_children(conn: Connection, job_id: JobId, node_id: NodeId) -> li
 
 
 async def count_outside(conn: Connection, job_id: JobId) -> dict[str, dict[str, int]]:
-    """Counts by status of what the nodes that were added from outside have added themselves."""
+    """Counts by status of the nodes that externally added nodes have added."""
     counts: dict[str, dict[str, int]] = {}
     for row in await fetch(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
         counts.setdefault(row["node_id"], {})[row["status"]] = row["nodes"]
@@ -120,7 +120,7 @@ async def fan_out_times(conn: Connection, job_id: JobId, node_ids: Sequence[str]
 async def fan_out_density(
     conn: Connection, job_id: JobId, node_id: NodeId, since: datetime, until: datetime, *, parts: int
 ) -> list[Row]:
-    """Part 1 is the first, 0 lies before the time and `parts + 1` after it."""
+    """Part 1 is the first; 0 is before the range and `parts + 1` after it."""
     values = {
         "job_id": job_id,
         "node_id": node_id,

@@ -1,4 +1,4 @@
-"""Where nodes are on earth: the boxes of their items, and the shapes in what they hold."""
+"""The locations of nodes: the boxes of their items, and the shapes in their values."""
 
 from typing import Any, Final, TypedDict
 
@@ -7,17 +7,17 @@ from dagmaster.model.shapes import Box, Shapes, is_touching, shapes_of
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, fetch_as
 
-# A larger value is not looked into.
+# Larger values are not searched for shapes.
 INLINE_BYTES: Final = 16_384
 MAX_UNFINISHED: Final = 20_000
 MAX_TILES: Final = 2_000
 MAX_OUTPUTS: Final = 200
-# Of the values of a tile whose item says nothing: there may be many of them, and a page asks again and again.
+# The limit for the values of a tile without a box: there may be many, and pages poll them.
 TILE_BYTES: Final = 2_048
 
 
 class PlacedNode(TypedDict):
-    """`shown_status` is `cancelled` for a node that was in progress when its job ended."""
+    """`shown_status` is `cancelled` for a node that was in flight when its job ended."""
 
     node_id: NodeId
     parent_node_id: NodeId | None
@@ -31,19 +31,19 @@ class PlacedNode(TypedDict):
 
 
 async def unfinished_places(conn: Connection, job_id: JobId, *, has_failed: bool) -> list[PlacedNode]:
-    """The nodes that a retry would run, one more than `MAX_UNFINISHED` at most."""
+    """The nodes that a retry would run, at most one more than `MAX_UNFINISHED`."""
     values = {"job_id": job_id, "has_failed": has_failed, "inline_bytes": INLINE_BYTES, "limit": MAX_UNFINISHED + 1}
     return await fetch_as(conn, PlacedNode, "unfinished_places", values)
 
 
 async def tile_places(conn: Connection, job_id: JobId) -> list[PlacedNode]:
-    """The children of fan-outs, one more than `MAX_TILES` at most."""
+    """The children of fan-outs, at most one more than `MAX_TILES`."""
     values = {"job_id": job_id, "inline_bytes": TILE_BYTES, "limit": MAX_TILES + 1}
     return await fetch_as(conn, PlacedNode, "tile_places", values)
 
 
 async def placed_outputs(conn: Connection, job_id: JobId) -> dict[str, Any]:
-    """The small outputs of the nodes of the definition so far."""
+    """The small outputs of the defined nodes so far."""
     values = {"job_id": job_id, "inline_bytes": INLINE_BYTES, "limit": MAX_OUTPUTS}
     return {row["node_id"]: row["output"] for row in await fetch(conn, "placed_outputs", values)}
 
@@ -54,14 +54,14 @@ async def has_added_nodes(conn: Connection, job_id: JobId) -> bool:
 
 
 def box_of(node: PlacedNode) -> Box | None:
-    """Around all that is known of its place; None for a node without one."""
+    """The box around all its shapes; None for a node without a location."""
     if (box := _item_box(node)) is not None:
         return box
     return _shapes(node).view
 
 
 def is_in(node: PlacedNode, box: Box) -> bool:
-    """By each of its shapes: the box around them all may touch what none of them does."""
+    """Tests each shape: the box around all of them may touch what none of them does."""
     if (item_box := _item_box(node)) is not None and is_touching(item_box, box):
         return True
     return any(shape.touches(box) for shape in _shapes(node))

@@ -1,4 +1,4 @@
-"""Read nodes: one, those of a job, and those of all jobs."""
+"""Read nodes: one node, the nodes of a job, and nodes of all jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,17 +16,17 @@ from dagmaster.store.statements import fetch_as, fetch_one_as
 
 Node = TypeVar("Node")
 
-# Of the outputs in one answer, together.
+# The total size of the outputs in one response.
 MAX_SHOWN_BYTES = 1024 * 1024
 UNLIMITED: Final = 2**63 - 1
-# How many jobs are looked into: what is older is found by its job.
+# How many jobs are searched; nodes of older jobs are found through their job.
 NEWEST_JOBS: Final = 1000
-# Those of nodes; what was in progress when its job ended is looked for apart from what failed.
+# Cancelled nodes, which were in flight when their job ended, are searched separately from failed ones.
 STATUSES = (*NodeStatus, Outcome.CANCELLED)
 
 
 class NodeSummary(TypedDict):
-    """How a node stands."""
+    """The state of a node."""
 
     node_id: NodeId
     status: str
@@ -38,7 +38,7 @@ class NodeSummary(TypedDict):
 
 
 class DrawnNode(NodeSummary):
-    """A node of the definition in a graph. `taken_branch` is of a conditional."""
+    """A node of the definition in a graph. `taken_branch` is set for a conditional."""
 
     max_retries: int
     not_before: datetime | None
@@ -46,7 +46,7 @@ class DrawnNode(NodeSummary):
 
 
 class FoldedNode(NodeSummary):
-    """A node that is drawn within another; its error is cut."""
+    """A node that is drawn inside another; its error is shortened."""
 
     fan_out_index: int | None
 
@@ -58,7 +58,7 @@ class GridNode(NodeSummary):
 
 
 class NodeRow(NodeSummary):
-    """A node without the values that it holds."""
+    """A node without its values."""
 
     task_id: TaskId | None
     max_retries: int
@@ -80,7 +80,7 @@ class ListedNode(NodeRow):
 
 
 class JobNode(NodeRow):
-    """A node in a list of its job. `output` is None where it is too large for the list."""
+    """A node in the list of its job. `output` is None if it is too large for the list."""
 
     last_error: str | None
     output: Any
@@ -88,7 +88,7 @@ class JobNode(NodeRow):
 
 
 class PagedNode(NodeRow):
-    """A node on a page of its job. `handler` and `type` are of a node that a task has added."""
+    """A node on a page of its job. `handler` and `type` are set for added nodes."""
 
     job_id: JobId
     handler: str | None
@@ -124,7 +124,7 @@ class NodeHead(TypedDict):
 
 
 class NodeProgress(TypedDict):
-    """How far the newest attempt of a node says it is."""
+    """The progress that the newest attempt of a node reported."""
 
     job_id: JobId
     node_id: NodeId
@@ -162,16 +162,16 @@ class NodeSearch:
 
     @property
     def is_open(self) -> bool:
-        """Whether only what has not ended is looked for."""
+        """Whether only unfinished nodes match."""
         return bool(self.statuses) and not ENDED.intersection(self.statuses)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """With `parent`, the nodes that come from this one; without, the job's own nodes.
+    """With `parent`, the nodes below it; without, the job's own nodes.
 
-    Nodes that have not begun come as in `order`. `outcomes` are of the nodes whose children make them other than their
-    own status.
+    Nodes that have not started are sorted as in `order`. `outcomes` are of nodes whose children give them another
+    outcome than their own status.
     """
 
     parent: str | None = None
@@ -182,12 +182,12 @@ class NodeFilter:
 
     @property
     def is_everywhere(self) -> bool:
-        """Who looks for what failed means the children of fan-outs too."""
+        """A search for failed nodes includes the children of fan-outs."""
         return self.parent is None and self.status == Outcome.FAILED
 
 
 async def search_nodes(conn: Connection, where: NodeSearch, *, limit: int, offset: int = 0) -> list[ListedNode]:
-    """Of the newest jobs that fit, those of the newest first."""
+    """Of the newest matching jobs, the newest job first."""
     values = {
         **asdict(where),
         "statuses": list(where.statuses) or None,
@@ -209,13 +209,13 @@ async def view_nodes(
     limit: int,
     offset: int = 0,
 ) -> list[ListedNode]:
-    """Of all jobs, without outputs; raises Invalid for a status that does not exist."""
+    """Of all jobs, without outputs; raises Invalid for an unknown status."""
     values = {"job_id": job_id, "status": _status(status), "workflow_id": workflow_id}
     return await fetch_as(conn, ListedNode, "view_nodes", {**values, "limit": limit, "offset": offset})
 
 
 def jobs_of(rows: Sequence[ListedNode]) -> list[dict[str, Any]]:
-    """The jobs of nodes of a list, each once."""
+    """The jobs of listed nodes, without duplicates."""
     jobs = {row["job_id"]: row["job_completed_at"] for row in rows}
     return [{"job_id": job_id, "completed_at": completed_at} for job_id, completed_at in jobs.items()]
 
@@ -234,7 +234,7 @@ async def list_job_nodes(
 ) -> list[JobNode]:
     """The job's own nodes, all of them `with_children`, or the children of the fan-out `parent`.
 
-    Outputs over `inline_bytes` are left out, and those that come after `max_bytes` of outputs.
+    Outputs over `inline_bytes` are left out, and all outputs after the first `max_bytes`.
     """
     values = {
         "job_id": job_id,
@@ -284,7 +284,7 @@ async def view_graph(conn: Connection, job_id: JobId) -> list[DrawnNode]:
 async def view_folded(
     conn: Connection, job_id: JobId, parent: str, *, status: str | None = None, limit: int, offset: int = 0
 ) -> list[FoldedNode]:
-    """The items of a fan-out, or what a node has added."""
+    """The items of a fan-out, or the nodes that a node has added."""
     values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
     return await fetch_as(conn, FoldedNode, "view_folded", values)
 

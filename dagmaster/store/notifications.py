@@ -1,4 +1,4 @@
-"""Wake-ups through LISTEN and NOTIFY: hints that save waiting for the next poll. Nothing depends on them."""
+"""Wake-ups through LISTEN and NOTIFY: hints that shorten the wait for the next poll. Nothing depends on them."""
 
 import asyncio
 import logging
@@ -28,34 +28,34 @@ _NOTIFY: Mapping[str, LiteralString] = {
     RELOAD: "NOTIFY dagmaster_reload",
 }
 
-# A notification in every commit would serialise the commits of all processes: one may ride along only now and then.
-RIDE_INTERVAL_SECONDS = 0.001
+# A notification in every commit would serialise the commits of all processes, so piggybacking is rate-limited.
+PIGGYBACK_INTERVAL_SECONDS = 0.001
 MIN_INTERVAL_SECONDS = 0.003
 NOT_URGENT_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
 
 
 class Notifier:
-    """Sends and hears notifications on one connection: what was asked for since the last time is sent at most once in a
-    few milliseconds, and what is heard is passed on at once.
+    """Sends and receives notifications on one connection. Sending is limited to once in a few milliseconds; received
+    notifications are passed on at once.
     """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._calls: dict[str, Callable[[], None]] = {}
         self._due: set[str] = set()
-        self._last_ride = 0.0
+        self._last_piggyback = 0.0
         self._next_send = 0.0
         self._wake = asyncio.Event()
         self._lost: psycopg.Error | None = None
 
     def on(self, channel: str, call: Callable[[], None]) -> None:
-        """Call this when the channel is notified."""
+        """Call this function when the channel is notified."""
         self._calls[channel] = call
         self._wake.set()
 
     def notify(self, channel: str, *, urgent: bool = True) -> None:
-        """What is not urgent waits a little for something that is."""
+        """A notification that is not urgent waits a little for an urgent one."""
         self._due.add(channel)
         if urgent:
             self._wake.set()
@@ -63,11 +63,11 @@ class Notifier:
             asyncio.get_running_loop().call_later(NOT_URGENT_SECONDS, self._wake_if_due)
 
     def can_piggyback(self) -> bool:
-        """Whether the caller's next commit may carry a notification itself, which is the quickest way."""
+        """Whether the caller's next commit may carry a notification itself, which is the fastest way."""
         now = monotonic()
-        if now - self._last_ride < RIDE_INTERVAL_SECONDS:
+        if now - self._last_piggyback < PIGGYBACK_INTERVAL_SECONDS:
             return False
-        self._last_ride = now
+        self._last_piggyback = now
         return True
 
     def _wake_if_due(self) -> None:
@@ -87,13 +87,13 @@ class Notifier:
 
     async def _serve(self, conn: Connection) -> None:
         conn.add_notify_handler(lambda notification: self._hear(notification.channel))
-        heard: set[str] = set()
+        listening: set[str] = set()
         self._lost = None
         while True:
-            for channel in self._calls.keys() - heard:
+            for channel in self._calls.keys() - listening:
                 await conn.execute(_LISTEN[channel])
-                heard.add(channel)
-                self._hear(channel)  # What came before we listened.
+                listening.add(channel)
+                self._hear(channel)  # Notifications before LISTEN were missed.
             await self._send(conn)
             await self._rest(conn)
 
@@ -110,10 +110,10 @@ class Notifier:
         self._next_send = monotonic() + MIN_INTERVAL_SECONDS
 
     async def _rest(self, conn: Connection) -> None:
-        """Until there is something to do; what the server sends meanwhile is read as it comes."""
-        self._pass_on(conn)  # The last answer may have brought some along.
+        """Wait for work, and read notifications as they arrive."""
+        self._pass_on(conn)  # The last response may have brought notifications.
         loop = asyncio.get_running_loop()
-        # The number that was added is the one to remove: a connection that broke has none any more.
+        # Remember the socket: a broken connection no longer knows it.
         socket = conn.fileno()
         loop.add_reader(socket, self._read, conn)
         try:
@@ -142,7 +142,7 @@ class Notifier:
 
 
 async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
-    """Call what belongs to each channel when it is notified, until cancelled."""
+    """Call the function of each channel when it is notified, until cancelled."""
     while True:
         try:
             async with await connect(dsn, application="dagmaster listener") as conn:
@@ -155,7 +155,7 @@ async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
 async def _listen_on(conn: Connection, calls: Mapping[str, Callable[[], None]]) -> None:
     for channel in calls:
         await conn.execute(_LISTEN[channel])
-    for call in calls.values():  # What came before we listened.
+    for call in calls.values():  # Notifications before LISTEN were missed.
         call()
     async for notification in conn.notifies():
         calls[notification.channel]()

@@ -1,4 +1,4 @@
-"""Read orchestrators: which are alive, and which get nothing done."""
+"""Read orchestrators: which are alive, and which are stalled."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -32,7 +32,7 @@ async def list_orchestrators(
     omitted_stats: Sequence[str] = (),
     limit: int | None = None,
 ) -> list[OrchestratorRow]:
-    """The newest first: all, or those that have beaten within `threshold_seconds`."""
+    """The newest first: all, or those with a heartbeat within `threshold_seconds`."""
     values = {"threshold_seconds": threshold_seconds, "omitted": list(omitted_stats), "limit": limit}
     return await fetch_as(conn, OrchestratorRow, "list_orchestrators", values)
 
@@ -43,7 +43,7 @@ async def backlog(conn: Connection) -> Row:
 
 
 async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool:
-    """Whether an orchestrator is there. One of this machine whose process is gone is not, however lately it beat."""
+    """Whether an orchestrator is alive. A dead process on this machine does not count, however recent its heartbeat."""
     rows = await fetch(conn, "beating_orchestrators", {"threshold_seconds": threshold_seconds})
     here = host_key()
     return any(row["host_key"] != here or not is_gone(row["pid"]) for row in rows)
@@ -52,6 +52,6 @@ async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool
 async def stalled_orchestrators(
     conn: Connection, *, progress_seconds: float, orphan_seconds: float
 ) -> list[dict[str, Any]]:
-    """Those that are there and have got nothing done for so long."""
+    """Orchestrators that are alive but have made no progress for this long."""
     values = {"progress_seconds": progress_seconds, "orphan_seconds": orphan_seconds}
     return await fetch(conn, "stalled_orchestrators", values)

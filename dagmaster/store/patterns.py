@@ -1,6 +1,6 @@
-"""Text that people search for, as patterns of LIKE."""
+"""Search text as LIKE patterns."""
 
 
 def literal(text: str) -> str:
-    """What people type is meant as it stands."""
+    """Escape the wildcards of LIKE."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

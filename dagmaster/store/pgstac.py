@@ -1,4 +1,4 @@
-"""pgSTAC in the same database, where an operator has installed it: written through its own functions."""
+"""pgSTAC in the same database, if an operator has installed it: written through its own functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import orjson
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
 
-# Not among the statements: those fit every database with our schema.
+# Not in the SQL files: those must work in every database with our schema.
 _UPSERT_COLLECTION = "SELECT pgstac.upsert_collection($1::jsonb)"
 _UPSERT_ITEMS = "SELECT pgstac.upsert_items($1::jsonb)"
 _LIST_ITEMS = "SELECT id, collection FROM pgstac.items WHERE collection = ANY ($1::text[])"
@@ -21,7 +21,7 @@ async def has_pgstac(conn: Connection) -> bool:
 
 
 async def use_pgstac(conn: Connection) -> None:
-    """Until the end of the transaction: its functions call each other without their schema."""
+    """For this transaction: pgSTAC's functions call each other without their schema."""
     await conn.execute("SET LOCAL search_path TO pgstac, public")
 
 
@@ -35,14 +35,14 @@ async def put_collections(conn: Connection, collections: Iterable[Mapping[str, A
 
 
 async def put_items(conn: Connection, items: Sequence[Mapping[str, Any]]) -> None:
-    """Items of collections that pgSTAC has."""
+    """Write items; their collections must exist in pgSTAC."""
     await conn.execute(_UPSERT_ITEMS, [_json(items)])
 
 
 async def remove_other_items(
     conn: Connection, collections: Sequence[str], items: set[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """All items of these collections but those, by collection and id: what was removed."""
+    """Remove all other items of these collections, and return them by collection and id."""
     rows = await (await conn.execute(_LIST_ITEMS, [list(collections)])).fetchall()
     others = sorted({(row["collection"], row["id"]) for row in rows} - items)
     for collection, item_id in others:

@@ -1,4 +1,4 @@
-"""The definitions that jobs are pinned to, as graphs: each is read and put together once, however many look at it."""
+"""The pinned definitions of jobs as graphs: each is read and assembled once, and cached."""
 
 import asyncio
 from collections import OrderedDict
@@ -10,29 +10,29 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection
 from dagmaster.store.workflows import load_definitions
 
-MOST_NODES = 30_000  # of all that are kept together: about 100 MB
+MOST_NODES = 30_000  # of all cached graphs together: about 100 MB
 
 
 class PinnedGraphs:
-    """Keeps those that were asked for last."""
+    """A least-recently-used cache."""
 
     def __init__(self, most_nodes: int = MOST_NODES) -> None:
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._most_nodes, self._nodes = most_nodes, 0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def find(self, conn: Connection, workflow_hash: str) -> Graph | None:
-        """None when the definition is gone."""
+        """None if the definition was removed."""
         if workflow_hash in self._graphs:
             self._graphs.move_to_end(workflow_hash)
             return self._graphs[workflow_hash]
-        async with self._turn:  # A page and what it asks for come together; one of them does the work.
+        async with self._lock:  # A page and its requests come together; only the first loads.
             if workflow_hash in self._graphs:
                 return self._graphs[workflow_hash]
             definition = (await load_definitions(conn, [workflow_hash])).get(workflow_hash)
             if definition is None:
                 return None
-            graph = await asyncio.to_thread(_read, definition)  # Thousands of nodes would hold up everybody else.
+            graph = await asyncio.to_thread(_read, definition)  # Thousands of nodes would block the event loop.
             self._keep(workflow_hash, graph)
             return graph
 
@@ -45,6 +45,6 @@ class PinnedGraphs:
 
 
 def _read(definition: bytes | dict[str, Any]) -> Graph:
-    if isinstance(definition, bytes):  # Some connections leave JSON as it is.
+    if isinstance(definition, bytes):  # Some connections do not decode JSON.
         return assemble_graph(Workflow.model_validate_json(definition))
     return assemble_graph(Workflow.model_validate(definition))

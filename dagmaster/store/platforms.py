@@ -21,7 +21,7 @@ async def find_platform(conn: Connection, platform_id: str) -> Platform | None:
 
 
 async def list_platforms(conn: Connection) -> list[Row]:
-    """All of them by their ids, with those that are not active."""
+    """All platforms by id, including inactive ones."""
     return await fetch(conn, "list_platforms", {"platform_id": None})
 
 
@@ -34,14 +34,14 @@ async def get_platform(conn: Connection, platform_id: str) -> Row:
 
 
 async def unknown_platform(conn: Connection, platform_id: str) -> UnknownPlatform:
-    """The error that names the platforms there are."""
+    """The error, with the known platforms."""
     known = ", ".join(row["platform_id"] for row in await list_platforms(conn))
     hint = f"there are {known}" if known else "there are none; `dagmaster platforms add` adds one"
     return UnknownPlatform(f"no platform has the id {platform_id[:80]!r}; {hint}")
 
 
 async def add_platform(conn: Connection, platform: Platform, *, actor: str | None, source_app: str = "cli") -> Row:
-    """Raises Conflict when there is one of this id, and Invalid for an id or references that cannot be."""
+    """Raises Conflict if the id exists, and Invalid for an invalid id or invalid references."""
     if re.match(PLATFORM_ID_PATTERN, platform.platform_id) is None:
         rule = "a lower-case letter, then lower-case letters, digits, '_' or '-', at most 64 in all"
         raise Invalid(f"{platform.platform_id[:80]!r} cannot be the id of a platform: it must be {rule}")
@@ -61,7 +61,7 @@ async def add_platform(conn: Connection, platform: Platform, *, actor: str | Non
     async with conn.transaction():
         rows = await fetch(conn, "add_platform", values)
         if not rows:
-            raise Conflict(f"there is a platform {platform.platform_id!r} already; change it instead")
+            raise Conflict(f"platform {platform.platform_id!r} exists already; change it instead")
         await note_command(conn, {"command": "platforms.add", "actor": actor, **values}, source_app=source_app)
     return rows[0]
 
@@ -71,7 +71,7 @@ async def change_platform(
 ) -> Row:
     """Set these columns. A null `allowed_workflows` allows every workflow. Raises UnknownPlatform."""
     if not changes.keys() <= CHANGEABLE:
-        raise Invalid(f"of a platform only {', '.join(sorted(CHANGEABLE))} can change")
+        raise Invalid(f"only {', '.join(sorted(CHANGEABLE))} of a platform can change")
     values = {
         **dict.fromkeys(CHANGEABLE),
         **changes,
@@ -89,7 +89,7 @@ async def change_platform(
 
 
 async def seed_platforms(conn: Connection, *, actor: str | None, source_app: str = "cli") -> int:
-    """Add the default platforms that are missing; returns how many were."""
+    """Add the missing default platforms; returns their number."""
     async with conn.transaction():
         [row] = await fetch(conn, "seed_platforms")
         added: int = row["added"]

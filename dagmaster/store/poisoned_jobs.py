@@ -8,7 +8,7 @@ from dagmaster.store.statements import fetch, run
 
 
 async def fail_poisoned(conn: Connection, owner_id: str, job_id: JobId, error: str) -> bool:
-    """End a job that cannot be processed; False when it is no longer this owner's."""
+    """Fail a job that cannot be processed; False if this owner no longer owns it."""
     values = {"job_id": job_id, "owner_id": owner_id, "error": storable(error)}
     if await fetch(conn, "fail_poisoned_job", values):
         return True

@@ -17,7 +17,7 @@ from dagmaster.store.columns import (
 
 
 class TaskColumns(Base):
-    """What a task keeps on its way from the waiting to the running ones."""
+    """The columns that a task keeps from waiting to running."""
 
     task_id: str = Field(primary_key=True, max_length=128)
     job_id: int = big_column(nullable=False)
@@ -34,7 +34,7 @@ class TaskColumns(Base):
 
 
 class DagTaskWaiting(TaskColumns, table=True):
-    """A queue's content. Narrow and short-lived: parameters are read from the node when a worker claims it."""
+    """The content of the queues. Narrow and short-lived: a claim reads the parameters from the node."""
 
     __tablename__ = "dag_tasks_waiting"
     __table_args__ = (
@@ -49,12 +49,12 @@ class DagTaskWaiting(TaskColumns, table=True):
         Index("ix_dag_tasks_waiting_job", "job_id"),
     )
     seq: int = Field(sa_column=Column(BigInteger, Identity(always=True), nullable=False))
-    # Of a job that is paused: it keeps its place, and nobody takes it.
+    # The task of a paused job: it keeps its place, but cannot be claimed.
     held: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
 
 class DagTaskRunning(TaskColumns, table=True):
-    """What a worker holds. It is the worker's heartbeat that keeps these alive.
+    """The tasks that workers hold, leased by the worker's heartbeat.
 
     Without a worker the attempt runs elsewhere, and is reported by HTTP or as a row: only its timeout ends it.
     """
@@ -69,7 +69,7 @@ class DagTaskRunning(TaskColumns, table=True):
 
 
 class DagMail(Base, table=True):
-    """Everything that may change a job, until its owner has taken it in."""
+    """Everything that may change a job, until its owner has processed it."""
 
     __tablename__ = "dag_mailbox"
     mail_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
@@ -79,7 +79,7 @@ class DagMail(Base, table=True):
     task_id: str | None = Field(default=None, max_length=128)
     worker_id: str | None = Field(default=None, max_length=128)
     output: Any = Field(default=None, sa_column=Column(JSON))
-    # How much is to be read, known before it is: whoever writes here, in whatever way.
+    # The sizes, known before the content is read, whoever wrote the row.
     output_bytes: int | None = generated_column("octet_length(output::text)")
     data_bytes: int | None = generated_column(
         "coalesce(octet_length(data::text), 0) + coalesce(octet_length(error), 0)"
@@ -94,7 +94,7 @@ class DagMail(Base, table=True):
 
 
 class DagTaskCache(Base, table=True):
-    """Results that stand for other tasks with the same handler, version and parameters."""
+    """Results that are reused for tasks with the same handler, version and parameters."""
 
     __tablename__ = "dag_task_cache"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Read queues: what waits and runs in each, and who would take it."""
+"""Read queues: their waiting and running tasks, and their consumers."""
 
 from datetime import datetime
 from typing import TypedDict
@@ -9,7 +9,7 @@ from dagmaster.store.statements import fetch, fetch_as
 
 
 class QueueRow(TypedDict):
-    """`depth` is what workers could take now; `held` belongs to paused jobs."""
+    """`depth` counts claimable tasks; `held` ones belong to paused jobs."""
 
     queue: str
     depth: int
@@ -34,12 +34,12 @@ class UnservedTasks(TypedDict):
 
 
 async def list_queues(conn: Connection, *, lost_after_seconds: float | None = None) -> list[QueueRow]:
-    """Those that have tasks or workers."""
+    """The queues with tasks or workers."""
     return await fetch_as(conn, QueueRow, "list_queues", {"lost_after_seconds": lost_after_seconds})
 
 
 async def queue_depths(conn: Connection) -> dict[str, int]:
-    """How much workers could take now."""
+    """The number of claimable tasks by queue."""
     return {row["queue"]: row["depth"] for row in await fetch(conn, "queue_depths")}
 
 
@@ -48,5 +48,5 @@ async def waiting_handlers(conn: Connection) -> list[WaitingHandler]:
 
 
 async def unserved_tasks(conn: Connection, job_id: JobId) -> list[UnservedTasks]:
-    """A job's tasks that no worker would take."""
+    """A job's tasks that no worker can claim."""
     return await fetch_as(conn, UnservedTasks, "unserved_tasks", {"job_id": job_id})

@@ -1,4 +1,4 @@
-"""Workers that have no database: they come over HTTP, each with the key that speaks for it."""
+"""Workers without database access: they use HTTP, each with its own API key."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ async def register_remote(
     concurrency: int,
     key_id: str | None,
 ) -> WorkerId:
-    """Its id. No machine has this host key: nobody but the worker itself can tell whether its process lives."""
+    """Returns the id. The host key is unique: only the worker itself can tell whether its process lives."""
     worker_id = WorkerId(str(new_id()))
     values = {
         "worker_id": worker_id,
@@ -43,27 +43,27 @@ async def register_remote(
 
 
 async def get_remote(conn: Connection, worker_id: WorkerId, key_id: str | None) -> WorkerHead:
-    """Raises UnknownWorker, Forbidden for a worker that came with another key, WorkerGone for one that is no more."""
+    """Raises UnknownWorker, Forbidden for a worker of another key, WorkerGone for one that has left or was lost."""
     row = await find_worker(conn, worker_id)
     if row is None:
         raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
     if not row["host_key"].startswith(HOST_PREFIX):
-        raise Forbidden(f"worker {worker_id} works on the database; nobody can speak for it here")
+        raise Forbidden(f"worker {worker_id} is connected to the database and cannot be used through this API")
     if row["key_id"] != key_id:
-        raise Forbidden(f"worker {worker_id} came with another key, and only that one speaks for it")
+        raise Forbidden(f"worker {worker_id} was registered with another API key; use that key")
     if row["status"] != "active":
         raise gone(worker_id)
     return row
 
 
 def gone(worker_id: WorkerId) -> WorkerGone:
-    return WorkerGone(f"worker {worker_id} has left or was given up; register again and continue under the new id")
+    return WorkerGone(f"worker {worker_id} has left or was declared lost; register again and continue under the new id")
 
 
 async def beat_remote(
     conn: Connection, worker_id: WorkerId, *, completed: int | None, failed: int | None, stats: Mapping[str, Any] | None
 ) -> str:
-    """What is wanted of it. Raises WorkerGone."""
+    """Returns the desired state. Raises WorkerGone."""
     encoded = orjson.dumps(stats).decode() if stats is not None else None
     values = {"worker_id": worker_id, "completed": completed, "failed": failed, "stats": encoded}
     row = await fetch_one(conn, "beat_remote_worker", values)
@@ -73,13 +73,13 @@ async def beat_remote(
 
 
 async def take_reports(conn: Connection, key_id: str | None, reports: Sequence[MailRow]) -> set[str]:
-    """Mail them to the owners; the tasks whose attempt was still to be reported."""
+    """Mail the reports to the owners; returns the tasks that were not reported before."""
     values = {"key_id": key_id, "reports": encode_rows(reports)}
     return {row["task_id"] for row in await fetch(conn, "take_reports", values)}
 
 
 async def leave_remote(conn: Connection, worker_id: WorkerId) -> int:
-    """How many tasks it gave back, which costs them no attempt."""
+    """Returns how many tasks were given back, which costs them no attempt."""
     return len(await fetch(conn, "leave_remote_worker", {"worker_id": worker_id}))
 
 

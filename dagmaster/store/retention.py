@@ -1,4 +1,4 @@
-"""Remove finished jobs when they are old enough, in small batches next to the running work."""
+"""Remove finished jobs when they are old enough, in small batches beside the running work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long jobs are kept: overall, and by the hash of a definition that says it itself."""
+    """How long jobs are kept: overall, and by the hash of a definition with its own retention."""
 
     days: float | None
     own: Mapping[str, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Jobs that go together. They ended on one day."""
+    """A batch of jobs to remove. They ended on the same day."""
 
     batch: str
     day: date
@@ -86,9 +86,9 @@ async def remove_old(
     forget: Forget | None = None,
     on_progress: Callable[[Removed], None] | None = None,
 ) -> Removed:
-    """All that is older than its limit; raises Conflict while another does the same.
+    """Remove everything older than its limit; raises Conflict while another process does.
 
-    `export` sees it before, and `forget` removes what is kept elsewhere.
+    `export` is called before the removal, and `forget` removes data that is stored elsewhere.
     """
     removed = Removed()
     async with _alone(conn):
@@ -120,7 +120,7 @@ async def _alone(conn: Connection) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # On a connection that was lost both are gone already.
+        # A lost connection has released both.
         if not conn.closed:
             await run(conn, "settle_as_before")
             await run(conn, "unlock_retention")
@@ -130,17 +130,17 @@ async def _alone(conn: Connection) -> AsyncIterator[None]:
 
 
 async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> AsyncIterator[Removal]:
-    """First what was begun and interrupted, then one batch after the other until nothing is old enough."""
+    """Resume interrupted removals first, then yield batches until no job is old enough."""
     for row in await fetch(conn, "marked_for_removal"):
         removal = Removal(**row)
         # Jobs marked for export wait for a process that exports.
         if wants_export or removal.is_exported or not removal.wants_export:
             yield removal
-    place = {"after_at": BEGINNING, "after_id": 0}
+    position = {"after_at": BEGINNING, "after_id": 0}
     while limits.least_days is not None:
         values = {
             **limits.values,
-            **place,
+            **position,
             "jobs": JOBS_AT_ONCE,
             "rows": ROWS_AT_ONCE,
             "least_days": limits.least_days,
@@ -150,7 +150,7 @@ async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> 
         if marked is None:
             return
         removal = Removal(**marked)
-        place = {"after_at": removal.last_created_at, "after_id": removal.job_ids[-1]}
+        position = {"after_at": removal.last_created_at, "after_id": removal.job_ids[-1]}
         yield removal
 
 
@@ -175,7 +175,7 @@ async def _finish(conn: Connection, removal: Removal, kept_since: datetime, remo
 
 
 async def _remove_slices(conn: Connection, values: dict[str, Any], removed: Removed) -> None:
-    """The rows of large jobs, each slice a transaction of its own. The nodes go last: they show how large it was."""
+    """Remove the rows of large jobs, each slice in its own transaction. Nodes go last: they show the job's size."""
     rows = await fetch(conn, "still_marked", values)
     values = {**values, "job_ids": [row["job_id"] for row in rows]}
     for name in ("remove_some_checkpoints", "remove_some_groups", "remove_some_dependencies"):
@@ -186,7 +186,7 @@ async def _remove_slices(conn: Connection, values: dict[str, Any], removed: Remo
 
 
 async def _repeat(conn: Connection, name: str, values: Mapping[str, Any]) -> int:
-    """Until there is no more."""
+    """Repeat until no rows are left."""
     total = 0
     while count := (await run(conn, name, values)).rowcount:
         total += count
@@ -202,7 +202,7 @@ async def _event_days(conn: Connection) -> list[dict[str, Any]]:
 
 
 async def _first_kept_day(conn: Connection, limits: Limits) -> datetime:
-    """Events before it need not be removed one by one: all their jobs go, and then their days as a whole."""
+    """Events before it are not removed one by one: all their jobs go, and then whole partitions."""
     first = BEGINNING
     for day in await _event_days(conn) if limits.least_days is not None else ():
         if await _is_kept(conn, limits, day, gone_only=False):
@@ -218,7 +218,7 @@ async def _is_kept(conn: Connection, limits: Limits, day: Mapping[str, Any], *, 
 
 
 async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> int:
-    """A day that cannot be locked at once is left for the next time: nobody shall wait for this."""
+    """A partition that cannot be locked at once is left for the next run: nothing should wait for this."""
     dropped = 0
     for day in await _event_days(conn):
         if day["high"] > kept_since or await _is_kept(conn, limits, day, gone_only=True):

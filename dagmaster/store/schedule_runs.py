@@ -1,4 +1,4 @@
-"""Jobs that schedules start: when they are due, when triggered, and as a backfill."""
+"""Jobs that schedules start: when due, when triggered, and as a backfill."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """Of all `times` in the range, `existing` had a job before. `left` are for another call."""
+    """Of all `times` in the range, `existing` already had a job. `left` remain for another call."""
 
     times: int
     existing: int
@@ -40,19 +40,19 @@ class Backfilled:
 
 
 async def claim_due(conn: Connection, seen: Sequence[str]) -> dict[str, Any] | None:
-    """A schedule that is due and none of `seen`, locked in the caller's transaction."""
+    """A due schedule that is not in `seen`, locked in the caller's transaction."""
     return await fetch_one(conn, "claim_due_schedule", {"seen": list(seen)})
 
 
 async def seconds_to_next(conn: Connection) -> float | None:
-    """Until the next schedule is due; None when there is none."""
+    """Seconds until the next schedule is due; None if there is none."""
     [row] = await fetch(conn, "seconds_to_next_schedule")
     seconds: float | None = row["seconds"]
     return seconds
 
 
 async def start_due(conn: Connection, row: Mapping[str, Any], *, threshold_seconds: float) -> Due:
-    """Start what is due of a claimed schedule and move it on, in the caller's transaction: both or nothing."""
+    """Start the due jobs of a claimed schedule and advance it, atomically in the caller's transaction."""
     graph = _graph_of(row["workflow_hash"], row["definition"])
     schedule = graph.workflow.schedule
     assert schedule is not None
@@ -69,7 +69,7 @@ async def start_due(conn: Connection, row: Mapping[str, Any], *, threshold_secon
 
 
 async def skip_due(conn: Connection, row: Mapping[str, Any], error: str) -> None:
-    """Note that the job cannot be started, and move on to the next time, or to none if it cannot be computed."""
+    """Record that the job cannot be started, and advance to the next time, or to none if it cannot be computed."""
     try:
         next_at = next_time(rule_of(row), row["now"])
     except Conflict:
@@ -82,14 +82,14 @@ async def skip_due(conn: Connection, row: Mapping[str, Any], error: str) -> None
 async def trigger(
     conn: Connection, schedule_id: str, *, actor: str | None, threshold_seconds: float, source_app: str = "cli"
 ) -> tuple[Submitted, datetime]:
-    """Start a job as the schedule would, now; also of one that is paused."""
+    """Start a job now, as the schedule would, even if the schedule is paused."""
     row = await get_schedule(conn, schedule_id)
     graph = await _load_graph(conn, row)
     at: datetime = row["now"].replace(microsecond=0)
-    job = _new_job(graph, at, actor=actor, is_asked_for=True)
+    job = _new_job(graph, at, actor=actor, is_manual=True)
     async with conn.transaction():
         [submitted] = await submit_many(conn, [job], threshold_seconds=threshold_seconds, source_app=source_app)
-        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_asked_for=True)
+        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_manual=True)
     return submitted, at
 
 
@@ -105,23 +105,23 @@ async def backfill(
     threshold_seconds: float,
     source_app: str = "cli",
 ) -> Backfilled:
-    """Start a job for each time from `start` on and before `end` that has none, the oldest first, at most `most`.
+    """Start a job for each time in [`start`, `end`) that has none, the oldest first, at most `most`.
 
-    What is still to come is left to the schedule. A time without an offset is one of the schedule's timezone.
+    Future times are left to the schedule. A time without an offset is in the schedule's timezone.
     """
     row = await get_schedule(conn, schedule_id)
     graph = await _load_graph(conn, row)
     times = _times_of(graph, start, end, row["now"])
     missing = await _without_job(conn, schedule_id, times)
-    chosen = missing[:most]
+    selected = missing[:most]
     new: list[JobId] = []
-    if chosen and not dry_run:
-        new = await _submit_all(conn, graph, chosen, row["now"], actor, threshold_seconds, source_app)
+    if selected and not dry_run:
+        new = await _submit_all(conn, graph, selected, row["now"], actor, threshold_seconds, source_app)
     return Backfilled(
         times=len(times),
         existing=len(times) - len(missing),
         submitted=len(new),
-        left=len(missing) - (0 if dry_run else len(chosen)),
+        left=len(missing) - (0 if dry_run else len(selected)),
         first=times[0] if times else None,
         last=times[-1] if times else None,
         job_ids=tuple(new),
@@ -133,7 +133,7 @@ def _times_of(graph: Graph, start: datetime, end: datetime, now: datetime) -> li
     assert schedule is not None
     first, last = (at if at.tzinfo else at.replace(tzinfo=ZoneInfo(schedule.timezone)) for at in (start, end))
     if not EARLIEST <= first < last:
-        raise Invalid(f"the range from {start} to {end} is none: it must begin after 1970, and end after its beginning")
+        raise Invalid(f"the range from {start} to {end} is invalid: it must start after 1970, and end after its start")
     times = times_between(schedule, first, min(last, now), MAX_TIMES + 1)
     if len(times) > MAX_TIMES:
         raise Invalid(f"the range has more than {MAX_TIMES:,} times of the schedule; choose a shorter one")
@@ -178,14 +178,14 @@ def _graph_of(workflow_hash: str, definition: str | None) -> Graph:
     return compile_graph(Workflow.model_validate_json(definition))
 
 
-def _new_job(graph: Graph, at: datetime, *, actor: str | None = None, is_asked_for: bool = False) -> NewJob:
-    """Under a key, so that there is one job for a time, whoever starts it. What is asked for by hand has no time."""
+def _new_job(graph: Graph, at: datetime, *, actor: str | None = None, is_manual: bool = False) -> NewJob:
+    """The idempotency key ensures one job per time, whoever starts it. A manual run has no key."""
     workflow = graph.workflow
     return NewJob(
         graph,
         inputs_at(workflow, at),
         submitted_by=SUBMITTER,
-        idempotency_key=None if is_asked_for else _key(workflow.workflow_id, at),
+        idempotency_key=None if is_manual else _key(workflow.workflow_id, at),
         metadata={"schedule_id": workflow.workflow_id, "scheduled_for": show_time(at)},
         actor=actor or SUBMITTER,
         schedule_id=workflow.workflow_id,

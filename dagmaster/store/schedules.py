@@ -1,4 +1,4 @@
-"""Schedules: kept as the workflows have them, listed, paused and resumed."""
+"""Schedules: synchronised with the workflows, listed, paused and resumed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ SHOWN_TIMES = 5
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The ids of schedules that are new, have changed, or are gone."""
+    """The ids of added, changed and removed schedules."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Synced:
 
 
 async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
-    """By their ids; `next_times` are the next at which each starts a job."""
+    """By id; `next_times` are the next start times."""
     return [_viewed(row) for row in await fetch(conn, "list_schedules", {"schedule_id": None})]
 
 
@@ -59,14 +59,14 @@ def _viewed(row: dict[str, Any]) -> dict[str, Any]:
     is_late = not is_paused and next_at < now - timedelta(seconds=LATE_SECONDS)
     try:
         schedule = rule_of(row)
-    except Conflict:  # The others must be seen.
+    except Conflict:  # The other schedules must still be listed.
         return {**row, "rule": row["cron"] or "unknown", "next_times": [], "is_late": is_late}
     upcoming = islice(times_after(schedule, max(now, next_at - timedelta(microseconds=1))), SHOWN_TIMES)
     return {**row, "rule": schedule.rule, "next_times": [] if is_paused else list(upcoming), "is_late": is_late}
 
 
 def rule_of(row: Mapping[str, Any]) -> Schedule:
-    """When it is due, as its row has it. Raise Conflict for what this version, or this machine, cannot read."""
+    """Parse the rule of a row. Raises Conflict if this version, or this machine, cannot."""
     seconds = row["interval_seconds"]
     try:
         return Schedule(
@@ -86,7 +86,7 @@ async def schedule_counts(conn: Connection) -> dict[str, Any]:
 
 
 async def missed_schedules(conn: Connection) -> dict[str, dict[str, Any]]:
-    """By schedule, what went wrong last when it was due."""
+    """The last failure of each schedule."""
     rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
     return {row["schedule_id"]: row for row in rows}
 
@@ -110,9 +110,9 @@ async def sync_schedules(
     actor: str | None = None,
     source_app: str = "cli",
 ) -> Synced:
-    """Make the schedules what these workflows say; those of `ended` workflows are removed, of `unready` ones kept.
+    """Store the schedules of these workflows; those of `ended` workflows are removed, of `unready` ones kept.
 
-    Of others nothing is known: they may belong to another server with another folder. Only `prune` removes them.
+    Other schedules may belong to another server with another folder, so only `prune` removes them.
     """
     now = await database_now(conn)
     values = {
@@ -152,7 +152,7 @@ def _row(graph: Graph, now: datetime) -> dict[str, Any]:
 async def pause_schedule(
     conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
 ) -> dict[str, Any]:
-    """It starts nothing more, until somebody resumes it."""
+    """Start no more jobs until it is resumed."""
     await get_schedule(conn, schedule_id)
     async with conn.transaction():
         await run(conn, "pause_schedule", {"schedule_id": schedule_id, "actor": actor})
@@ -163,7 +163,7 @@ async def pause_schedule(
 async def resume_schedule(
     conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
 ) -> dict[str, Any]:
-    """It goes on with the next time that is still to come."""
+    """Continue with the next future time."""
     row = await get_schedule(conn, schedule_id)
     async with conn.transaction():
         values = {"schedule_id": schedule_id, "next_at": next_time(rule_of(row), row["now"])}

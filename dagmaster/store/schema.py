@@ -1,4 +1,4 @@
-"""The schema of the database: its revision, its tables and the partitions of its events."""
+"""The schema of the database: its revision, tables and event partitions."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from dagmaster.store.statements import fetch, fetch_one, run
 Row = dict[str, Any]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-# By the files' names, not by asking Alembic: its import would double the time of a short command.
+# From the file names: importing Alembic would double the time of a short command.
 HEAD = max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
 
 
@@ -18,14 +18,14 @@ HEAD = max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-
 
 
 async def current_revision(conn: Connection) -> str | None:
-    """None when the schema was never made."""
+    """None if the schema does not exist."""
     [row] = await fetch(conn, "schema_revision")
     version = await fetch_one(conn, "schema_version") if row["is_there"] else None
     return version["version_num"] if version else None
 
 
 async def check_schema(conn: Connection) -> None:
-    """Raises unless the schema is the one this program was made for."""
+    """Raises if the schema is not the one that this program needs."""
     revision = await current_revision(conn)
     if revision is None:
         raise SchemaMissing("the database has no dagmaster tables; run `dagmaster migrate`")

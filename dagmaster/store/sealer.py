@@ -1,4 +1,4 @@
-"""Seal secret inputs when a job is submitted, and open them for those who run its tasks."""
+"""Seal secret inputs at submission, and open them for the workers that run the tasks."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Mapping, Sequence
@@ -18,8 +18,8 @@ PURPOSE: Final = b"dagmaster secret value 1"
 
 
 class Sealer:
-    """The same value always gives the same reference: a job that is submitted twice is the same job, and results are
-    found again by their parameters.
+    """Sealing is deterministic, so that a job submitted twice is the same job, and cached results are found by their
+    parameters.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -41,7 +41,7 @@ class Sealer:
                 return cipher.decrypt(sealed, [PURPOSE]).decode()
             except InvalidTag:
                 continue
-        raise BrokenSeal("a secret was sealed with another DAGMASTER_SECRET_KEY, or changed since")
+        raise BrokenSeal("a secret was sealed with another DAGMASTER_SECRET_KEY, or was changed")
 
     def seal_inputs(self, workflow: Workflow, inputs: Mapping[str, Any]) -> dict[str, Any]:
         sealed = dict(inputs)
@@ -55,9 +55,9 @@ class Sealer:
         return sealed
 
 
-async def open_sealer(conn: Connection, chosen: bytes | None) -> Sealer:
-    """With the key that was `chosen`, which is in no table; without one, with a key that the fleet has made itself."""
-    keys = [await get_secret(conn, SEALING, chosen=chosen)] if chosen is not None else []
+async def open_sealer(conn: Connection, configured_key: bytes | None) -> Sealer:
+    """Use the configured key, which is in no table, or else a key that the fleet generated."""
+    keys = [await get_secret(conn, SEALING, chosen=configured_key)] if configured_key is not None else []
     return Sealer([*keys, await get_secret(conn, SEALING)])
 
 

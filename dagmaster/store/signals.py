@@ -24,7 +24,7 @@ MAX_COMMENT_LENGTH = 2000
 
 
 async def is_unheard(conn: Connection, job_id: JobId) -> bool:
-    """Whether a signal is still on its way to the job's owner."""
+    """Whether the job's owner has not yet read a signal."""
     [row] = await fetch(conn, "is_unheard", {"job_id": job_id})
     return bool(row["is_unheard"])
 
@@ -32,9 +32,9 @@ async def is_unheard(conn: Connection, job_id: JobId) -> bool:
 async def until_decided(
     conn: Connection, job_id: JobId, node_id: NodeId, *, approved: bool, seconds: float
 ) -> NodeStatus:
-    """How the node stands when its owner has heard of the decision, or when that took too long.
+    """Wait until the owner has processed the decision, for at most `seconds`, and return the node's status.
 
-    Raises Conflict when it was not this decision that counted.
+    Raises Conflict if another event ended the wait.
     """
     decided = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
     deadline = asyncio.get_running_loop().time() + seconds
@@ -43,7 +43,7 @@ async def until_decided(
         if row["status"] == decided or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
             return NodeStatus(row["status"])
         if row["status"] != NodeStatus.RUNNING:
-            raise Conflict(f"node {node_id!r} is {row['status']}: something else has ended its waiting before")
+            raise Conflict(f"node {node_id!r} is {row['status']}: another event has ended its wait")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -52,10 +52,10 @@ def _is_over(deadline: float) -> bool:
 
 
 async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
-    """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
+    """The inputs of a node's child job. Needs a connection that keeps JSON as bytes."""
     row = await fetch_one(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})
     if row is None or row["input_params"] is None:
-        raise Invalid(f"the inputs with which node {node_id!r} of job {job_id} calls are not there any more")
+        raise Invalid(f"the stored inputs of the child job of node {node_id!r} of job {job_id} are missing")
     inputs: bytes = row["input_params"]
     return inputs
 
@@ -64,10 +64,10 @@ async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> by
 
 
 async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, actor: str | None) -> Row:
-    """The job as it was. Whether somebody waits for it is for the job's owner to see."""
+    """Returns the job before the change. The job's owner matches the signal with its nodes."""
     if not re.fullmatch(SIGNAL_PATTERN, name):
         rule = "a letter, then letters, digits, '_', '-' or '.', at most 64 in all"
-        raise Invalid(f"{name[:80]!r} is no name of a signal: it must be {rule}")
+        raise Invalid(f"{name[:80]!r} is not a valid signal name: it must be {rule}")
     job = await live_job(conn, job_id, "takes no signals")
     await send(conn, job_id, SignalSent(name, data, datetime.now(UTC), actor))
     return job
@@ -76,10 +76,10 @@ async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, 
 async def request_decision(
     conn: Connection, job_id: JobId, node_id: NodeId, *, approved: bool, actor: str | None, comment: str | None
 ) -> Row:
-    """The job as it was. Raises Forbidden for somebody who is not among the approvers."""
+    """Returns the job before the change. Raises Forbidden if the actor is not an approver."""
     if comment is not None and len(comment) > MAX_COMMENT_LENGTH:
-        raise Invalid(f"the comment may have {MAX_COMMENT_LENGTH} characters, not {len(comment)}")
-    job = await live_job(conn, job_id, "needs no decision any more")
+        raise Invalid(f"the comment may have at most {MAX_COMMENT_LENGTH} characters, not {len(comment)}")
+    job = await live_job(conn, job_id, "needs no decision")
     node = await fetch_one(conn, "approval_of_node", {"job_id": job_id, "node_id": node_id})
     if node is None:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
@@ -92,8 +92,8 @@ async def request_decision(
         names = " or ".join(approvers)
         if actor is None:
             raise Forbidden(
-                f"node {node_id!r} is decided by {names}: say who you are, to a server by the API key of that name, on "
-                "the database itself with --by"
+                f"node {node_id!r} is decided by {names}: use the API key of that name with a server, or --by with "
+                "the database itself"
             )
         raise Forbidden(f"node {node_id!r} is decided by {names}, not by {actor}")
     await send(conn, job_id, ApprovalDecision(node_id, node["task_id"], approved, datetime.now(UTC), actor, comment))

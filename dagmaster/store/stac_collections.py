@@ -1,4 +1,4 @@
-"""STAC collections, and which of them a published layer describes."""
+"""STAC collections, and the published layers that describe them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ MAX_COLLECTION_ID: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """`layer_asset_id` is the asset whose layer describes it, `replaced` what it said before.
+    """`layer_asset_id` is the asset whose layer describes it, `replaced` the previous description.
 
-    `replaced` is None where the collection exists only for the layer, or where no layer describes it.
+    `replaced` is None if the collection exists only for the layer, or if no layer describes it.
     """
 
     collection_id: str
@@ -27,18 +27,18 @@ class Collection:
 
 
 async def lock_collection(conn: Connection, collection_id: str) -> Collection | None:
-    """Until the end of the caller's transaction."""
+    """Lock until the end of the caller's transaction."""
     row = await fetch_one(conn, "lock_collection", {"collection_id": collection_id})
     return Collection(**row) if row else None
 
 
 async def lock_collections_of_layer(conn: Connection, asset_id: str) -> list[Collection]:
-    """Those that the layer of this asset describes: one, or none."""
+    """The collections that the layer of this asset describes: one or none."""
     return [Collection(**row) for row in await fetch(conn, "lock_collections_of_layer", {"asset_id": asset_id})]
 
 
 async def add_collection(conn: Connection, collection: Collection) -> None:
-    """Raises Conflict where somebody else has just added it, and Invalid for an id that does not fit."""
+    """Raises Conflict if another transaction has just added it, and Invalid for an id that is too long."""
     if (length := len(collection.collection_id)) > MAX_COLLECTION_ID:
         raise Invalid(f"the id of the collection has {length} characters; {MAX_COLLECTION_ID} are allowed")
     if not await fetch(conn, "add_collection", _values(collection)):
@@ -46,12 +46,12 @@ async def add_collection(conn: Connection, collection: Collection) -> None:
 
 
 async def change_collection(conn: Connection, collection: Collection) -> None:
-    """Of a collection that is locked."""
+    """The collection must be locked."""
     await run(conn, "change_collection", _values(collection))
 
 
 async def remove_collection(conn: Connection, collection_id: str) -> None:
-    """One that holds items stays, described by no layer."""
+    """A collection with items stays, without a layer's description."""
     await run(conn, "remove_collection", {"collection_id": collection_id})
 
 

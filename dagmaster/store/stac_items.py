@@ -1,4 +1,4 @@
-"""The catalogue: STAC collections and items of versions, as far as a caller may see them."""
+"""The catalogue: the STAC collections and items that a caller may see."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ SORT_KEYS: Final = ("first", "second", "third")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a caller may see: the clearances of assets for everybody, and for those inside, of one platform or all."""
+    """The visible assets: their clearances for everybody, and for internal callers, of one platform or all."""
 
     public_clearances: Sequence[str]
     inside_clearances: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An item in the order of a search: the next page begins behind it."""
+    """The position of an item in a search: the next page starts after it."""
 
     at: datetime
     collection_id: str
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ItemFilter:
-    """Conditions that all hold. `bbox` is west, south, east, north; west is greater across the antimeridian.
+    """All conditions must hold. `bbox` is west, south, east, north; west is greater across the antimeridian.
 
     `condition` is a jsonpath predicate on the item, `condition_values` are its variables.
     """
@@ -111,7 +111,7 @@ async def search_items(
 async def search_sorted_items(
     conn: Connection, scope: Scope, where: ItemFilter, keys: Sequence[SortKey], *, offset: int, limit: int
 ) -> list[ItemRow]:
-    """By at most three fields, as many as SORT_KEYS names."""
+    """Sorted by at most three fields, as many as SORT_KEYS names."""
     values: dict[str, Any] = {**scope.values(), **where.values(), "offset": offset, "limit": limit}
     for name, key in zip_longest(SORT_KEYS, keys):
         values[f"{name}_field"] = list(key.path) if key else []
@@ -122,7 +122,7 @@ async def search_sorted_items(
 async def list_collections(
     conn: Connection, scope: Scope, *, collection_id: str | None = None, limit: int
 ) -> list[CollectionRow]:
-    """Those that hold an item that the caller may see; one of them if it is named."""
+    """The collections with an item that the caller may see; only one if it is named."""
     values = {**scope.values(), "collection_id": collection_id, "limit": limit}
     return await fetch_as(conn, CollectionRow, "list_stac_collections", values)
 

@@ -1,4 +1,4 @@
-"""The catalogue entries of one version, as those who maintain the catalogue see them."""
+"""The catalogue entries of one version, for the maintenance of the catalogue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class StoredItemRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class StacVersionFilter:
-    """Conditions that all hold."""
+    """All conditions must hold."""
 
     asset_id: str | None = None
     version_ordinal: int | None = None
@@ -47,7 +47,7 @@ class StacVersionFilter:
 async def list_stac_versions(
     conn: Connection, where: StacVersionFilter, *, after: tuple[str, int] | None = None, limit: int
 ) -> list[StacVersionRow]:
-    """Those that are processed and not deleted, by asset and ordinal."""
+    """Processed versions that are not deleted, by asset and ordinal."""
     after_asset, after_ordinal = after or (None, None)
     values = {
         "asset_id": where.asset_id,
@@ -68,9 +68,9 @@ async def list_items_of_version(conn: Connection, asset_id: str, ordinal: int) -
 async def replace_items_of_version(
     conn: Connection, version: StacVersionRow, collection: dict[str, Any], items: Sequence[dict[str, Any]]
 ) -> int:
-    """The number of items that the version has then: an id that another version has stays with that one.
+    """Returns the version's number of items: an id that another version has stays with it.
 
-    A collection that exists stays as it is. Raises StaleVersion if a job has moved the version in the meantime.
+    An existing collection is not changed. Raises StaleVersion if a job has moved the version in the meantime.
     """
     key = {"asset_id": version["asset_id"], "version_ordinal": version["version_ordinal"]}
     documents = orjson.dumps({"stac_collection": collection, "stac_items": list(items)}).decode()
@@ -82,6 +82,6 @@ async def replace_items_of_version(
 
 
 async def remove_items_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[str]:
-    """The ids of the items that were removed."""
+    """Returns the ids of the removed items."""
     values = {"asset_id": asset_id, "version_ordinal": ordinal}
     return [row["item_id"] for row in await fetch(conn, "remove_items_of_version", values)]

@@ -1,4 +1,4 @@
-"""The named SQL statements of `sql/*.sql`, and the one way to run them."""
+"""The named SQL statements of `sql/*.sql`, and the functions that run them."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
 class Statement(NamedTuple):
-    """With PostgreSQL's own placeholders: the driver need not look into a long text each time it is run."""
+    """With PostgreSQL's own placeholders, so that the driver need not parse a long text for each run."""
 
     text: bytes
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ def _load(folder: Path) -> dict[str, str]:
 
 
 def _filled(code: str, fragments: Mapping[str, str]) -> str:
-    """A fragment may name others."""
+    """A fragment may use others."""
     return _FRAGMENT.sub(lambda match: _filled(fragments[match[0]], fragments), code)
 
 
@@ -60,7 +60,7 @@ SQL = {name: _number(code) for name, code in _CODE.items()}
 
 
 def compose(parts: Mapping[str, str], checks: Sequence[str]) -> Statement:
-    """One statement of several: the parts as CTEs, by name the statement of each, and the checks as its result."""
+    """Compose one statement: the parts as CTEs under their names, the checks as its result."""
     ctes = ",\n".join(f"{name} AS (\n{_CODE[statement]}\n)" for name, statement in parts.items())
     return _number(f"WITH {ctes}\nSELECT {', '.join(f'({_CODE[name]})' for name in checks)}")
 
@@ -68,26 +68,26 @@ def compose(parts: Mapping[str, str], checks: Sequence[str]) -> Statement:
 async def run(
     conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None
 ) -> AsyncCursor[DictRow]:
-    """Run the statement of this name on a connection of `connect`."""
+    """Run the statement on a connection of `connect`."""
     return await run_statement(conn, SQL[name], values)
 
 
 async def fetch(conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None) -> list[DictRow]:
-    """All rows of the statement of this name."""
+    """All rows of the statement."""
     return await fetch_statement(conn, SQL[name], values)
 
 
 async def fetch_as(
     conn: AsyncConnection[DictRow], row_type: type[TypedRow], name: str, values: Mapping[str, Any] | None = None
 ) -> list[TypedRow]:
-    """All rows as a TypedDict that has their columns; a test compares the two."""
+    """All rows as a TypedDict with their columns; a test compares the two."""
     return cast(list[TypedRow], await fetch(conn, name, values))
 
 
 async def fetch_one(
     conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None
 ) -> DictRow | None:
-    """The first row of the statement of this name, if there is one."""
+    """The first row of the statement, or None."""
     rows = await fetch(conn, name, values)
     return rows[0] if rows else None
 
@@ -101,7 +101,7 @@ async def fetch_one_as(
 async def fetch_statement(
     conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
 ) -> list[DictRow]:
-    """All rows; on a hot connection in the quickest way."""
+    """All rows; a hot connection uses its fast path."""
     if not isinstance(conn, HotConnection):
         return await (await run_statement(conn, statement, values)).fetchall()
     parameters = statement.values(values)
@@ -111,7 +111,7 @@ async def fetch_statement(
 async def fetch_atomically(
     conn: HotConnection, statements: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> list[list[DictRow]]:
-    """The rows of each of these statements, in one transaction and one round trip."""
+    """The rows of each statement, in one transaction and one round trip."""
     prepared = [(SQL[name].text, SQL[name].values(values)) for name, values in statements]
     return await _with_valid_plans(conn, lambda: conn.fetch_atomically(prepared))
 
@@ -124,7 +124,7 @@ async def run_statement(
 
 
 async def _with_valid_plans(conn: AsyncConnection[DictRow], attempt: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Once more, prepared again, where the schema has outgrown a plan. Whatever else is not supported never will be."""
+    """Retry once, prepared again, after a change of the schema. Other unsupported features stay unsupported."""
     try:
         return await attempt()
     except psycopg.errors.FeatureNotSupported as error:
@@ -132,7 +132,7 @@ async def _with_valid_plans(conn: AsyncConnection[DictRow], attempt: Callable[[]
             raise
         if isinstance(conn, HotConnection):
             conn.forget_prepared()
-        # In a transaction, whoever repeats it prepares again.
+        # In a transaction, the retry of the transaction prepares again.
         if conn.info.transaction_status is not TransactionStatus.IDLE:
             raise StalePlan(str(error)) from error
     await conn.execute("DEALLOCATE ALL")

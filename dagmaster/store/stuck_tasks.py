@@ -1,4 +1,4 @@
-"""Warn of tasks that no worker takes."""
+"""Warn about tasks that no worker claims."""
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
@@ -7,8 +7,8 @@ WARN_AT_ONCE = 500
 
 
 async def warn_of_stuck_tasks(conn: Connection, *, after_seconds: float) -> list[str]:
-    """The tasks that were warned of just now, each once in its life."""
-    # First the lock, then the look: in one statement the look would be older than the lock.
+    """Warn once about each stuck task; returns the new ones."""
+    # Lock in a separate statement first: in the same statement, the snapshot would be older than the lock.
     async with conn.transaction():
         [turn] = await fetch(conn, "watch_turn")
         if not turn["is_mine"]:

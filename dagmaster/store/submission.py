@@ -1,4 +1,4 @@
-"""Store new jobs with their nodes in one statement, owned at once."""
+"""Store new jobs with their nodes in one statement, with an owner from the start."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,13 +25,13 @@ Row = dict[str, Any]
 MAX_NAME_LENGTH = 128
 MAX_PINNED = 1000
 
-# Definitions that some database was seen to hold, newest last. Only a hint: the statement looks for them itself.
+# Definitions that some database is known to hold, newest last. Only a hint: the statement checks it.
 _pinned: dict[str, None] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The attempt of another job's node that a job is submitted for."""
+    """The attempt of another job's node for which a child job is submitted."""
 
     job_id: JobId
     node_id: str
@@ -40,7 +40,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be submitted; its inputs are checked already."""
+    """A job to submit; its inputs are already checked."""
 
     graph: Graph
     inputs: Mapping[str, Any]
@@ -51,13 +51,13 @@ class NewJob:
     callback_url: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     trace_parent: str | None = None
-    actor: str | None = None  # who submits it, if that is known better than `submitted_by`
+    actor: str | None = None  # the submitter, if known more precisely than `submitted_by`
     schedule_id: str | None = None
     scheduled_for: datetime | None = None
     caller: Caller | None = None
-    asset_id: str | None = None  # with its version: what the job processes or exports
+    asset_id: str | None = None  # with its version, which the job processes or exports
     version_ordinal: int | None = None
-    secret_key: bytes | None = field(default=None, repr=False)  # of the settings, for what is to be sealed
+    secret_key: bytes | None = field(default=None, repr=False)  # from the settings, for sealing secret inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def submit(
     source_app: str = "cli",
     notifies: bool = True,
 ) -> Submitted:
-    """Store the job with its nodes, owned at once. The same key with the same content gives the first job."""
+    """Store the job with its nodes and owner. The same key with the same content returns the first job."""
     [submitted] = await submit_many(
         conn, [job], threshold_seconds=threshold_seconds, owner_id=owner_id, source_app=source_app, notifies=notifies
     )
@@ -92,7 +92,7 @@ async def submit_many(
     source_app: str = "cli",
     notifies: bool = True,
 ) -> list[Submitted]:
-    """All of them or none; raises `Invalid` for what cannot be stored. `notifies` wakes the orchestrators."""
+    """Store all jobs or none; raises `Invalid` for values that cannot be stored. `notifies` wakes the orchestrators."""
     graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
     jobs = [await _sealed(conn, job) for job in jobs]
     try:
@@ -128,7 +128,7 @@ async def submit_many(
 
 
 async def _store(conn: Connection, values: Mapping[str, Any], graphs: Mapping[str, Graph]) -> list[Row]:
-    """The stored jobs. Definitions are sent only to a database that may not have them: they may be long."""
+    """Store the jobs. Definitions may be long, so they are sent only if the database may lack them."""
     if graphs.keys() <= _pinned.keys():
         stored = await fetch(conn, "submit_pinned_jobs", values)
         if stored:
@@ -144,7 +144,7 @@ async def _store(conn: Connection, values: Mapping[str, Any], graphs: Mapping[st
 
 
 async def _note_uses(conn: Connection, job_ids: Sequence[int], uses: Mapping[int, Collection[int]]) -> None:
-    """The tables of the jobs' inputs are kept until the jobs end."""
+    """Keep the tables of the jobs' inputs until the jobs end."""
     named = [{"job_id": job_id, "object_id": object_id} for job_id in job_ids for object_id in uses[job_id]]
     await run(conn, "use_tables_of_inputs", {"uses": encode_rows(named) or "[]"})
 
@@ -158,13 +158,13 @@ async def _sealed(conn: Connection, job: NewJob) -> NewJob:
 
 
 def _with_called(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """What they will call is pinned with them."""
+    """The graphs with their child workflows, which are pinned with them."""
     called = {child.workflow.content_hash: child for graph in graphs.values() for child in graph.called}
     return {**called, **graphs}
 
 
 async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
-    """The job that was submitted under this key before."""
+    """The job that was submitted with this key before."""
     key = {"submitted_by": row["submitted_by"], "idempotency_key": row["idempotency_key"]}
     first = await fetch_one(conn, "find_by_idempotency_key", key)
     if first is None:
@@ -180,11 +180,11 @@ async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
 def _job_row(job: NewJob, inputs: bytes) -> dict[str, Any]:
     for name in ("submitted_by", "correlation_id", "idempotency_key"):
         if len(getattr(job, name) or "") > MAX_NAME_LENGTH:
-            raise Invalid(f"{name} may have {MAX_NAME_LENGTH} characters, not {len(getattr(job, name))}")
+            raise Invalid(f"{name} may have at most {MAX_NAME_LENGTH} characters, not {len(getattr(job, name))}")
     workflow = job.graph.workflow
-    # What a schedule starts is known by its time: it is the same job though the schedule's inputs have changed since.
-    asked_for = job.inputs if job.schedule_id is None else job.scheduled_for
-    content = orjson.dumps([workflow.workflow_id, asked_for], option=orjson.OPT_SORT_KEYS)
+    # A scheduled job is identified by its time, even if the schedule's inputs have changed since.
+    identity = job.inputs if job.schedule_id is None else job.scheduled_for
+    content = orjson.dumps([workflow.workflow_id, identity], option=orjson.OPT_SORT_KEYS)
     return {
         "job_id": new_id(),
         "workflow_id": workflow.workflow_id,
@@ -223,7 +223,7 @@ def workflow_row(graph: Graph) -> dict[str, Any]:
 
 
 def _node_rows(graph: Graph) -> list[dict[str, Any]]:
-    """`max_retries` is fixed here, for the life of the job."""
+    """`max_retries` is fixed here for the lifetime of the job."""
     return [
         {
             "workflow_hash": graph.workflow.content_hash,

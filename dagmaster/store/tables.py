@@ -1,4 +1,4 @@
-"""All tables. The schema's only source: the migrations build exactly this, and a test proves it."""
+"""All tables. The migrations build exactly this schema; a test compares the two."""
 
 from dagmaster.store import asset_tables, data_tables, fleet_tables, job_tables, queue_tables
 from dagmaster.store.columns import Base

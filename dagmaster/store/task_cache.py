@@ -1,4 +1,4 @@
-"""Results of tasks that stand for other tasks: by handler, version and parameters."""
+"""Cached results of tasks: by handler, version and parameters."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str) -> Row | None:
-    """Output, job and time of what counts for this task, which the worker must hold."""
+    """The output, job and time of a cached result for this task, which the worker must hold."""
     values = {"worker_id": worker_id, "task_id": task_id, "version": version}
     return await fetch_one(conn, "recall_result", values)
 
@@ -27,7 +27,7 @@ async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, 
 async def remember_result(
     conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str, output: bytes, seconds: float | None
 ) -> None:
-    """None for ever. Of a task that the worker does not hold nothing is kept."""
+    """`seconds` None means forever. Nothing is cached for a task that the worker does not hold."""
     values = {
         "worker_id": worker_id,
         "task_id": task_id,
@@ -38,11 +38,11 @@ async def remember_result(
     try:
         await run(conn, "remember_result", values)
     except psycopg.DataError as error:
-        raise Invalid(f"the result cannot be kept: {error.diag.message_primary}") from error
+        raise Invalid(f"the result cannot be cached: {error.diag.message_primary}") from error
 
 
 async def clear_results(conn: Connection, handler: str | None, *, actor: str | None, source_app: str) -> int:
-    """How many there were, of this handler or of all."""
+    """Clear the results of this handler, or all, and return their number."""
     name = storable(handler) if handler is not None else None
     values = {"handler": name, "actor": actor, "source_app": source_app}
     [row] = await fetch(conn, "clear_results", values)

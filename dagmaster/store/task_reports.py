@@ -1,4 +1,4 @@
-"""Accept what is reported of attempts by those who execute them elsewhere."""
+"""Accept reports on attempts that are executed outside of workers."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from dagmaster.store.statements import run
 
 Row = dict[str, Any]
 
-# What a checkpoint need not say.
+# The defaults of a checkpoint.
 CHECKPOINT: Mapping[str, Any] = {
     "phase_index": None,
     "phase_total": None,
@@ -34,10 +34,10 @@ CHECKPOINT: Mapping[str, Any] = {
 
 
 async def take_result(conn: Connection, job_id: JobId, report: TaskCompleted | TaskFailed) -> bool:
-    """Mail it to the job's owner; False when the same was reported before.
+    """Mail the result to the job's owner; False if it repeats an earlier report.
 
-    Raises TaskOver when the attempt has ended otherwise: the report is kept and noted, and changes nothing. Raises
-    UnknownTask when it never was. Not to be called in a transaction, which would lose what is kept.
+    Raises TaskOver if the attempt has ended otherwise: the report is stored and noted, and changes nothing. Raises
+    UnknownTask if it never existed. Do not call it in a transaction, whose rollback would lose the stored report.
     """
     values = mail_values(encode(job_id, report))
     if await (await run(conn, "take_result", values)).fetchone() is not None:
@@ -52,7 +52,7 @@ async def take_result(conn: Connection, job_id: JobId, report: TaskCompleted | T
 
 
 async def begin_elsewhere(conn: Connection, task_id: TaskId, worker_id: WorkerId) -> bool:
-    """Somebody is at work on it: its node runs. Whether that was news; raises as `save_progress` does."""
+    """Mark the attempt as running; returns whether it was not before. Raises as `save_progress` does."""
     values = {**_key(task_id), "worker_id": worker_id}
     row = await _apply(conn, "begin_elsewhere", values)
     return bool(row["is_new"])
@@ -68,7 +68,7 @@ async def save_progress(
     message: str | None,
     worker_id: WorkerId | None,
 ) -> None:
-    """Never changes how an attempt ended. Raises TaskOver when it has, UnknownTask when it never was."""
+    """Never changes how an attempt ended. Raises TaskOver if it has ended, UnknownTask if it never existed."""
     values = {
         **_key(task_id),
         "progress_current": current,
@@ -80,7 +80,7 @@ async def save_progress(
     await _apply(conn, "save_progress", values)
 
 
-class Told(Protocol):
+class ReportedProgress(Protocol):
     """Progress as a handler reports it."""
 
     @property
@@ -93,8 +93,8 @@ class Told(Protocol):
     def message(self) -> str: ...
 
 
-async def tell_progress(conn: Connection, worker_id: WorkerId, task_id: TaskId, progress: Told) -> None:
-    """Of a task that this worker holds; of any other it is not kept."""
+async def tell_progress(conn: Connection, worker_id: WorkerId, task_id: TaskId, progress: ReportedProgress) -> None:
+    """Save the progress of a task that this worker holds; otherwise it is ignored."""
     values = {
         "task_id": task_id,
         "worker_id": worker_id,
@@ -109,8 +109,8 @@ async def tell_progress(conn: Connection, worker_id: WorkerId, task_id: TaskId, 
 async def save_checkpoint(
     conn: Connection, task_id: TaskId, fields: Mapping[str, Any], *, is_claimed: bool = False
 ) -> int:
-    """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does, and TaskOver
-    when the task is claimed and not by this worker any more.
+    """Returns the id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does, and
+    TaskOver if the task is claimed but no longer held by this worker.
     """
     job_id, node_id = parts_of(task_id)
     columns = {**CHECKPOINT, **fields}
@@ -132,25 +132,25 @@ async def save_checkpoint(
 
 
 async def add_nodes(conn: Connection, worker_id: WorkerId, task_id: TaskId, slices: Sequence[bytes]) -> None:
-    """Nodes that a task adds to its own job, for its owner to take in. Raises as `save_progress` does."""
-    rows = encode_rows([{"place": place, "slice": orjson.Fragment(content)} for place, content in enumerate(slices)])
+    """Mail the nodes that a task adds to its job to the owner. Raises as `save_progress` does."""
+    rows = encode_rows([{"place": number, "slice": orjson.Fragment(content)} for number, content in enumerate(slices)])
     if rows is not None:
         try:
             await _apply(conn, "add_nodes", {**_key(task_id), "worker_id": worker_id, "slices": rows})
         except psycopg.DataError as error:
-            raise Invalid(f"what is added cannot be stored: {error.diag.message_primary}") from error
+            raise Invalid(f"the added nodes cannot be stored: {error.diag.message_primary}") from error
 
 
 async def discard_checkpoint(
     conn: Connection, worker_id: WorkerId, task_id: TaskId, checkpoint_id: int, reason: str
 ) -> Row | None:
-    """By the worker that should have taken it up. The newest valid one before it, if there is one."""
+    """Discard a checkpoint that its worker could not use; returns the newest valid one before it, if any."""
     values = {**_key(task_id), "worker_id": worker_id, "checkpoint_id": checkpoint_id, "reason": reason}
     return await (await run(conn, "discard_checkpoint", values)).fetchone()
 
 
 async def check_task_exists(conn: Connection, task_id: TaskId) -> None:
-    """Raises UnknownTask; an attempt that is over was one."""
+    """Raises UnknownTask. An ended attempt exists."""
     await _find(conn, _key(task_id))
 
 
@@ -164,14 +164,17 @@ async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> Row:
 
 
 def _why_over(node: Row, task_id: str, claimer: str | None = None) -> tuple[str, str]:
-    """For whoever reports, and for the timeline. `claimer` is the worker that had claimed it."""
+    """The reason for the reporter and for the timeline. `claimer` is the worker that claimed the task."""
     if node["task_id"] != task_id:
-        return f"task {task_id} is over; the present attempt is {node['task_id']}", "the attempt was superseded"
+        return f"task {task_id} is over; the current attempt is {node['task_id']}", "the attempt was superseded"
     if node["status"] not in NODE_IN_FLIGHT:
         return f"task {task_id} is over; its node is {node['status']}", "the node has ended"
     if claimer is not None:
         return f"task {task_id} is no longer held by worker {claimer}", "the worker does not hold it"
-    return f"task {task_id} was reported before, otherwise", "the attempt was reported before, otherwise"
+    return (
+        f"task {task_id} was reported before with another result",
+        "the attempt was reported before with another result",
+    )
 
 
 async def _find(conn: Connection, values: Mapping[str, Any]) -> Row:
@@ -193,6 +196,6 @@ def _key(task_id: TaskId) -> Row:
 
 
 def parts_of(task_id: TaskId) -> tuple[JobId, str]:
-    """The job and the node of an attempt; raises UnknownTask for what can be no attempt's id."""
+    """The job and the node of an attempt; raises UnknownTask for an invalid id."""
     key = _key(task_id)
     return key["job_id"], key["node_id"]

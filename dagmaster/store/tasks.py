@@ -1,4 +1,4 @@
-"""Tasks that wait in a queue, and tasks that a worker holds."""
+"""Waiting tasks, and tasks that a worker holds."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from dagmaster.store.statements import fetch, fetch_atomically, run
 
 
 async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
-    """Tasks of the queues and handlers that the worker registered with; `tell_starts` is left to the caller."""
+    """Claim tasks of the worker's queues and handlers; the caller announces their start with `tell_starts`."""
     return await fetch(conn, *_claim(worker_id, limit))
 
 
 async def claim_and_announce(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
-    """Claim tasks and tell their owners at once that they have started."""
+    """Claim tasks and tell their owners that they have started."""
     return await fetch(conn, "claim_and_announce_tasks", {"worker_id": worker_id, "limit": limit})
 
 
 async def tell_starts(conn: Connection, worker_id: WorkerId, task_ids: Collection[TaskId]) -> bool:
-    """Tell the owners of those tasks that the worker still holds; False when it holds none of them."""
+    """Tell the owners of the tasks that the worker still holds; False if it holds none of them."""
     values = {"worker_id": worker_id, "task_ids": encode_texts(list(task_ids))}
     return bool(await fetch(conn, "tell_starts", values))
 
@@ -36,7 +36,7 @@ async def report(conn: Connection, worker_id: WorkerId, reports: Sequence[MailRo
 async def report_and_claim(
     conn: HotConnection, worker_id: WorkerId, reports: Sequence[MailRow], limit: int, *, notifies: bool = False
 ) -> list[DictRow]:
-    """Both in one transaction."""
+    """Report and claim in one transaction."""
     [_, claimed] = await fetch_atomically(
         conn, [_report(worker_id, reports, notifies=notifies), _claim(worker_id, limit)]
     )
@@ -63,7 +63,7 @@ async def close_stale(conn: Connection) -> None:
 
 
 async def orders(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskId]) -> tuple[Any, list[TaskId]]:
-    """What is wanted of the worker, and which of these tasks it no longer holds."""
+    """The desired state of the worker, and the tasks among these that it no longer holds."""
     rows = await fetch(conn, "worker_orders", {"worker_id": worker_id, "task_ids": list(task_ids)})
     return (rows[0]["wanted"], rows[0]["withdrawn"]) if rows else ("run", list(task_ids))
 
@@ -73,6 +73,6 @@ async def held(conn: Connection, worker_id: WorkerId, known: Collection[TaskId])
 
 
 async def sealed_texts(conn: Connection, worker_id: WorkerId, task_id: TaskId) -> list[bytes]:
-    """Where the references of a task's secrets can be: its parameters and what its earlier attempts have saved."""
+    """The texts that may refer to a task's secrets: its parameters and the checkpoints of earlier attempts."""
     rows = await fetch(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})
     return [row["content"].encode() for row in rows if row["content"]]

@@ -12,6 +12,6 @@ async def bloated_tables(conn: Connection, *, dead_rows: int) -> list[str]:
 
 
 async def vacuum_tables(conn: Connection, tables: Iterable[str]) -> None:
-    """Autovacuum looks once a minute; at thousands of tasks a second that is too late."""
+    """Autovacuum runs once a minute; at thousands of tasks per second that is too late."""
     for table in tables:
         await run(conn, f"vacuum_{table}")

@@ -12,7 +12,7 @@ LOST_SHOWN_SECONDS: Final = 3600.0
 
 
 class WorkerRow(TypedDict):
-    """`wanted` is run, drain or stop. `key_id` is the API key of a worker without a database."""
+    """`wanted` is run, drain or stop. `key_id` is the API key of a worker without database access."""
 
     worker_id: WorkerId
     hostname: str
@@ -51,13 +51,13 @@ async def list_workers(
     limit: int | None = None,
     offset: int = 0,
 ) -> list[WorkerRow]:
-    """Those at work first, then the newest; of these `queues`, workers that consume one of them."""
+    """Active workers first, then the newest; with `queues`, those that consume one of them."""
     names = None if queues is None else list(queues)
     return await _list(conn, {"status": status, "queues": names, "limit": limit, "offset": offset})
 
 
 async def list_troubled_workers(conn: Connection, *, lost_after_seconds: float, limit: int) -> list[WorkerRow]:
-    """Those that were lost in the last hour, are silent, or have slots that never came back."""
+    """Workers that were lost in the last hour, are silent, or have stuck slots."""
     return await _list(conn, {"needs_attention": True, "lost_after_seconds": lost_after_seconds, "limit": limit})
 
 

@@ -24,7 +24,7 @@ async def workflow_names(conn: Connection, hashes: Collection[str]) -> dict[str,
 
 
 async def find_newest_definition(conn: Connection, workflow_id: str) -> str | None:
-    """As JSON; None when no job and no schedule ever had one."""
+    """As JSON; None if no job and no schedule ever had one."""
     row = await fetch_one(conn, "newest_definition", {"workflow_id": workflow_id})
     return row["definition"] if row else None
 
@@ -45,7 +45,7 @@ async def nodes_of_definitions(conn: Connection, hashes: Iterable[str]) -> set[s
 
 
 async def runs_by_workflow(conn: Connection, *, workflows: int, runs: int) -> dict[str, list[Row]]:
-    """The newest runs of each of the workflows that ran last, both the newest first."""
+    """The newest runs of the workflows that ran last; both newest first."""
     values = {"workflow_id": None, "workflows": workflows, "runs": runs}
     by_workflow: dict[str, list[Row]] = {}
     for row in await fetch(conn, "workflow_runs", values):
@@ -59,6 +59,6 @@ async def runs_of_workflow(conn: Connection, workflow_id: str, *, runs: int) -> 
 
 
 async def last_reload(conn: Connection) -> int:
-    """The event of the last request to read the workflows again; 0 when there was none today."""
+    """The event of the last reload request; 0 if there was none today."""
     [row] = await fetch(conn, "last_reload")
     return row["event_id"] or 0

@@ -70,6 +70,6 @@ def test_an_invalid_range_is_refused(site: Site, visit: Callable[..., Visit]) ->
     dialog = visited.page.get_by_role("dialog", name="Backfill yearly")
     dialog.get_by_label("From").fill("2025-06-01T00:00")
     dialog.get_by_label("To (exclusive)").fill("2022-06-01T00:00")
-    expect(dialog).to_contain_text("must begin after 1970, and end after its beginning")
+    expect(dialog).to_contain_text("must start after 1970, and end after its start")
     expect(dialog.get_by_role("button", name="Start")).to_be_disabled()
     visited.forgive("422")

@@ -175,6 +175,6 @@ def test_a_failed_projection_exits_with_code_1(where: str, shared_dsn: str) -> N
 def test_a_platform_can_be_added_only_once(where: str) -> None:
     args = ["platforms", "add", "ckan", "--name", "CKAN", "--ref", "package", "--workflow", "import"]
     assert call(*args).out == "Added platform ckan\n"
-    assert call(*args).err.startswith("error: there is a platform 'ckan' already")
+    assert call(*args).err.startswith("error: platform 'ckan' exists already")
     assert "CKAN" in call("platforms").out
     assert call("platforms", "add", "Two Words", "--name", "x", "--ref", "id").code == 2

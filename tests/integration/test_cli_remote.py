@@ -168,7 +168,7 @@ def test_only_tiles_that_intersect_a_box_are_retried(dsn: str, running: Server) 
     assert call(*direct).json["selected_nodes"] == 1
     assert "the job is completed" in call("timeline", job_id, "--follow").out.splitlines()[-1]
     assert set(statuses(job_id).values()) == {"completed"}
-    assert "only a failed job can be tried again" in call("retry", job_id, "--bbox", "0,0,9,90").err
+    assert "only a failed job can be retried" in call("retry", job_id, "--bbox", "0,0,9,90").err
 
 
 def statuses(job_id: str) -> dict[str, str]:

@@ -81,7 +81,7 @@ def test_a_backfill_prints_what_it_started(dsn: str, place: list[str]) -> None:
     ("times", "reason"),
     [
         (["--from", "soon", "--to", "2026-01-01"], "--from must be a date or time such as 2026-01-31"),
-        (["--from", "2026-02-01", "--to", "2026-01-01"], "it must begin after 1970, and end after its beginning"),
+        (["--from", "2026-02-01", "--to", "2026-01-01"], "it must start after 1970, and end after its start"),
     ],
 )
 def test_an_invalid_range_is_refused(place: list[str], times: list[str], reason: str) -> None:

@@ -171,7 +171,7 @@ def without_partition(dsn: str, days_ahead: int) -> None:
 
 async def look(dsn: str, **options: Any) -> list[Finding]:
     async with opened(dsn, application="test") as conn:
-        return await examine(conn, **{"limits": AT_ONCE, "again_seconds": 0.01, **options})
+        return await examine(conn, **{"limits": AT_ONCE, "recheck_seconds": 0.01, **options})
 
 
 def test_every_check_has_a_test_that_breaks_it() -> None:
@@ -213,7 +213,7 @@ async def test_recent_changes_are_not_findings(dsn: str) -> None:
 async def test_a_finding_that_disappears_is_not_reported(dsn: str) -> None:
     async with healthy(dsn, live) as job_owner, opened(dsn, application="test") as conn:
         change(dsn, "DELETE FROM dag_tasks_waiting", job_owner)
-        looking = asyncio.create_task(examine(conn, limits=AT_ONCE, again_seconds=0.3))
+        looking = asyncio.create_task(examine(conn, limits=AT_ONCE, recheck_seconds=0.3))
         await until_first_pass(dsn)
         change(dsn, A_WAITING_TASK, job_owner)
         assert await looking == []
@@ -282,7 +282,7 @@ async def test_a_busy_fleet_has_no_findings(dsn: str) -> None:
         for _ in range(4):
             job_ids += [await running.submit(flaky) for _ in range(8)]
             job_ids += [await running.submit(fan(max_parallel=5), {"items": list(range(20))}) for _ in range(4)]
-            findings += await look(dsn, limits=Limits(settle_seconds=0.2, orphan_seconds=30), again_seconds=0.2)
+            findings += await look(dsn, limits=Limits(settle_seconds=0.2, orphan_seconds=30), recheck_seconds=0.2)
         await running.completed(*job_ids)
         findings += await look(dsn)
         assert findings == []

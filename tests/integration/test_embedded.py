@@ -328,7 +328,7 @@ def test_another_users_folder_is_not_used_for_the_socket(empty_folder):
     victim = embedded._short_folder(empty_folder)
     victim.symlink_to(empty_folder)
     try:
-        with pytest.raises(EmbeddedServerFailed, match="is somebody else's; remove it"):
+        with pytest.raises(EmbeddedServerFailed, match="belongs to another user; remove it"):
             embedded_account.make_private(victim, Account(os.geteuid(), os.getegid()))
     finally:
         victim.unlink()
@@ -417,7 +417,7 @@ def test_as_root_private_parent_folders_get_only_execute_permission_with_a_notic
     with moved(folder, home / "flows") as inside, EmbeddedServer.start(inside) as server:
         assert ask(server.dsn, "SELECT 1") == 1
     assert stat.S_IMODE(home.stat().st_mode) == 0o701
-    assert f"letting other users pass {home}" in caplog.text
+    assert f"letting other users traverse {home}" in caplog.text
 
 
 @as_root
@@ -425,7 +425,7 @@ def test_as_root_another_users_private_folder_is_not_opened(empty_folder):
     home = empty_folder / "home"
     home.mkdir(mode=0o700)
     shutil.chown(home, pwd.getpwnam("nobody").pw_uid)
-    with pytest.raises(EmbeddedServerFailed, match=f"may not pass {home}; choose another folder"):
+    with pytest.raises(EmbeddedServerFailed, match=f"cannot traverse {home}; choose another folder"):
         EmbeddedServer.start(home / "flows")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
@@ -460,7 +460,7 @@ def test_a_supervised_server_that_dies_is_restarted(folder, caplog):
         [first] = postmasters(folder)
         os.kill(first, signal.SIGKILL)
         until(lambda: postmasters(folder) not in ([], [first]), seconds=60)
-        until(lambda: "has died; starting it again" in caplog.text)
+        until(lambda: "has died; restarting it" in caplog.text)
         until(lambda: server._ping() == 0, seconds=60)
         with psycopg.connect(server.dsn) as conn:
             assert conn.execute("SELECT 1").fetchone() == (1,)

@@ -89,7 +89,7 @@ async def test_without_an_external_database_the_error_names_the_setting(conn: Co
 
 async def test_dagmasters_own_database_is_refused_as_an_external_one(conn: Connection, roads: str, dsn: str) -> None:
     await make_public(dsn)
-    with pytest.raises(Conflict, match="a database of dagmaster itself"):
+    with pytest.raises(Conflict, match="dagmaster's own database"):
         await layers.publish_externally(conn, roads, actor="ada", external_dsn=dsn)
     assert await list_catalog(conn, limit=10) == []
 

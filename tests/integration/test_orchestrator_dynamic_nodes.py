@@ -256,7 +256,7 @@ async def test_nodes_that_cannot_be_stored_raise_in_the_handler(dsn: str, bad: b
         await running.orchestrator()
         await running.worker()
         job = await running.run(single("adds"))
-        assert "what is added cannot be stored" in job["error_message"]
+        assert "the added nodes cannot be stored" in job["error_message"]
 
 
 # From outside.

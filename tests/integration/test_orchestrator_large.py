@@ -310,7 +310,7 @@ async def test_an_orchestrator_without_progress_logs_it_and_releases_its_jobs(
         async with opened(dsn, application="test") as conn:
             [finding] = [
                 candidate
-                for candidate in await examine(conn, again_seconds=0)
+                for candidate in await examine(conn, recheck_seconds=0)
                 if candidate.name == "stalled_orchestrators"
             ]
             [stalled] = await stalled_orchestrators(conn, progress_seconds=30, orphan_seconds=30)

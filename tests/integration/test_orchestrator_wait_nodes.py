@@ -97,7 +97,7 @@ async def test_an_early_signal_is_kept_until_a_node_waits_for_it(running: Fleet)
 async def test_a_signal_needs_a_name_and_a_running_job(running: Fleet) -> None:
     job = await running.run(waiting(seconds=0))
     async with opened(running.dsn, application="test") as conn:
-        with pytest.raises(Invalid, match="is no name of a signal"):
+        with pytest.raises(Invalid, match="is not a valid signal name"):
             await send_signal(conn, job["job_id"], "a b", data=None, actor=None)
         with pytest.raises(JobEnded, match="is completed and takes no signals"):
             await send_signal(conn, job["job_id"], "go", data=None, actor=None)
@@ -138,7 +138,7 @@ async def test_a_rejection_fails_the_job(running: Fleet) -> None:
             await request_decision(conn, job_id, ASK, approved=True, actor="bob", comment=None)
         [job] = await running.ended(job_id)
         assert await until_decided(conn, job_id, ASK, approved=False, seconds=0) is NodeStatus.FAILED
-        with pytest.raises(Conflict, match="is failed: something else has ended its waiting"):
+        with pytest.raises(Conflict, match="is failed: another event has ended its wait"):
             await until_decided(conn, job_id, ASK, approved=True, seconds=0)
         assert job["error_message"] == "node ask failed: rejected by ann: not today"
         with pytest.raises(JobEnded):
@@ -186,7 +186,7 @@ async def test_a_job_completes_despite_tolerated_failures(running: Fleet) -> Non
     job_id = await running.submit(graph(nodes, start="a"))
     await until_running(running, job_id, "w")
     async with opened(running.dsn, application="test") as conn:
-        with pytest.raises(Conflict, match="goes on without it"):
+        with pytest.raises(Conflict, match="continues without it"):
             await request_retry(conn, job_id, NodeId("a"), actor=None, threshold_seconds=30)
         await send_signal(conn, job_id, "x", data=None, actor=None)
     await running.completed(job_id)

@@ -371,7 +371,7 @@ async def test_a_program_can_add_tasks_to_a_running_job(running):
     events["go"].set()
     await running.completed(job.id)
     assert (await running.nodes(job.id))[last.node_id]["output"] == {"result": 7}
-    with pytest.raises(JobEnded, match="nothing can be added"):
+    with pytest.raises(JobEnded, match="no nodes can be added"):
         await add_task_to_job(job.id, number, {"n": 4})
 
 

@@ -219,7 +219,7 @@ async def test_failed_tasks_and_their_job_can_be_retried(running):
     await running.ended(job.id)
     failed = await get_task(entry.id)
     assert (failed.status, failed.error) == (TaskState.FAILED, "ValueError: not today")
-    with pytest.raises(errors.JobEnded, match="nothing can be added"):
+    with pytest.raises(errors.JobEnded, match="no nodes can be added"):
         await apply(late := create_task(double, {"n": 1}), job.id)
     assert (late.job_id, late.node_id) == (None, None), "nothing was applied"
     mood["fails"] = False
@@ -227,7 +227,7 @@ async def test_failed_tasks_and_their_job_can_be_retried(running):
     await running.completed(job.id)
     again = await get_task(entry.id, job.id)
     assert (again.status, again.result, again.attempt) == (TaskState.COMPLETED, 3, 2)
-    with pytest.raises(errors.JobEnded, match="only a failed job can be tried again"):
+    with pytest.raises(errors.JobEnded, match="only a failed job can be retried"):
         await retry_failed_tasks(job.id)
 
 

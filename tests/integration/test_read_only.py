@@ -113,8 +113,8 @@ def test_a_starting_server_is_waited_for_and_a_missing_one_is_an_error(
     monkeypatch.setattr(databases, "sleep", lambda _: None)
     monkeypatch.setattr(databases, "PGconn", SimpleNamespace(ping=lambda dsn: ping))
     if ping is Ping.REJECT:
-        databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)
+        databases._prepare_when_started("dsn", writable=False, is_migrated=False)
         assert len(attempts) == 3
     else:
         with pytest.raises(DatabaseUnavailable):
-            databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)
+            databases._prepare_when_started("dsn", writable=False, is_migrated=False)

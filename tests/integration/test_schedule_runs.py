@@ -208,14 +208,14 @@ async def test_the_doctor_reports_a_schedule_that_starts_nothing(dsn: str) -> No
     await rows(dsn, "UPDATE dagapp.dag_schedules SET workflow_hash = 'gone' WHERE schedule_id = 'bad' RETURNING 1")
     await look(dsn)
     async with opened(dsn, application="test") as conn:
-        [finding] = await examine(conn, again_seconds=0)
+        [finding] = await examine(conn, recheck_seconds=0)
         assert finding.name == "failing_schedules"
         [bad] = finding.examples
         assert bad["schedule_id"] == "bad" and "not in dag_workflows" in bad["error_message"]
         await sync_schedules(conn, [scheduled("0 * * * *", "bad")])
         await conn.execute(b"UPDATE dagapp.dag_schedules SET next_at = $1", [hour_ago(0)])
         await look(dsn)
-        assert await examine(conn, again_seconds=0) == []
+        assert await examine(conn, recheck_seconds=0) == []
 
 
 # Kept as the workflows have them.

@@ -86,7 +86,7 @@ async def test_services_wait_without_limit(
         await asyncio.to_thread(begin, writable=False)
     with caplog.at_level(logging.WARNING):
         coming = asyncio.create_task(asyncio.to_thread(begin, writable=True))
-        await wait_until(lambda: caplog.text.count("does not take connections") > 1)
+        await wait_until(lambda: caplog.text.count("does not accept connections") > 1)
         allow(dsn, -1)
         assert await coming == crowded
 

@@ -60,7 +60,7 @@ async def test_a_partner_can_signal_only_its_own_jobs(it: Web) -> None:
 async def test_invalid_signals_are_refused(it: Web) -> None:
     job_id = await submitted(it, "waiting")
     refusal = await it.post(f"/api/v1/jobs/{job_id}/signals/1st", None, 422)
-    assert "is no name of a signal" in refusal["error"]["message"]
+    assert "is not a valid signal name" in refusal["error"]["message"]
     await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"datum": 1}, 422)
     await it.post("/api/v1/jobs/1/signals/go", None, 404)
 
@@ -90,7 +90,7 @@ async def test_without_keys_there_are_no_approvers(it: Web) -> None:
     job_id = await submitted(it, "asking")
     await until_running(it, job_id, "ask")
     refusal = await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", None, 403)
-    assert "is decided by ann: say who you are, to a server by the API key of that name" in refusal["error"]["message"]
+    assert "is decided by ann: use the API key of that name with a server" in refusal["error"]["message"]
 
 
 async def test_a_rejected_node_can_be_retried(it: Web) -> None:

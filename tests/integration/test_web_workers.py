@@ -122,7 +122,7 @@ async def test_only_the_registering_key_can_act_for_a_worker(dsn: str) -> None:
         for headers in (second, await it.key("root")):
             stranger = HttpWorker(it, worker.id, headers)
             refused = await stranger.beat(status=403)
-            assert "another key" in refused["error"]["message"]
+            assert "another API key" in refused["error"]["message"]
             for verb, body in (("claim", {"limit": 1}), ("results", []), ("progress", []), ("logs", [])):
                 await stranger.post(verb, body, 403)
             await it.get(f"{WORKERS}/{worker.id}/tasks", 403, headers=headers)
@@ -169,5 +169,5 @@ async def test_no_key_can_act_for_a_worker_on_the_database(dsn: str) -> None:
     async with web(dsn, runs=True, functions={"slow": task}) as it:
         [listed] = (await it.get(f"{WORKERS}?status=active"))["items"]
         refused = await HttpWorker(it, listed["worker_id"], {}).beat(status=403)
-        assert "works on the database" in refused["error"]["message"]
+        assert "is connected to the database" in refused["error"]["message"]
         await it.post(f"{WORKERS}/{listed['worker_id']}/drain")

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `dagmaster.store.migrate` hands over."""
+"""Alembic's entry point: runs the migrations on the connection that `dagmaster.store.migrate` passes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dagmaster.store.tables import Base
 
 
 def include_name(name: str | None, type_: str, parents: Any) -> bool:
-    """Only our own schema is looked at; partitions are the database's business."""
+    """Only our own schema; partitions are created by the database itself."""
     if type_ == "schema":
         return name == SCHEMA
     return not (type_ == "table" and (name or "").startswith("dag_job_events_"))

@@ -1,5 +1,5 @@
 -- add_request --
--- Nothing where the id, or the submitter's idempotency key, was used before.
+-- No row if the id, or the submitter's idempotency key, was used before.
 INSERT INTO dagapp.dag_api_requests (
     request_id, platform_id, workflow_id, asset_id, submitted_by, idempotency_key, request_hash
 )
@@ -8,12 +8,12 @@ ON CONFLICT DO NOTHING
 RETURNING request_id;
 
 -- answer_request --
--- The job, and the version, that the request led to.
+-- Record the job and the version that the request created.
 UPDATE dagapp.dag_api_requests SET job_id = :job_id, version_ordinal = :version_ordinal
 WHERE request_id = :request_id;
 
 -- find_request --
--- By its id, or by the submitter's idempotency key.
+-- By id, or by the submitter's idempotency key.
 SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
     idempotency_key, request_hash, created_at, completed_at
 FROM dagapp.dag_api_requests
@@ -21,7 +21,7 @@ WHERE request_id = :request_id OR (submitted_by = :submitted_by AND idempotency_
 ORDER BY request_id = :request_id DESC LIMIT 1;
 
 -- list_requests --
--- The newest first. A text is the request's id or idempotency key, or the correlation id of its job.
+-- The newest first. :text is a request id, an idempotency key or a job's correlation id.
 SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
     idempotency_key, request_hash, created_at, completed_at
 FROM dagapp.dag_api_requests

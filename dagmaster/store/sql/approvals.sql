@@ -1,5 +1,5 @@
 -- waiting_approvals --
--- Nodes of live jobs that wait for somebody's decision, the oldest first.
+-- Nodes of live jobs that wait for a decision, oldest first.
 WITH live AS MATERIALIZED (
     SELECT job_id, workflow_id, workflow_hash, submitted_by FROM dagapp.dag_jobs WHERE status IN ('pending', 'running')
 ), asking AS MATERIALIZED (
@@ -18,7 +18,7 @@ CROSS JOIN LATERAL (
 ORDER BY n.started_at, n.job_id LIMIT :limit;
 
 -- decided_approvals --
--- What was decided last, of the newest jobs that ask for something.
+-- The latest decisions, in the newest jobs with approvals.
 WITH asking AS MATERIALIZED (
     SELECT DISTINCT workflow_id FROM dagapp.dag_workflows
     WHERE jsonb_path_exists(definition, '$.nodes.* ? (@.type == "approval")')
@@ -39,7 +39,7 @@ LEFT JOIN dagapp.dag_node_states n ON n.job_id = e.job_id AND n.node_id = e.node
 ORDER BY e.created_at DESC LIMIT :limit;
 
 -- waiting_of_jobs --
--- Of these jobs, those of which a node waits for somebody outside: for what, and whether anything else is under way.
+-- The jobs among these with a node that waits for a decision or a signal, and whether other nodes are in flight.
 SELECT DISTINCT ON (j.job_id) j.job_id, n.node_id, w.type AS waits_for, w.signal
 FROM dagapp.dag_jobs j
 CROSS JOIN LATERAL (

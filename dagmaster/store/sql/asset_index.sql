@@ -1,5 +1,5 @@
 -- lock_wrong_assets --
--- The assets whose latest approved ordinal is not that of their versions; nobody decides about them until the end.
+-- Lock the assets whose latest approved ordinal is wrong, so that no decision interferes.
 SELECT a.asset_id FROM dagapp.geospatial_assets a
 WHERE a.latest_approved_version_ordinal IS DISTINCT FROM (
     SELECT max(v.version_ordinal) FROM dagapp.asset_versions v
@@ -9,7 +9,7 @@ ORDER BY a.asset_id
 FOR NO KEY UPDATE OF a;
 
 -- correct_latest_versions --
--- Of assets that are locked: their versions are looked at again, as they are now.
+-- Correct locked assets from the current state of their versions.
 UPDATE dagapp.geospatial_assets a
 SET latest_approved_version_ordinal = latest.ordinal, updated_at = clock_timestamp(), version = a.version + 1
 FROM unnest(:asset_ids::text[]) AS wrong(asset_id)

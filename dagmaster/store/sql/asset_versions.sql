@@ -1,12 +1,12 @@
 -- add_version --
--- Nothing where another version of the asset is unresolved.
+-- No row if another version of the asset is unresolved.
 INSERT INTO dagapp.asset_versions (asset_id, version_ordinal, version_label, platform_refs, submitted_by)
 VALUES (:asset_id, :version_ordinal, :version_label, :platform_refs::jsonb, :submitted_by)
 ON CONFLICT (asset_id) WHERE approval_state IN ('pending_review', 'rejected') AND deleted_at IS NULL DO NOTHING
 RETURNING version_ordinal;
 
 -- find_version --
--- By its ordinal, or that which is unresolved.
+-- By ordinal, or the unresolved version.
 SELECT asset_id, version_ordinal, version_label, approval_state, processing_status, revision, current_job_id, version,
     platform_refs, blob_path, export_job_id, deleted_at
 FROM dagapp.asset_versions
@@ -22,7 +22,7 @@ UNION
 SELECT v.export_job_id FROM dagapp.asset_versions v WHERE v.asset_id = :asset_id AND v.export_job_id IS NOT NULL;
 
 -- list_versions --
--- The latest first: of one asset, or those of all assets that wait for review, the oldest first.
+-- The versions of one asset, latest first; or those of all assets in review, oldest first.
 SELECT v.asset_id, v.version_ordinal, v.version_label, v.platform_refs, v.approval_state, v.approval_by, v.approval_at,
     v.approval_reason, v.processing_status, v.processing_started_at, v.processing_completed_at, v.processing_error,
     v.current_job_id, v.revision, v.blob_path, v.table_name, v.stac_item_id, v.stac_collection_id, v.content_hash,
@@ -35,13 +35,13 @@ ORDER BY v.version_ordinal DESC
 LIMIT :limit OFFSET :offset;
 
 -- list_unresolved_versions --
--- Those of some assets: at most one of each.
+-- The unresolved versions of these assets: at most one each.
 SELECT asset_id, version_ordinal, version_label, approval_state, processing_status, updated_at
 FROM dagapp.asset_versions
 WHERE asset_id = ANY(:asset_ids::text[]) AND approval_state IN ('pending_review', 'rejected') AND deleted_at IS NULL;
 
 -- list_review_queue --
--- The versions that wait for review, the oldest first, with what a reviewer needs to know of the asset.
+-- The versions in review, oldest first, with the asset's columns that a reviewer needs.
 SELECT v.asset_id, v.version_ordinal, v.version_label, v.platform_refs, v.processing_status, v.processing_error,
     v.current_job_id, v.revision, v.submitted_by, v.created_at, a.platform_id, a.data_type, a.clearance_state,
     a.latest_approved_version_ordinal

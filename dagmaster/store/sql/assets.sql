@@ -1,25 +1,25 @@
 -- add_asset --
--- Nothing where it exists already.
+-- No row if it exists already.
 INSERT INTO dagapp.geospatial_assets (asset_id, platform_id, platform_refs, data_type)
 VALUES (:asset_id, :platform_id, :platform_refs::jsonb, :data_type)
 ON CONFLICT DO NOTHING
 RETURNING asset_id;
 
 -- lock_asset --
--- Until the end of the transaction nobody else decides anything about this asset.
+-- Lock the asset against other decisions until the end of the transaction.
 SELECT asset_id, platform_id, platform_refs, data_type, clearance_state, exposure_mode, next_ordinal, version, deleted_at
 FROM dagapp.geospatial_assets WHERE asset_id = :asset_id
 FOR NO KEY UPDATE;
 
 -- approved_ordinals --
--- Of an asset that is locked. A statement that waits for the lock would still see the versions as they were before.
+-- The asset must be locked by an earlier statement: one that waits for the lock would see outdated versions.
 SELECT version_ordinal FROM dagapp.asset_versions
 WHERE asset_id = :asset_id AND approval_state = 'approved' AND deleted_at IS NULL
 ORDER BY version_ordinal;
 
 -- save_asset_change --
--- Write what a decision changes: columns of the asset, columns of the version if it is as it was known, the events, and
--- mail to jobs that are no longer needed. Columns that are not given stay.
+-- Apply a decision: columns of the asset, columns of the version if it is unchanged, the events, and
+-- mail that cancels unneeded jobs. Missing columns stay.
 WITH asset AS (
     UPDATE dagapp.geospatial_assets a
     SET (clearance_state, cleared_at, cleared_by, made_public_at, made_public_by, exposure_mode,
@@ -77,7 +77,7 @@ FROM dagapp.geospatial_assets a
 {shown_assets} WHERE a.asset_id = :asset_id;
 
 -- list_assets --
--- The newest first. Conditions on versions are about one and the same version. A text is an id, or the value of any
+-- The newest first. Conditions on versions must hold for the same version. :text is an id, or the value of any
 -- reference that a platform names.
 {shown_assets}
 WHERE (:include_deleted::boolean OR a.deleted_at IS NULL)

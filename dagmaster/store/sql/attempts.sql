@@ -1,5 +1,5 @@
 -- view_tasks --
--- Attempts that wait in a queue or that a worker has, the oldest first.
+-- Attempts that wait in a queue or run on a worker, oldest first.
 SELECT * FROM (
     SELECT task_id, job_id, node_id, CASE WHEN held THEN 'held' ELSE 'waiting' END AS state, queue, handler, priority,
         retry_count, NULL AS worker_id, dispatched_at AS since, dispatched_at
@@ -18,7 +18,7 @@ ORDER BY since, task_id
 LIMIT :limit OFFSET :offset;
 
 -- count_tasks --
--- How many of `view_tasks` there are.
+-- The number of rows of `view_tasks`.
 SELECT count(*)::int AS tasks FROM (
     SELECT job_id, CASE WHEN held THEN 'held' ELSE 'waiting' END AS state, queue, handler, NULL AS worker_id
     FROM dagapp.dag_tasks_waiting
@@ -32,7 +32,7 @@ WHERE (:job_id::bigint IS NULL OR job_id = :job_id)
     AND (:worker_id::text IS NULL OR worker_id = :worker_id);
 
 -- view_ended_tasks --
--- Attempts that have ended, the newest first: those of one job, or of the newest jobs.
+-- Ended attempts, newest first: of one job, or of the newest jobs.
 SELECT r.task_id, r.job_id, r.node_id, r.status::text AS state, NULL AS queue, h.handler, NULL::int AS priority,
     substring(r.task_id FROM '[0-9]+$')::int AS retry_count, r.worker_id, r.reported_at AS since,
     NULL::timestamptz AS dispatched_at, r.error_message, r.execution_duration_ms
@@ -59,9 +59,9 @@ ORDER BY r.reported_at DESC, r.task_id
 LIMIT :limit OFFSET :offset;
 
 -- list_results --
--- The newest attempts that have ended, of the newest jobs of the time and of those that run: results are found by
--- their jobs. Which handler it was is in the pinned definition, or with the node if a task has added it: only the ids
--- of such nodes have a dot. It is looked up before the newest are chosen only if somebody asks for one.
+-- The newest ended attempts, of recent and running jobs: results are found by their jobs. The handler is in the pinned
+-- definition, or in the node if a task has added it: only ids of added nodes have a dot. It is looked up for all
+-- attempts only if the result is filtered by handler.
 WITH jobs AS MATERIALIZED (
     SELECT job_id, workflow_id, workflow_hash FROM (
         (SELECT job_id, workflow_id, workflow_hash FROM dagapp.dag_jobs
@@ -101,8 +101,8 @@ SELECT * FROM named WHERE :handler::text IS NULL OR handler = :handler
 ORDER BY reported_at DESC, task_id LIMIT :limit;
 
 -- view_attempts --
--- What was reported of a node, attempt by attempt. One that was last heard of while it ran, and is not the present one,
--- has ended as the timeline says.
+-- The reports on a node by attempt. If the last report of an earlier attempt says running, the timeline tells how it
+-- ended.
 SELECT r.task_id, CASE WHEN over.is_over THEN 'failed' ELSE r.status::text END AS status,
     CASE WHEN over.is_over THEN over.ended_by ELSE r.ended_by::text END AS ended_by, r.worker_id, r.error_type,
     CASE WHEN over.is_over THEN over.error_message ELSE r.error_message END AS error_message,
@@ -125,13 +125,13 @@ WHERE r.job_id = :job_id AND r.node_id = :node_id
 ORDER BY r.reported_at, r.task_id LIMIT 1000;
 
 -- page_results_of_nodes --
--- How the attempts at some nodes ended, as their workers told it.
+-- How the attempts at some nodes ended, as their workers reported it.
 SELECT task_id, node_id, status, worker_id, execution_duration_ms, reported_at
 FROM dagapp.dag_task_results WHERE job_id = :job_id AND node_id = ANY(:node_ids::text[])
 ORDER BY reported_at, task_id LIMIT :limit;
 
 -- page_attempt_times --
--- When the attempts at some nodes were dispatched, began and ended. Events lie in partitions of days: none is older
+-- When the attempts at some nodes were dispatched, started and ended. Events are in daily partitions, and none is older
 -- than the job.
 SELECT node_id, task_id,
     min(created_at) FILTER (WHERE event_type = 'node_dispatched') AS dispatched_at,
@@ -144,11 +144,11 @@ WHERE job_id = :job_id AND created_at >= :since AND node_id = ANY(:node_ids::tex
 GROUP BY node_id, task_id ORDER BY min(event_id) LIMIT :limit;
 
 -- page_worker_of --
--- Who has an attempt at this moment.
+-- The worker that holds an attempt now.
 SELECT worker_id FROM dagapp.dag_tasks_running WHERE task_id = :task_id;
 
 -- current_tasks --
--- What is being done for a job at this moment, with how far it is.
+-- The tasks of a job that are in flight, with their progress.
 SELECT n.node_id, n.task_id, n.status, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
 FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
 WHERE n.job_id = :job_id AND n.status IN ('dispatched', 'running') AND n.task_id IS NOT NULL
@@ -156,7 +156,7 @@ ORDER BY n.status DESC, coalesce(n.started_at, n.dispatched_at), n.node_id
 LIMIT :limit;
 
 -- view_logged --
--- Nodes that a worker has or had: what failed first, then what runs.
+-- Nodes with an attempt on a worker: failed first, then running.
 SELECT n.node_id, n.status, n.retry_count + 1 AS attempt, n.ended_by, n.error_message
 FROM dagapp.dag_node_states n
 WHERE n.job_id = :job_id AND (:node_id::text IS NULL OR n.node_id = :node_id) AND (
@@ -167,7 +167,7 @@ ORDER BY n.status <> 'failed', n.status <> 'running', n.started_at, n.node_id
 LIMIT :limit OFFSET :offset;
 
 -- log_place --
--- Where an attempt's log is, and on which machine it was written.
+-- The location of an attempt's log, and the machine that wrote it.
 SELECT r.log_path, w.hostname
 FROM dagapp.dag_task_results r LEFT JOIN dagapp.dag_workers w ON w.worker_id = r.worker_id
 WHERE r.task_id = :task_id AND r.log_path IS NOT NULL;

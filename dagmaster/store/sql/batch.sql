@@ -1,8 +1,8 @@
--- A batch is one statement, put together from those of the parts below that it needs, each as a CTE of its name: one
--- round trip, one transaction, all or nothing. `held` fences it; the checks make it fail where a row was not as known.
+-- A batch is one statement, composed of the parts below that it needs, each as a CTE of its name: one round trip, one
+-- transaction, all or nothing. `held` fences it; the checks make it fail if a row differs from the owner's memory.
 --
 -- Rows are found by key in ways that leave the planner no choice (an array, a scalar subquery): a plan that was made
--- while a table was empty, and reads all of it, would stay for minutes.
+-- while a table was empty, and scans all of it, would stay for minutes.
 
 -- held --
 -- Lock the jobs of the batch that :owner_id still owns.
@@ -10,14 +10,14 @@ SELECT j.job_id, j.asset_id, j.version_ordinal
 FROM unnest(:job_ids::bigint[], :owner_epochs::bigint[]) AS w(job_id, owner_epoch)
 CROSS JOIN LATERAL (
     SELECT job_id, owner_id, owner_epoch, asset_id, version_ordinal FROM dagapp.dag_jobs WHERE job_id = w.job_id
-    OFFSET 0 -- By its key: the owner may have thousands of jobs.
+    OFFSET 0 -- By key: the owner may have thousands of jobs.
     FOR NO KEY UPDATE
 ) j
 WHERE j.owner_id = :owner_id AND j.owner_epoch = w.owner_epoch;
 
 -- versions_held --
--- Lock the versions of assets that move with their jobs, always in the same order: two owners whose jobs process and
--- export the same versions would else wait for each other.
+-- Lock the asset versions that move with their jobs, always in the same order: otherwise two owners whose jobs process
+-- and export the same versions could deadlock.
 SELECT v.version_ordinal
 FROM (
     SELECT DISTINCT asset_id, version_ordinal FROM held
@@ -32,7 +32,7 @@ CROSS JOIN LATERAL (
 ) v;
 
 -- no_versions_held --
--- Where the jobs have none: to look for them costs as much as the fence.
+-- For batches without versions: looking for them costs as much as the fence.
 SELECT WHERE false;
 
 -- check_held --
@@ -57,11 +57,11 @@ FROM delivered_jobs;
 SELECT pg_notify('dagmaster_tasks', '');
 
 -- {job_changes} --
--- How far a job is. Lets go of one that has ended. `updated_at` is set here so that its trigger need not be called.
+-- The state of a job. An ended job is released. Setting `updated_at` here avoids the trigger's call.
 status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
     paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
     idle_seconds = j.idle_seconds + CASE
-        -- A pause that goes on is counted when it ends.
+        -- A running pause is counted when it ends.
         WHEN r.reopened AND j.paused_at IS NULL THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
         WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
             THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
@@ -84,7 +84,7 @@ j.ctid = (
         WHERE k.job_id = r.job_id AND k.version = r.version
             AND (k.status::text IN ('pending', 'running') OR (r.reopened AND k.status = 'failed'))
     )
-    AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
+    AND (SELECT count(*) FROM held) > 0 -- Lock first, then change.
     AND (SELECT count(*) FROM versions_held) >= 0
 
 -- job_rows --
@@ -94,7 +94,7 @@ WHERE {same_job}
 RETURNING 1;
 
 -- job_rows_of_stored --
--- The same where the large parts of results are copied, not sent.
+-- As job_rows, but large parts of results are copied in the database.
 UPDATE dagapp.dag_jobs j
 SET result_data = CASE WHEN r.result_parts IS NULL THEN r.result_data ELSE r.result_data || (
         SELECT jsonb_object_agg(p.name, coalesce(
@@ -110,7 +110,7 @@ WHERE {same_job}
 RETURNING 1;
 
 -- new_nodes --
--- Fan-outs' children, and what running tasks have added.
+-- Children of fan-outs, and nodes that running tasks have added.
 INSERT INTO dagapp.dag_node_states (
     job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, fan_out_item_key,
     fan_out_item_box, input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at,
@@ -128,7 +128,7 @@ FROM json_to_recordset(:new_nodes::json) AS r(
 );
 
 -- {node_changes} --
--- How far a node is.
+-- The state of a node.
 status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
     input_params = coalesce(r.input_params, n.input_params), error_message = r.error_message,
     output_bytes = r.output_bytes, not_before = r.not_before, dispatched_at = r.dispatched_at,
@@ -155,8 +155,8 @@ WHERE {same_node}
 RETURNING 1;
 
 -- node_rows_of_stored --
--- The same where a large output is taken from its mail or from another node, or stays as it is; and where there is a
--- checkpoint, which may be large too.
+-- As node_rows, but a large output is copied from its mail or from another node, or stays as it is; also for
+-- checkpoints, which may be large too.
 UPDATE dagapp.dag_node_states n
 SET output = CASE
         WHEN r.output_mail IS NOT NULL
@@ -183,7 +183,7 @@ WHERE {same_node}
 RETURNING n.job_id, n.node_id, CASE WHEN r.is_part THEN n.output END AS output;
 
 -- result_rows --
--- What workers reported; the first report of an attempt that says how it ended is kept.
+-- Workers' reports; the first report that ends an attempt is kept.
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed,
     error_type, log_path, peak_memory_bytes, cpu_seconds, metrics, ended_by
@@ -222,7 +222,7 @@ FROM json_to_recordset(:groups::json) AS r(
 ON CONFLICT DO NOTHING;
 
 -- dependency_rows --
--- What added tasks and groups wait for, as it was said.
+-- Dependencies of added tasks and groups, as their author wrote them.
 INSERT INTO dagapp.dag_dependencies (job_id, previous_id, previous_type, next_id, next_type)
 SELECT job_id, previous_id, previous_type, next_id, next_type
 FROM json_to_recordset(:dependencies::json) AS r(
@@ -231,19 +231,19 @@ FROM json_to_recordset(:dependencies::json) AS r(
 ON CONFLICT DO NOTHING;
 
 -- hold_rows --
--- Tasks of jobs that are paused, or go on; not those that this very batch closes.
+-- Hold or release the tasks of paused or resumed jobs, except those that this batch closes.
 UPDATE dagapp.dag_tasks_waiting t SET held = r.held
 FROM json_to_recordset(:holds::json) AS r(job_id bigint, held boolean)
 WHERE t.job_id = r.job_id
     AND t.task_id <> ALL (coalesce(:closed_waiting::text[], '{}'));
 
 -- closed_waiting --
--- Attempts that are over must not be claimed any more.
+-- Ended attempts can no longer be claimed.
 DELETE FROM dagapp.dag_tasks_waiting
 WHERE task_id = ANY(:closed_waiting::text[]);
 
 -- closed_running --
--- Attempts that are over are no longer held.
+-- Ended attempts are no longer held.
 DELETE FROM dagapp.dag_tasks_running
 WHERE task_id = ANY(:closed_running::text[]);
 
@@ -255,17 +255,17 @@ r(
 )
 
 -- waiting --
--- Tasks for the queues.
+-- Tasks to enqueue.
 INSERT INTO dagapp.dag_tasks_waiting ({task_columns}, held)
 SELECT {task_columns}, held FROM json_to_recordset(:waiting::json) AS {task_record};
 
 -- running --
--- Tasks that a worker of this very process has taken already.
+-- Tasks that a worker of this process has already claimed.
 INSERT INTO dagapp.dag_tasks_running ({task_columns}, worker_id, claimed_at)
 SELECT {task_columns}, :worker_id, dispatched_at FROM json_to_recordset(:running::json) AS {task_record};
 
 -- cancelled_children --
--- Jobs that were called by attempts that are over.
+-- Cancel the child jobs of ended attempts.
 INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
 SELECT c.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the node that called it is over"}'
 FROM json_to_recordset(:cancelled_children::json) AS r(job_id bigint, task_id text)
@@ -290,7 +290,7 @@ FROM json_to_recordset(:events::json) AS r(
 );
 
 -- use_rows --
--- The tables that new nodes and tasks refer to. One that is to be dropped is used by none.
+-- The tables that new nodes and tasks refer to, except expired ones.
 INSERT INTO dagapp.data_object_uses (object_id, job_id, node_id)
 SELECT r.object_id, r.job_id, r.node_id
 FROM json_to_recordset(:uses::json) AS r(object_id bigint, job_id bigint, node_id text)
@@ -298,24 +298,24 @@ WHERE (SELECT o.state FROM dagapp.data_objects o WHERE o.object_id = r.object_id
 ON CONFLICT DO NOTHING;
 
 -- passed_rows --
--- Nodes that have completed with references in their output: other nodes of their jobs may get them.
+-- Completed nodes with references in their output: other nodes of their jobs may receive them.
 UPDATE dagapp.data_object_uses u SET is_passed_on = true
 FROM json_to_recordset(:passed::json) AS r(job_id bigint, node_id text)
 WHERE u.job_id = r.job_id AND u.node_id = r.node_id AND NOT u.is_passed_on;
 
 -- mail_rows --
--- What was taken in is removed.
+-- Remove processed mail.
 DELETE FROM dagapp.dag_mailbox
 WHERE mail_id = ANY(:mail::bigint[]);
 
 -- delivered_mail --
--- What notifications brought is removed, if it is still there, and is what they said.
+-- Remove mail that came with notifications, if it still exists and equals the payload.
 DELETE FROM dagapp.dag_mailbox m
 WHERE m.mail_id = ANY(:delivered_ids::bigint[]) AND {mail_payload} = ANY(:delivered::text[])
 RETURNING 1;
 
 -- delivered_jobs --
--- Likewise the mail of new jobs.
+-- Likewise for the mail of new jobs.
 DELETE FROM dagapp.dag_mailbox m
 WHERE m.mail_id = ANY(:delivered_job_ids::bigint[]) AND (
     SELECT {new_job_payload} FROM dagapp.dag_jobs j WHERE j.job_id = m.job_id

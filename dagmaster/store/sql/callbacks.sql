@@ -1,5 +1,5 @@
 -- claim_callbacks --
--- Calls that are due, for whoever asks first. If it is killed they are due again when the lease is over.
+-- Claim due callbacks under a lease: if the claimer dies they become due again.
 WITH due AS MATERIALIZED (
     SELECT callback_id FROM dagapp.dag_callbacks
     WHERE status = 'waiting' AND next_attempt_at <= clock_timestamp()
@@ -14,7 +14,7 @@ RETURNING c.callback_id, c.job_id, c.url, c.job_status, c.attempts,
     (SELECT r.request_id FROM dagapp.dag_api_requests r WHERE r.job_id = c.job_id LIMIT 1) AS request_id;
 
 -- close_callback --
--- The call was made, or is given up; unless another has claimed it since.
+-- The callback was delivered or is given up, unless another claim has superseded this one.
 WITH closed AS (
     UPDATE dagapp.dag_callbacks
     SET status = :status::text, last_error = left(:error, 2000), response_status = :response_status,
@@ -32,7 +32,7 @@ FROM closed
 RETURNING job_id;
 
 -- postpone_callback --
--- Once more, later; unless another has claimed it since.
+-- Schedule a retry, unless another claim has superseded this one.
 UPDATE dagapp.dag_callbacks
 SET last_error = left(:error, 2000), response_status = :response_status,
     next_attempt_at = clock_timestamp() + make_interval(secs => :delay_seconds)

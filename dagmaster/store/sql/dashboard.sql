@@ -1,7 +1,6 @@
 -- overview_counts --
--- What is open, how many jobs failed in the last hours, by the index of those, and how many of the newest completed:
--- `since` is where counting those stopped. Here and below `now()`, not `clock_timestamp()`: what changes from row to row
--- keeps PostgreSQL from using an index.
+-- Open jobs, failed jobs of the last hours (by their index), and completed jobs among the newest: `since` is where that
+-- count stopped. Here and below `now()`, not `clock_timestamp()`: a volatile function prevents index use.
 SELECT live.pending, live.running, live.paused, failed.failed, ended.completed, ended.since,
     live.pending + live.running > 0 OR EXISTS (SELECT FROM dagapp.dag_jobs) AS has_jobs
 FROM (
@@ -24,14 +23,14 @@ FROM (
 ) ended;
 
 -- overview_failures --
--- The jobs that failed lately, the newest first, however many others have ended since.
+-- Recently failed jobs, newest first, however many others have ended since.
 SELECT job_id, workflow_id, created_at, completed_at, left(error_message, 500) AS error
 FROM dagapp.dag_jobs
 WHERE status = 'failed' AND completed_at >= now() - make_interval(hours => :hours::int)
 ORDER BY completed_at DESC LIMIT :failed;
 
 -- overview_recovered --
--- Those of these workflows whose newest job that has ended was created after this time, and completed.
+-- The workflows among these whose newest ended job was created after this time, and completed.
 SELECT w.place
 FROM unnest(:workflow_ids::text[], :times::timestamptz[]) WITH ORDINALITY AS w(workflow_id, since, place)
 CROSS JOIN LATERAL (
@@ -43,7 +42,7 @@ CROSS JOIN LATERAL (
 WHERE newest.status = 'completed';
 
 -- overview_untaken --
--- Tasks that wait and that no worker would take, by queue and handler.
+-- Waiting tasks that no worker can claim, by queue and handler.
 SELECT t.queue, t.handler, t.tasks, t.oldest, EXISTS (
     SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND w.wanted = 'run' AND t.queue = ANY(w.queues)
         AND w.last_heartbeat > now() - make_interval(secs => :lost_after_seconds)
@@ -60,8 +59,8 @@ WHERE NOT EXISTS (
 ORDER BY t.oldest LIMIT :limit;
 
 -- overview_still --
--- Jobs that stand still, the longest first: something waits for them that nobody takes in or takes up. `total` are all
--- that do for the same reason.
+-- Stalled jobs, the longest first: their mail or tasks wait and are not processed. `total` counts all jobs with the
+-- same reason.
 SELECT still.job_id, j.workflow_id, still.why, still.since, still.total
 FROM (
     SELECT job_id, why, since, (count(*) OVER (PARTITION BY why))::int AS total
@@ -81,7 +80,7 @@ JOIN dagapp.dag_jobs j ON j.job_id = still.job_id AND j.status IN ('pending', 'r
 ORDER BY still.since;
 
 -- overview_schedules --
--- Schedules that did not do what they should: they are late, were stopped by the system, or have missed times.
+-- Schedules with problems: they are late, were paused by the system, or have missed times.
 SELECT s.schedule_id, s.workflow_id, s.next_at, s.paused_at IS NOT NULL AS is_paused,
     coalesce(missed.count, 0)::int AS missed, missed.error, coalesce(missed.last_at, s.next_at, s.paused_at) AS since
 FROM dagapp.dag_schedules s

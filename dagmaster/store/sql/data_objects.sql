@@ -1,5 +1,5 @@
 -- {no_task_needs_it} --
--- Of `object`: the nodes that use it have ended, and the jobs in which it was passed on.
+-- For `object`: the nodes that use it have ended, and so have the jobs in which it was passed on.
 NOT EXISTS (
     SELECT
     FROM dagapp.data_object_uses AS use
@@ -18,19 +18,19 @@ NOT EXISTS (
 )
 
 -- {may_have_another} --
--- Whether the job has less than :max_tables.
+-- Whether the job has fewer than :max_tables.
 :max_tables::int IS NULL
     OR :job_id::bigint IS NULL
     OR (SELECT count(*) FROM dagapp.data_objects WHERE job_id = :job_id) < :max_tables
 
 -- announce_data_object --
--- The entry of a table that does not exist yet, unless its job has :max_tables of them.
+-- The entry of a table that does not exist yet, unless its job already has :max_tables.
 INSERT INTO dagapp.data_objects (object_id, name, scope, job_id, task_id, program_id, location, plan, sql, inputs)
 SELECT :object_id, :name, :scope::dagapp.data_scope, :job_id, :task_id, :program_id, :location, :plan::jsonb, :sql, :inputs::bigint[]
 WHERE {may_have_another};
 
 -- {replace_others} --
--- Others of the name of `completed` in the same scope expire.
+-- Older tables with the name of `completed` in the same scope expire.
 UPDATE dagapp.data_objects AS other
 SET state = 'expired'
 FROM completed
@@ -42,7 +42,7 @@ WHERE other.name = completed.name
     AND other.state = 'ready'
 
 -- add_inline_data_object --
--- The entry of a small table with its rows, unless its job has :max_tables of them.
+-- The entry of a small table with its rows, unless its job already has :max_tables.
 WITH completed AS (
     INSERT INTO dagapp.data_objects (
         object_id, name, scope, state, job_id, task_id, program_id, location, inputs, row_count, size_bytes, columns,
@@ -57,26 +57,26 @@ replaced AS ({replace_others})
 SELECT object_id FROM completed;
 
 -- find_inline_data_objects --
--- Those that have no table yet.
+-- Entries without a table.
 SELECT object_id, inline_rows, columns
 FROM dagapp.data_objects
 WHERE object_id = ANY(:object_ids::bigint[]) AND inline_rows IS NOT NULL AND state <> 'creating';
 
 -- expect_table --
--- A table is going to be made of its rows; whoever drops it looks for a table from now on.
+-- A table is about to be created from the rows; from now on a drop looks for it.
 UPDATE dagapp.data_objects SET has_table = true
 WHERE object_id = :object_id AND NOT has_table;
 
 -- lock_entry --
--- It cannot expire to the end of the transaction.
+-- Keeps the entry from expiring until the end of the transaction.
 SELECT state FROM dagapp.data_objects WHERE object_id = :object_id FOR NO KEY UPDATE;
 
 -- clear_inline_rows --
--- They are in the table.
+-- The rows are in the table now.
 UPDATE dagapp.data_objects SET inline_rows = NULL WHERE object_id = :object_id;
 
 -- use_data_objects --
--- Those of these tables that a job may read: global ones, and those of the jobs that it was called by or has called.
+-- The tables among these that a job may read: global ones, and those of its parent and child jobs.
 WITH RECURSIVE ancestry AS (
     SELECT job_id AS start_id, job_id, parent_job_id
     FROM dagapp.dag_jobs
@@ -113,7 +113,7 @@ used AS (
 SELECT object_id FROM allowed;
 
 -- complete_data_object --
--- The table has its rows; others of the same name in the same scope expire.
+-- The table has its rows; older tables with the same name in the same scope expire.
 WITH completed AS (
     UPDATE dagapp.data_objects
     SET state = 'ready', row_count = :row_count, size_bytes = :size_bytes, columns = :columns::jsonb
@@ -135,7 +135,7 @@ ORDER BY object_id DESC
 LIMIT 1;
 
 -- lock_data_object --
--- One transaction at a time has it.
+-- One transaction at a time may append.
 SELECT pg_advisory_xact_lock(hashtextextended('dagmaster append', :object_id::bigint));
 
 -- keep_data_objects --
@@ -145,15 +145,15 @@ SET scope = 'job'
 WHERE object_id = ANY(:object_ids::bigint[]) AND scope IN ('temp', 'job') AND state = 'ready';
 
 -- expire_data_objects --
--- These are to be dropped, if they have a table.
+-- Mark these tables to be dropped.
 UPDATE dagapp.data_objects
 SET state = 'expired'
 WHERE object_id = ANY(:object_ids::bigint[])
 RETURNING object_id, has_table;
 
 -- expire_ended_data_objects --
--- Temporary and unfinished tables whose task no longer runs or whose program has lost its lease, and tables of jobs that
--- ended long enough ago or were removed, if no task that uses them is open.
+-- Expire temporary and unfinished tables whose task no longer runs or whose program has lost its lease, and tables of
+-- jobs that ended long enough ago or were removed, unless an open task uses them.
 UPDATE dagapp.data_objects AS object
 SET state = 'expired'
 WHERE object.state <> 'expired'
@@ -198,13 +198,13 @@ ON CONFLICT (program_id) DO UPDATE SET heartbeat_at = now();
 DELETE FROM dagapp.data_programs WHERE program_id = :program_id;
 
 -- forget_data_programs --
--- Programs that lost their lease, once nothing is left of them.
+-- Programs that lost their lease and have no tables left.
 DELETE FROM dagapp.data_programs AS program
 WHERE program.heartbeat_at < now() - make_interval(secs => :lease_seconds::float8)
     AND NOT EXISTS (SELECT FROM dagapp.data_objects AS object WHERE object.program_id = program.program_id);
 
 -- expired_data_objects --
--- Tables of an engine that are to be dropped, the oldest first. One whose name was taken over may still be in use.
+-- Tables of an engine to drop, oldest first. A table whose name was taken over may still be in use.
 SELECT object.object_id
 FROM dagapp.data_objects AS object
 WHERE object.state = 'expired'
@@ -214,7 +214,7 @@ ORDER BY object.object_id
 LIMIT :limit;
 
 -- forget_inline_data_objects --
--- Nothing is left of those that never had a table.
+-- Remove expired entries that never had a table.
 WITH forgotten AS (
     DELETE FROM dagapp.data_objects AS object
     WHERE object.state = 'expired' AND NOT object.has_table AND {no_task_needs_it}
@@ -223,7 +223,7 @@ WITH forgotten AS (
 DELETE FROM dagapp.data_object_uses AS use USING forgotten WHERE use.object_id = forgotten.object_id;
 
 -- forget_data_objects --
--- Their tables are dropped.
+-- Remove entries whose tables were dropped.
 WITH forgotten AS (
     DELETE FROM dagapp.data_objects
     WHERE object_id = ANY(:object_ids::bigint[]) AND state = 'expired'
@@ -244,7 +244,7 @@ LIMIT :limit
 OFFSET :offset;
 
 -- find_queryable_data_objects --
--- Ready tables of an engine by their ids, by their global names, or by job and name.
+-- Ready tables of an engine by id, by global name, or by job and name.
 SELECT object_id, name, scope, job_id, columns
 FROM dagapp.data_objects
 WHERE location = :location
@@ -258,7 +258,7 @@ WHERE location = :location
 ORDER BY object_id;
 
 -- list_queryable_data_objects --
--- Ready tables of an engine, or of all, named and new ones first.
+-- Ready tables of one engine or all; named and new ones first.
 SELECT object_id, name, scope, job_id
 FROM dagapp.data_objects
 WHERE (:location::text IS NULL OR location = :location) AND state = 'ready' AND scope IN ('job', 'global')
@@ -266,7 +266,7 @@ ORDER BY name IS NULL, object_id DESC
 LIMIT :limit;
 
 -- get_data_object --
--- By its id, or by the name of a global one.
+-- By id, or by the name of a global table.
 SELECT object_id, name, scope, state, job_id, task_id, location, row_count, size_bytes, columns, plan, sql, inputs,
     created_at
 FROM dagapp.data_objects
@@ -275,7 +275,7 @@ ORDER BY object_id DESC
 LIMIT 1;
 
 -- data_lineage --
--- A table and all that it was computed from. Of those that were dropped there is the id alone.
+-- A table and all tables that it was computed from; of dropped ones only the id.
 WITH RECURSIVE lineage AS (
     SELECT :object_id::bigint AS object_id
     UNION

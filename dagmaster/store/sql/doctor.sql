@@ -1,5 +1,5 @@
--- What must always hold, each as a statement that finds where it does not. `key` says which row it is, so that a second
--- look finds the same one again; what is merely on its way is younger than :settle_seconds.
+-- Invariants, each as a statement that finds its violations. `key` identifies the row for a second check; rows in
+-- transit are younger than :settle_seconds.
 
 -- {settled_at} --
 clock_timestamp() - make_interval(secs => :settle_seconds)
@@ -15,12 +15,12 @@ clock_timestamp() - make_interval(secs => :days::float * 86400)
 )
 
 -- {node_type} --
--- Of a node `n` of the workflow `w`.
+-- The type of a node `n` of the workflow `w`.
 coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 'task' END,
         w.definition #>> ARRAY['nodes', n.node_id, 'type'])
 
 -- {has_report} --
--- Whether a report of the task of the node `n` is on its way to the owner.
+-- Whether a report on the task of the node `n` is in the mail.
 EXISTS (
         SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started'
     )
@@ -136,7 +136,7 @@ FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
 LEFT JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 WHERE j.status = 'completed' AND n.status = 'failed'
     AND j.created_at > {history_begins}
-    -- Unless it may fail; a child may if its fan-out may.
+    -- Unless it is allowed to fail, itself or by its fan-out.
     AND coalesce(n.definition, w.definition #> ARRAY['nodes', coalesce(n.parent_node_id, n.node_id)])
         -> 'allow_failure' IS DISTINCT FROM 'true'::jsonb
 ORDER BY 1 LIMIT :limit;
@@ -172,7 +172,7 @@ WHERE j.created_at > {history_begins} AND n.retry_count > n.max_retries
 ORDER BY 1 LIMIT :limit;
 
 -- find_double_results --
--- An attempt that was completed twice: the timeline shows what the rows cannot.
+-- Attempts that were completed twice: only the timeline shows it.
 SELECT e.task_id AS key, e.job_id, e.node_id, e.task_id, count(*)::int AS accepted
 FROM dagapp.dag_jobs j JOIN dagapp.dag_job_events e ON e.job_id = j.job_id
 WHERE j.created_at > {history_begins}
@@ -282,7 +282,7 @@ WHERE to_regclass('dagapp.' || name) IS NULL
 ORDER BY name LIMIT :limit;
 
 -- repair_dead_tasks --
--- Nobody needs to do these: their job has ended, or another attempt is the current one.
+-- Remove tasks whose job has ended, or whose attempt is not the current one.
 WITH dead AS MATERIALIZED (
     SELECT task_id FROM unnest(:keys::text[]) AS k(task_id)
     WHERE NOT EXISTS (
@@ -301,7 +301,7 @@ WITH dead AS MATERIALIZED (
 RETURNING job_id;
 
 -- repair_lost_tasks --
--- The owner is told that the task is lost, and tries again.
+-- Report the tasks as lost to the owner, which retries them.
 WITH lost AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id)
     SELECT n.job_id, 'lost', n.node_id, n.task_id
@@ -331,7 +331,7 @@ WITH freed AS (
 RETURNING job_id;
 
 -- repair_live_jobs --
--- Under a new epoch an orchestrator that is alive reads the job anew, whatever anybody has of it in memory.
+-- Under a new epoch, a live orchestrator loads the job again, whatever others have in memory.
 WITH alive AS MATERIALIZED (
     SELECT orchestrator_id FROM dagapp.dag_orchestrators
     WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
@@ -345,7 +345,7 @@ WITH alive AS MATERIALIZED (
     WHERE j.job_id = ANY(:keys::bigint[]) AND j.status IN ('pending', 'running')
         AND (
             j.owner_id IS NULL OR j.owner_id NOT IN (SELECT orchestrator_id FROM alive)
-            -- Read anew, it ends: failed if a node of it has failed.
+            -- Loaded again, it ends: as failed if a node has failed.
             OR NOT EXISTS (
                 SELECT FROM dagapp.dag_node_states n
                 WHERE n.job_id = j.job_id AND n.status IN ('pending', 'ready', 'dispatched', 'running')
@@ -364,7 +364,7 @@ WITH alive AS MATERIALIZED (
 RETURNING job_id;
 
 -- repair_unprocessed_results --
--- Touched, the row is mailed to the job's owner as if it were new.
+-- The update mails the row to the job's owner as if it were new.
 WITH again AS (
     UPDATE dagapp.dag_task_results r SET processed = false
     WHERE r.task_id = ANY(:keys::text[]) AND NOT r.processed AND r.status IN ('completed', 'failed')
@@ -389,6 +389,6 @@ RETURNING job_id;
 SELECT dagapp.ensure_event_partitions(7) AS made;
 
 -- note_repair --
--- What is of no job is noted under job 0.
+-- Events without a job are stored under job 0.
 INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
 VALUES (0, 'command', 'warning', :audit::jsonb, clock_timestamp(), 'doctor');

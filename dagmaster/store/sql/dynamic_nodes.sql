@@ -1,5 +1,5 @@
 -- list_groups --
--- The groups of nodes that were added to a job, and how many nodes each holds itself.
+-- The groups of added nodes of a job, with the number of each group's own nodes.
 SELECT g.group_id, g.parent_group_id, g.name, g.created_at, coalesce(n.nodes, 0)::int AS nodes
 FROM dagapp.dag_groups g
 LEFT JOIN (
@@ -10,7 +10,7 @@ WHERE g.job_id = :job_id
 ORDER BY g.group_id LIMIT :limit;
 
 -- list_dependencies --
--- What the added tasks and groups of a job wait for, with the nodes of the tasks.
+-- The dependencies of a job's added tasks and groups, with the nodes of the tasks.
 WITH added AS MATERIALIZED (
     SELECT node_id, definition ->> 'task' AS task_id FROM dagapp.dag_node_states
     WHERE job_id = :job_id AND definition IS NOT NULL
@@ -25,18 +25,18 @@ LEFT JOIN added n ON d.next_type = 'task' AND n.task_id = d.next_id::text
 ORDER BY d.previous_id, d.previous_type, d.next_id, d.next_type;
 
 -- added_status --
--- How many of these nodes a job has, and whether its owner has still to look at some.
+-- How many of these nodes a job has, and whether its owner has unread additions.
 SELECT j.status,
     (SELECT count(*) FROM dagapp.dag_node_states n WHERE n.job_id = j.job_id AND n.node_id = ANY(:node_ids)) AS known,
     EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id AND m.kind = 'added') AS is_unread
 FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 
 -- last_refusal --
--- Why the owner did not take what was added last from outside.
+-- Why the owner refused the last addition of an external caller.
 SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events
 WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'refused' = 'added'
 ORDER BY event_id DESC LIMIT 1;
 
 -- known_nodes --
--- Which of these nodes a job has.
+-- The nodes among these that a job has.
 SELECT node_id FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);

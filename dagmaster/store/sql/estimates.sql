@@ -1,7 +1,7 @@
 -- job_snapshot --
--- Where a job and the nodes of its definition stand, with the children of each fan-out summed, in one pass over its
--- rows, and what the tasks of each node have added: its id is the beginning of theirs. Only what has children is surely
--- a fan-out: a task may give an output that looks like one.
+-- The states of a job and its defined nodes, with the children of each fan-out summed in one pass, and the nodes that
+-- each node's tasks have added, whose ids start with its id. Only a node with children is certainly a fan-out: a task
+-- may return an output that looks like one.
 WITH states AS MATERIALIZED (
     SELECT CASE WHEN definition IS NULL OR parent_node_id IS NULL THEN parent_node_id
             ELSE split_part(split_part(node_id, '.', 1), '__', 1) END AS parent_node_id,
@@ -10,7 +10,7 @@ WITH states AS MATERIALIZED (
         sum(retry_count) AS retries, max(dispatched_at) AS dispatched_at, max(started_at) AS started_at,
         max(completed_at) AS completed_at, max(not_before) AS not_before, avg(completed_at - started_at) AS duration
     FROM dagapp.dag_node_states n WHERE job_id = :job_id GROUP BY 1, 2, 3, 4
-), fans AS MATERIALIZED ( -- Not once for each node, as is planned while the table has no statistics.
+), fans AS MATERIALIZED ( -- Not once per node, as planned without statistics.
     SELECT s.parent_node_id, jsonb_object_agg(s.status, s.nodes) AS counts, sum(s.retries)::bigint AS retries,
         max(s.completed_at) AS last_ended_at,
         max(s.started_at) FILTER (WHERE s.status = 'running') AS newest_started_at,
@@ -38,8 +38,8 @@ LEFT JOIN added a ON a.parent_node_id = n.node_id
 WHERE j.job_id = :job_id;
 
 -- usual_times --
--- How long the nodes of a workflow took in its last completed jobs, those of the same definition first. Of a fan-out
--- some children are looked up by their ids: it costs the same for ten as for a hundred thousand.
+-- How long the nodes of a workflow took in its last completed jobs, those with the same definition first. Only some
+-- children of a fan-out are read, by id: ten cost as much as a hundred thousand.
 WITH recent AS MATERIALIZED (
     SELECT job_id, status, workflow_hash = :workflow_hash AS is_same, created_at
     FROM dagapp.dag_jobs WHERE workflow_id = :workflow_id

@@ -34,19 +34,19 @@ SELECT coalesce(max(event_id), 0) AS event_id FROM dagapp.dag_job_events
 WHERE job_id = :job_id AND created_at >= :since;
 
 -- count_changes --
--- Rises with every event of a job or of an asset, by which somebody who looks sees that something has happened. From the
--- sequences: no index has the ids of all jobs in order.
+-- A counter that rises with every event of a job or an asset, for change detection. From the sequences, because no
+-- index has the ids of all jobs in order.
 SELECT (
     coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.dag_job_events', 'event_id')), 0)
     + coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.asset_events', 'event_id')), 0)
 ) AS changes;
 
 -- is_settled --
--- Whether no transaction is under way: every event whose id was given out before can be seen.
+-- Whether no transaction is in progress: every event with an assigned id is visible.
 SELECT pg_snapshot_xmin(s) = pg_snapshot_xmax(s) AS is_settled FROM pg_current_snapshot() AS s;
 
 -- summarise_events --
--- Over all events of a job or of one of its nodes.
+-- A summary of all events of a job or of one of its nodes.
 SELECT coalesce(sum(events), 0)::bigint AS total_events, min(first) AS first_event, max(last) AS last_event,
     coalesce(jsonb_object_agg(event_type, events), '{}') AS event_counts,
     ARRAY(
@@ -62,14 +62,14 @@ FROM (
 ) e;
 
 -- view_audit --
--- What was done to the system, the newest first.
+-- The audit log, newest first.
 {events}
 WHERE job_id = 0 AND (:event_types::text[] IS NULL OR event_type::text = ANY(:event_types))
 ORDER BY event_id DESC LIMIT :limit OFFSET :offset;
 
 -- watched_events --
--- What is new for those who watch jobs: behind `after`, without what they have `seen`. A row for each who watches,
--- even if nothing is new, with the state of the job.
+-- New events for watchers of jobs: after `after`, without those in `seen`. One row per watcher even without new events,
+-- with the job's status.
 SELECT w.place, j.status AS job_status, e.*
 FROM json_to_recordset(:watchers::json) AS w(
     place int, job_id bigint, after bigint, since timestamptz, seen bigint[]

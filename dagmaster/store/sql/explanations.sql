@@ -1,9 +1,9 @@
 -- explain_snapshot --
--- What follows sees one moment: a task that is claimed in between would be nowhere.
+-- All following statements see one snapshot: otherwise a task claimed in between would be in neither table.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- explain_job --
--- A job, and what is known of its owner.
+-- A job and the facts about its owner.
 SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.error_message, j.failed_node, j.paused_at,
     j.paused_by, j.resumed_at, j.owner_id, j.workflow_hash, clock_timestamp() AS now,
     coalesce(o.status = 'running', false) AS owner_runs,
@@ -17,7 +17,7 @@ LEFT JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
 WHERE j.job_id = :job_id;
 
 -- explain_nodes --
--- All nodes of a job, with the outputs only of those that decide over others.
+-- All nodes of a job, with outputs only of conditionals and fan-outs.
 SELECT node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, error_message, dispatched_at,
     started_at, completed_at, not_before, queue, definition::text AS definition, result_of, ended_by,
     CASE WHEN node_id = ANY(:deciding::text[]) THEN output::text END AS output
@@ -26,7 +26,7 @@ WHERE job_id = :job_id
 ORDER BY fan_out_index NULLS FIRST;
 
 -- explain_tasks --
--- The tasks of a job: how many are claimed before each that waits, and who holds each that does not.
+-- The tasks of a job: the number of tasks ahead of each waiting one, and the holder of each other one.
 SELECT node_id, ahead, NULL AS worker_id
 FROM (
     SELECT job_id, node_id, count(*) FILTER (WHERE NOT held) OVER (
@@ -41,7 +41,7 @@ UNION ALL
 SELECT node_id, NULL, worker_id FROM dagapp.dag_tasks_running WHERE job_id = :job_id;
 
 -- explain_queues --
--- How full these queues are, and what the job's owner said last of letting tasks into them.
+-- The depth of these queues, and the owner's last backpressure event for each.
 SELECT q.queue, coalesce(said.state = 'closed', false) AS is_closed, said.most,
     (SELECT count(*) FROM dagapp.dag_tasks_waiting t WHERE t.queue = q.queue AND NOT t.held) AS depth
 FROM unnest(:queues::text[]) AS q(queue)
@@ -54,7 +54,7 @@ LEFT JOIN LATERAL (
 ) said ON true;
 
 -- explain_errors --
--- What the last attempt of each of these nodes failed with.
+-- The error of the last attempt at each of these nodes.
 SELECT n.node_id, failed.error_message
 FROM unnest(:node_ids::text[]) AS n(node_id)
 CROSS JOIN LATERAL (
@@ -64,11 +64,11 @@ CROSS JOIN LATERAL (
 ) failed;
 
 -- explain_progress --
--- How far these tasks say that they are.
+-- The progress that these tasks have reported.
 SELECT node_id, progress_percent, progress_message FROM dagapp.dag_task_results
 WHERE task_id = ANY(:task_ids::text[]) AND (progress_percent IS NOT NULL OR progress_message IS NOT NULL);
 
 -- explain_children --
--- The jobs that these attempts of a job have called.
+-- The child jobs of these attempts.
 SELECT job_id, parent_node_id FROM dagapp.dag_jobs
 WHERE parent_job_id = :job_id AND parent_task_id = ANY(:task_ids::text[]);

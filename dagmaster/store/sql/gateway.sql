@@ -1,5 +1,5 @@
 -- gateway_access --
--- Whether the views can be read, and whether the role could read more than them.
+-- Whether the role can read the views, and whether it could read more.
 SELECT coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'dagapp'), false)
         AS reads_tables,
     EXISTS (SELECT FROM gateway.requests LIMIT 1) AS has_requests;
@@ -17,7 +17,7 @@ SELECT platform_id, display_name, required_refs, optional_refs, is_active, allow
 FROM gateway.platforms WHERE :platform_id::text IS NULL OR platform_id = :platform_id ORDER BY platform_id;
 
 -- gateway_assets --
--- The newest that fit. References are those of the asset or of one of its versions.
+-- The newest matches. References are those of the asset or of one of its versions.
 SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.cleared_at, a.made_public_at,
     a.exposure_mode, a.latest_approved_version_ordinal, a.unresolved_ordinal, a.version_count, a.created_at, a.updated_at
 FROM gateway.assets a

@@ -1,9 +1,9 @@
 -- find_role --
--- Whether create-reader has made the role: no other is ever changed.
+-- Whether create-reader created the role: no other role is ever changed.
 SELECT shobj_description(oid, 'pg_authid') IS NOT DISTINCT FROM :mark AS is_reader FROM pg_roles WHERE rolname = :name;
 
 -- reader_statements --
--- What makes a role one that can read the gateway's views and nothing else, in order. The server quotes the names.
+-- The statements that limit a role to reading the gateway's views, in order. The server quotes the names.
 SELECT format(statement, :name::text, :verifier::text, current_database(), :mark::text, :connections::int) AS statement
 FROM unnest(ARRAY[
     CASE WHEN :is_new THEN
@@ -26,7 +26,7 @@ FROM unnest(ARRAY[
 ]) WITH ORDINALITY AS step (statement, number) ORDER BY number;
 
 -- reader_surplus --
--- What the role could do besides, because everybody may, or by a role that it is a member of.
+-- What else the role could do, through PUBLIC or through membership in another role.
 SELECT 'TEMPORARY on the database ' || current_database() AS surplus
 WHERE has_database_privilege(:name, current_database(), 'TEMPORARY')
 UNION ALL

@@ -1,5 +1,5 @@
 -- {silent_seconds} --
--- Since the owner of a job was heard of, or since the job was created if it has none.
+-- Seconds since the owner's last heartbeat, or since the creation of a job without owner.
 coalesce(
         owner_silent_seconds, extract(epoch FROM now() - created_at)::float
     )
@@ -21,11 +21,11 @@ SELECT job_id, event_id, created_at, node_id, event_type, event_status, checkpoi
 FROM gateway.events
 
 -- gateway_jobs --
--- The newest that fit. Orphans are live jobs whose owner is silent, or that nobody has owned for as long.
+-- The newest matches. Orphans are live jobs whose owner is silent, or that have had no owner for as long.
 SELECT {gateway_job}
 FROM gateway.jobs
 WHERE (:status::text IS NULL OR status::text = :status)
-    AND (NOT :only_live::boolean OR status IN ('pending', 'running')) -- Of these there is an index.
+    AND (NOT :only_live::boolean OR status IN ('pending', 'running')) -- Has an index.
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
     AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
     AND (:idempotency_key::text IS NULL OR idempotency_key = :idempotency_key)
@@ -44,7 +44,7 @@ WHERE job_id = ANY(:job_ids::bigint[])
 ORDER BY job_id DESC, coalesce(started_at, dispatched_at) NULLS LAST, created_at, node_id LIMIT :limit OFFSET :offset;
 
 -- gateway_nodes_by_status --
--- The ones that changed last, of jobs that are unfinished or ended lately: the nodes of all jobs may be many millions.
+-- The last changed first, of jobs that are unfinished or ended recently: all jobs may have many millions of nodes.
 {gateway_node}
 WHERE status::text = :status AND job_id IN (
     SELECT job_id FROM gateway.jobs WHERE status IN ('pending', 'running')

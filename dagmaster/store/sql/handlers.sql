@@ -3,14 +3,14 @@
 SELECT count(*) AS handlers, max(registered_at) AS changed_at FROM dagapp.dag_handlers;
 
 -- list_contracts --
--- What decides where and how tasks run, and what they may be given. Schemas beyond the limit of bytes are left out.
+-- The columns that decide where and how tasks run, and their parameters. Schemas beyond the size limit are left out.
 SELECT name, queue, timeout_seconds, retry,
     CASE WHEN sum(octet_length(params::text)) OVER (ORDER BY name) <= :max_schema_bytes THEN params END AS params
 FROM dagapp.dag_handlers;
 
 -- uniform_handlers --
--- Of these handlers, those of which every worker that runs them has the registered contract. Only a change is written:
--- who came after the last one has registered the same, and who came before it may have another.
+-- The handlers among these whose registered contract all their workers share. Only changes are written: a worker that
+-- registered after the last change has the same contract, an earlier one may have another.
 SELECT h.name FROM dagapp.dag_handlers h
 JOIN dagapp.dag_workers w ON w.status = 'active' AND (w.handlers IS NULL OR h.name = ANY(w.handlers))
     AND w.wanted = 'run' AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
@@ -19,15 +19,15 @@ GROUP BY h.name, h.registered_at, h.registered_by
 HAVING bool_and(w.started_at >= h.registered_at OR w.worker_id IS NOT DISTINCT FROM h.registered_by);
 
 -- known_handlers --
--- Of these names, those that a worker has registered.
+-- The names among these that a worker has registered.
 SELECT name FROM unnest(:names::text[]) AS n(name)
 WHERE EXISTS (
     SELECT FROM dagapp.dag_handlers h WHERE h.name = n.name OR (strpos(h.name, ':') > 0 AND translate(h.name, ':', '.') = n.name)
 );
 
 -- view_handlers --
--- Every handler that is registered, with the workers that run it now, and whether all of them have this contract (as
--- in uniform_handlers).
+-- Every registered handler, with its current workers, and whether all of them share this contract (as in
+-- uniform_handlers).
 SELECT h.name, h.queue, h.timeout_seconds, h.retry, h.params, h.documentation, h.registered_at,
     coalesce(r.workers, '{}')::text[] AS workers, coalesce(r.is_uniform, false) AS is_uniform
 FROM dagapp.dag_handlers h
@@ -42,14 +42,14 @@ WHERE (:name::text IS NULL OR h.name = :name) AND (:pattern::text IS NULL OR h.n
 ORDER BY h.name LIMIT :limit OFFSET :offset;
 
 -- register_handlers --
--- The contracts of a worker's handlers. What has not changed is not written: the time of the last change tells others
--- whether to look.
+-- Register the contracts of a worker's handlers. Unchanged rows are not written: the time of the last change tells
+-- readers whether to reload.
 INSERT INTO dagapp.dag_handlers AS h (name, queue, timeout_seconds, retry, params, documentation, registered_by)
 SELECT DISTINCT ON (name) name, queue, timeout_seconds, retry, params, documentation, :worker_id
 FROM json_to_recordset(:contracts::json) AS r(
     name text, queue text, timeout_seconds float, retry jsonb, params json, documentation text
 )
-ORDER BY name -- Always in one order: workers that come together must not wait for each other.
+ORDER BY name -- In a fixed order: concurrent registrations must not deadlock.
 ON CONFLICT (name) DO UPDATE
 SET queue = excluded.queue, timeout_seconds = excluded.timeout_seconds, retry = excluded.retry,
     params = excluded.params, documentation = excluded.documentation, registered_by = excluded.registered_by,

@@ -1,5 +1,5 @@
 -- oldest_transaction --
--- Of the others in this database; what they ask is their own affair.
+-- Of other sessions in this database; their queries are not shown.
 SELECT pid, application_name, state, xact_start, query_start,
     extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
 FROM pg_stat_activity
@@ -15,7 +15,7 @@ WHERE NOT l.granted AND l.waitstart IS NOT NULL AND (l.database IS NULL OR a.dat
 ORDER BY l.waitstart LIMIT 1;
 
 -- table_health --
--- The partitions of the timeline count as one. Sizes are as of the last vacuum: to measure them would need locks.
+-- The partitions of the timeline count as one. Sizes are as of the last vacuum: measuring them would need locks.
 SELECT CASE WHEN c.relispartition THEN 'dag_job_events' ELSE s.relname END AS name,
     sum(s.n_live_tup)::bigint AS live_rows, sum(s.n_dead_tup)::bigint AS dead_rows,
     max(greatest(s.last_vacuum, s.last_autovacuum)) AS last_vacuum_at,
@@ -54,7 +54,7 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 FROM pg_database d WHERE d.datname = current_database();
 
 -- vital_signs --
--- Who is at work, and which tasks nobody is at work on.
+-- Active workers and orchestrators, and tasks without a worker.
 SELECT clock_timestamp() AS now,
     (SELECT count(*)::int FROM dagapp.dag_workers
      WHERE status = 'active' AND last_heartbeat > clock_timestamp() - make_interval(secs => :worker_lost_seconds))

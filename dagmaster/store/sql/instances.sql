@@ -1,27 +1,27 @@
 -- register_orchestrator --
--- An instance begins to beat.
+-- The first heartbeat of an instance.
 INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status)
 VALUES (:instance_id, :hostname, :pid, :host_key, 'running')
 ON CONFLICT (orchestrator_id) DO UPDATE SET status = 'running', heartbeat_at = clock_timestamp();
 
 -- beat_orchestrator --
--- Still here. The answer is the database's clock; no row comes back when the instance was given up.
+-- Renew the lease; returns the database's clock, or no row if the instance was declared lost.
 UPDATE dagapp.dag_orchestrators SET heartbeat_at = clock_timestamp(), jobs_owned = :jobs_owned, stats = :stats::jsonb
 WHERE orchestrator_id = :instance_id AND status = 'running'
 RETURNING clock_timestamp() AS now;
 
 -- stop_orchestrator --
--- Gone, on purpose.
+-- An orderly shutdown.
 UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0, stats = :stats::jsonb WHERE orchestrator_id = :instance_id;
 
 -- stall_orchestrator --
--- It gets nothing done, and is given nothing more until it does.
+-- It makes no progress, and gets no new jobs until it does.
 UPDATE dagapp.dag_orchestrators
 SET status = 'stalled', heartbeat_at = clock_timestamp(), jobs_owned = 0, stats = :stats::jsonb
 WHERE orchestrator_id = :instance_id;
 
 -- take_over_jobs --
--- Adopt live jobs that nobody owns, or whose owner no longer beats. Exactly one instance wins each.
+-- Adopt live jobs without an owner, or whose owner has lost its lease. Exactly one instance wins each job.
 WITH alive AS MATERIALIZED (
     SELECT orchestrator_id FROM dagapp.dag_orchestrators
     WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
@@ -31,7 +31,7 @@ WITH alive AS MATERIALIZED (
         AND (owner_id IS NULL OR owner_id <> ALL (SELECT orchestrator_id FROM alive))
     ORDER BY created_at LIMIT :limit
     FOR UPDATE SKIP LOCKED
-), reopening AS MATERIALIZED ( -- Only a job that is to be reopened has ended and is owned.
+), reopening AS MATERIALIZED ( -- Only a job to be reopened is both ended and owned.
     SELECT job_id, owner_id FROM dagapp.dag_jobs
     WHERE owner_id IS NOT NULL AND status IN ('completed', 'failed', 'cancelled')
         AND owner_id <> ALL (SELECT orchestrator_id FROM alive)
@@ -52,7 +52,7 @@ WITH alive AS MATERIALIZED (
 SELECT job_id FROM taken;
 
 -- hand_over_jobs --
--- Give this instance's jobs to the others that are alive, in turn, or to nobody; mail tells the heirs.
+-- Distribute this instance's jobs over the other live ones, or release them; mail informs the new owners.
 WITH heirs AS MATERIALIZED (
     SELECT orchestrator_id, row_number() OVER (ORDER BY orchestrator_id) - 1 AS place, count(*) OVER () AS heads
     FROM dagapp.dag_orchestrators
@@ -74,14 +74,14 @@ INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'adopted' FROM give
 RETURNING job_id;
 
 -- living_instances --
--- Orchestrators and workers of this very machine that should be running.
+-- Orchestrators and workers of this machine that should be running.
 SELECT 'orchestrator' AS role, orchestrator_id AS instance_id, pid FROM dagapp.dag_orchestrators
 WHERE status IN ('running', 'stalled') AND host_key = :host_key
 UNION ALL
 SELECT 'worker', worker_id, pid FROM dagapp.dag_workers WHERE status = 'active' AND host_key = :host_key;
 
 -- mark_instances_lost --
--- These processes are gone for certain: no need to wait until their heartbeat is old.
+-- These processes have certainly ended: no need to wait for their lease.
 WITH orchestrators AS (
     UPDATE dagapp.dag_orchestrators SET status = 'lost' WHERE orchestrator_id = ANY(:instance_ids)
 )
@@ -92,7 +92,7 @@ INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queu
 VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency);
 
 -- beat_worker --
--- Still here; no row comes back when the worker was given up.
+-- Renew the lease; no row if the worker was declared lost.
 UPDATE dagapp.dag_workers
 SET last_heartbeat = clock_timestamp(), tasks_completed = :tasks_completed, tasks_failed = :tasks_failed,
     stats = :stats::jsonb
@@ -105,22 +105,22 @@ SET status = 'stopped', tasks_completed = :tasks_completed, tasks_failed = :task
 WHERE worker_id = :instance_id AND status = 'active';
 
 -- set_desired_state --
--- What an operator wants of it: run, drain or stop.
+-- The desired state: run, drain or stop.
 UPDATE dagapp.dag_workers SET wanted = :wanted WHERE worker_id = :worker_id AND status = 'active' RETURNING worker_id;
 
 -- silent_workers --
--- Workers that have not beaten for too long.
+-- Workers whose lease has expired.
 SELECT worker_id, last_heartbeat FROM dagapp.dag_workers
 WHERE status = 'active' AND last_heartbeat < clock_timestamp() - make_interval(secs => :lost_after_seconds);
 
 -- give_up_workers --
--- They are lost, unless they have beaten since they were looked at.
+-- Declare them lost, unless they have sent a heartbeat since they were read.
 UPDATE dagapp.dag_workers w SET status = 'lost'
 FROM unnest(:worker_ids::text[], :heartbeats::timestamptz[]) AS silent(worker_id, last_heartbeat)
 WHERE w.worker_id = silent.worker_id AND w.last_heartbeat = silent.last_heartbeat AND w.status = 'active';
 
 -- forget_instances --
--- Instances that stopped long ago need not be listed any more.
+-- Remove instances that stopped long ago.
 WITH workers AS (
     DELETE FROM dagapp.dag_workers w
     WHERE w.status <> 'active' AND w.last_heartbeat < now() - make_interval(days => :days)
@@ -129,7 +129,7 @@ DELETE FROM dagapp.dag_orchestrators o
 WHERE o.status <> 'running' AND o.heartbeat_at < now() - make_interval(days => :days);
 
 -- rescue_tasks --
--- Take the tasks of workers that no longer beat away from them, and tell the owners. What runs elsewhere has no lease.
+-- Take back the tasks of lost workers, and inform the owners. Attempts outside of workers have no lease.
 WITH gone AS (
     DELETE FROM dagapp.dag_tasks_running t
     WHERE t.worker_id IS NOT NULL AND NOT EXISTS (
@@ -142,7 +142,7 @@ SELECT job_id, 'lost', node_id, task_id, worker_id FROM gone
 RETURNING job_id;
 
 -- forget_handlers --
--- Contracts of handlers that no known worker has any more.
+-- Contracts of handlers that no known worker has.
 DELETE FROM dagapp.dag_handlers h
 WHERE h.registered_at < now() - make_interval(days => :days)
     AND NOT EXISTS (SELECT FROM dagapp.dag_workers w WHERE w.handlers IS NULL OR h.name = ANY(w.handlers));

@@ -1,5 +1,5 @@
 -- reopen_job --
--- Give a failed job to an orchestrator that is alive, and tell it that somebody wants it tried again.
+-- Give a failed job to a live orchestrator, with the retry as mail.
 WITH alive AS MATERIALIZED (
     SELECT orchestrator_id FROM dagapp.dag_orchestrators
     WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
@@ -8,7 +8,7 @@ WITH alive AS MATERIALIZED (
     UPDATE dagapp.dag_jobs j
     SET owner_id = a.orchestrator_id, owner_epoch = j.owner_epoch + 1, owner_heartbeat_at = clock_timestamp()
     FROM alive a WHERE j.job_id = :job_id AND j.status = 'failed' AND j.owner_id IS NULL
-        -- Not one of which a part is removed already.
+        -- Not if its removal has begun.
         AND (j.metadata -> 'removal' ->> 'completed_at')::timestamptz IS DISTINCT FROM j.completed_at
     RETURNING j.job_id
 ), mail AS (
@@ -18,7 +18,7 @@ WITH alive AS MATERIALIZED (
 SELECT job_id, pg_notify('dagmaster_mail', '') FROM job;
 
 -- cancel_orphans --
--- Jobs whose caller is over and could not tell them: they are cancelled. Not those that somebody has tried again since.
+-- Cancel child jobs whose parent attempt ended without cancelling them, except those that were retried since.
 INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
 SELECT c.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the node that called it is over"}'
 FROM dagapp.dag_jobs c

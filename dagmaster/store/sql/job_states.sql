@@ -1,5 +1,5 @@
 -- load_jobs --
--- These jobs as their owner needs them in memory.
+-- Load these jobs for their owner's memory.
 WITH named AS MATERIALIZED (
     SELECT job_id, owner_id, workflow_hash, status, priority, input_params, input_bytes, correlation_id, owner_epoch,
         created_at, started_at, version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, ended_by,
@@ -27,7 +27,7 @@ WHERE job_id = ANY(:job_ids)
 ORDER BY job_id, fan_out_index NULLS FIRST, created_at;
 
 -- load_outputs --
--- What these nodes have given.
+-- The outputs of these nodes.
 SELECT node_id, output FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);
 
 -- load_inputs --

@@ -1,5 +1,5 @@
 -- show_job --
--- One job, whole.
+-- One job with all columns.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
     error_message, failed_node, ended_by, deadline_at, metadata, submitted_by, correlation_id, idempotency_key,
     request_hash, callback_url, asset_id, version_ordinal, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
@@ -8,7 +8,7 @@ SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, i
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- show_job_head --
--- One job without what it was given and what it gives, which may be large.
+-- One job without its inputs and result, which may be large.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, failed_node,
     ended_by, metadata, submitted_by, correlation_id, idempotency_key, callback_url, asset_id, version_ordinal, trace_parent, parent_job_id, parent_node_id,
     parent_task_id, schedule_id, scheduled_for, paused_at, paused_by, resumed_at, idle_seconds, deadline_at, owner_id,
@@ -16,8 +16,8 @@ SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, e
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- show_whole_job --
--- One job with a page of its nodes, for those who look often. Outputs are shown as far as they are small, each and all
--- together. What the job was given and gives may be large: it comes as text, to be read elsewhere than in a loop.
+-- One job with a page of its nodes, for polling. Outputs are shown if they are small, up to a total size. Inputs and
+-- result may be large: they are returned as text, to be decoded outside the event loop.
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.error_message,
     j.submitted_by, j.correlation_id, j.owner_id, j.paused_at, j.paused_by, j.parent_job_id, j.parent_node_id,
     j.created_at, j.started_at, j.completed_at, j.updated_at, j.metadata, j.idempotency_key, j.callback_url, j.asset_id,
@@ -28,17 +28,17 @@ SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j
 FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 
 -- returned_by --
--- What the workflow of this definition returns: data with expressions; null unless it is one in Python.
+-- The return value of the workflow: data with expressions; null unless the workflow is in Python.
 SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workflow_hash = :workflow_hash;
 
 -- list_jobs --
--- The newest jobs that fit. A text is searched in ids, names and errors.
+-- The newest matching jobs. :text is searched in ids, names and errors.
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.error_message, j.submitted_by,
     j.correlation_id, j.owner_id, j.paused_at, j.idle_seconds, j.schedule_id, j.parent_job_id, j.created_at, j.started_at,
     j.completed_at
 FROM dagapp.dag_jobs j
 WHERE (:statuses::text[] IS NULL OR j.status::text = ANY(:statuses))
-    AND (NOT :is_live::boolean OR j.status IN ('pending', 'running')) -- Of these there is an index.
+    AND (NOT :is_live::boolean OR j.status IN ('pending', 'running')) -- Has an index.
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
     AND (:submitted_by::text IS NULL OR j.submitted_by = :submitted_by)
     AND (:correlation_id::text IS NULL OR j.correlation_id = :correlation_id)
@@ -62,19 +62,19 @@ JOIN dagapp.dag_jobs j ON j.job_id BETWEEN r.low AND r.high
 ORDER BY j.job_id DESC LIMIT :limit;
 
 -- job_status --
--- How far these jobs are.
+-- The status of these jobs.
 SELECT job_id, workflow_id, status, error_message, result_data, idle_seconds, created_at, started_at, completed_at
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
 -- page_children --
--- The jobs that the nodes of a job have called, the newest first.
+-- The child jobs of a job's nodes, newest first.
 SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at, started_at,
     completed_at, schedule_id, parent_node_id
 FROM dagapp.dag_jobs WHERE parent_job_id = :job_id
 ORDER BY created_at DESC, job_id DESC LIMIT :limit;
 
 -- page_neighbours --
--- The runs of the same workflow just before and just after a job.
+-- The runs of the same workflow just before and after a job.
 (
     SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at,
         started_at, completed_at, schedule_id

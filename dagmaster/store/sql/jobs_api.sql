@@ -1,5 +1,5 @@
 -- find_task_state --
--- A task by its snowflake id: one that was added to a job, or the entry of a job, which is stored under that key.
+-- A task by its snowflake id: an added task, or the entry task of a job, whose idempotency key it is.
 WITH found AS (
     SELECT job_id, node_id FROM dagapp.dag_node_states
     WHERE definition ->> 'task' = :task_id::text AND (:job_id::bigint IS NULL OR job_id = :job_id)
@@ -22,11 +22,11 @@ LEFT JOIN dagapp.dag_tasks_running t ON t.task_id = n.task_id
 LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id;
 
 -- touch_worker --
--- Still here, and nothing else of it changes; no row comes back when the worker was given up.
+-- Renew the lease and nothing else; no row if the worker was declared lost.
 UPDATE dagapp.dag_workers SET last_heartbeat = clock_timestamp()
 WHERE worker_id = :worker_id AND status = 'active'
 RETURNING worker_id;
 
 -- retire_worker --
--- Gone, on purpose; what it held is taken from it.
+-- An orderly shutdown; its tasks are taken back.
 UPDATE dagapp.dag_workers SET status = 'stopped' WHERE worker_id = :worker_id AND status = 'active' RETURNING worker_id;

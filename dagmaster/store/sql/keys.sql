@@ -1,5 +1,5 @@
 -- add_key --
--- A new key, and a note in the system's own timeline of who made it.
+-- A new key, and an audit event with its creator.
 WITH added AS (
     INSERT INTO dagapp.dag_api_keys (key_id, name, role, platform_id, key_hash, created_by, expires_at)
     VALUES (:key_id, :name, :role, :platform_id, :key_hash, :actor, :expires_at)
@@ -12,14 +12,14 @@ SELECT 0, 'command', 'info', jsonb_build_object(
 FROM added;
 
 -- find_key --
--- A key that still counts.
+-- A valid key.
 SELECT key_id, name, role, platform_id, key_hash, created_at, created_by, expires_at, revoked_at, last_used_at,
     coalesce(last_used_at < clock_timestamp() - interval '1 minute', true) AS is_use_old
 FROM dagapp.dag_api_keys
 WHERE key_id = :key_id AND revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true);
 
 -- touch_key --
--- The key was used. Somebody else who notes that at this moment is as good: nobody waits.
+-- Record the use of the key. A concurrent update is just as good, so nothing waits.
 UPDATE dagapp.dag_api_keys SET last_used_at = clock_timestamp()
 WHERE key_id = (SELECT key_id FROM dagapp.dag_api_keys WHERE key_id = :key_id FOR UPDATE SKIP LOCKED);
 
@@ -28,11 +28,11 @@ SELECT key_id, name, role, platform_id, created_at, created_by, expires_at, revo
 FROM dagapp.dag_api_keys ORDER BY created_at, key_id;
 
 -- any_keys --
--- Whether somebody has begun to use keys.
+-- Whether any key is in use.
 SELECT EXISTS (SELECT FROM dagapp.dag_api_keys WHERE revoked_at IS NULL) AS is_there;
 
 -- revoke_key --
--- From now on the key counts no more; the system's own timeline says who took it away. An id before a name.
+-- Revoke the key, and write an audit event. An id takes precedence over a name.
 WITH meant AS MATERIALIZED (
     SELECT key_id FROM dagapp.dag_api_keys
     WHERE (key_id = :key_or_name OR name = :key_or_name) AND revoked_at IS NULL

@@ -1,5 +1,5 @@
 -- list_catalog --
--- The published layers that have a table, in the order in which maps list them.
+-- The published layers with a table, in display order.
 SELECT c.data_type, c.display_name, c.description, c.attribution, c.keywords, c.style, c.legend, c.field_metadata,
     c.min_zoom, c.max_zoom, c.default_visible, c.sort_order, c.thumbnail_url, c.table_name, c.source_asset_id,
     c.version_ordinal, c.bbox, c.published_at
@@ -18,7 +18,7 @@ SELECT table_name, source_asset_id, version_ordinal, data_type, display_name, de
 FROM dagapp.layer_catalog WHERE source_asset_id = :asset_id;
 
 -- save_catalog_entry --
--- No row if the table is that of another asset.
+-- No row if the table belongs to another asset.
 INSERT INTO dagapp.layer_catalog AS c (
     table_name, source_asset_id, version_ordinal, data_type, display_name, description, attribution, keywords, style,
     legend, field_metadata, min_zoom, max_zoom, default_visible, sort_order, thumbnail_url, bbox, published_at
@@ -38,7 +38,7 @@ WHERE c.source_asset_id = excluded.source_asset_id
 RETURNING c.table_name;
 
 -- remove_catalog_entries --
--- The rows of an asset, but not that of the table that is kept.
+-- Remove the rows of an asset, except that of the kept table.
 DELETE FROM dagapp.layer_catalog
 WHERE source_asset_id = :asset_id AND (:kept_table::text IS NULL OR table_name <> :kept_table)
 RETURNING table_name;

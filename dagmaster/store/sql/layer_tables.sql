@@ -1,6 +1,6 @@
 -- find_unused_tables --
--- Of these tables, by name and job, those that no version has and whose job cannot write to them: it has ended or is gone.
--- The table of a failed job that can still be retried is used, unless its version belongs to another job.
+-- The tables among these, by name and job, that no version uses and whose job can no longer write to them: it has ended
+-- or was removed. The table of a failed job that can be retried is in use, unless its version belongs to another job.
 SELECT t.table_name
 FROM unnest(:table_names::text[], :job_ids::bigint[], :asset_ids::text[], :ordinals::int[]) AS t(
     table_name, job_id, asset_id, version_ordinal
@@ -18,7 +18,7 @@ WHERE NOT EXISTS (SELECT FROM dagapp.asset_versions v WHERE v.table_name = t.tab
     );
 
 -- list_tables_of_version --
--- The tables that jobs have made for a version, as the comments on the tables say, and the command that would drop each.
+-- The tables that jobs created for a version, by the comments on the tables, and the command that drops each.
 SELECT format('%s.%s', n.nspname, c.relname) AS table_name, format('DROP TABLE %I.%I', n.nspname, c.relname) AS command
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -1,5 +1,5 @@
 -- list_layers --
--- The metadata of layers of assets that are not deleted, or of one asset, in the order in which maps list them.
+-- The metadata of layers of assets that are not deleted, or of one asset, in display order.
 SELECT m.data_type, m.display_name, m.description, m.attribution, m.keywords, m.style, m.legend, m.field_metadata,
     m.min_zoom, m.max_zoom, m.default_visible, m.sort_order, m.thumbnail_url, m.asset_id, m.published_at,
     m.published_externally_at, m.is_external, m.external_pending, m.created_at, m.updated_at, m.version, a.platform_id
@@ -25,7 +25,7 @@ ON CONFLICT (asset_id) DO NOTHING
 RETURNING asset_id;
 
 -- replace_layer --
--- No row if somebody else has replaced it since this version was read.
+-- No row if it was replaced since this version was read.
 UPDATE dagapp.layer_metadata m
 SET display_name = r.display_name, description = r.description, attribution = r.attribution, keywords = r.keywords,
     style = r.style, legend = r.legend, field_metadata = r.field_metadata, min_zoom = r.min_zoom, max_zoom = r.max_zoom,
@@ -39,14 +39,14 @@ RETURNING m.asset_id;
 DELETE FROM dagapp.layer_metadata WHERE asset_id = :asset_id RETURNING asset_id;
 
 -- mark_layer --
--- When the layer was published; null: it is not.
+-- When the layer was published; null if it is not.
 UPDATE dagapp.layer_metadata
 SET published_at = CASE WHEN :is_published::boolean THEN clock_timestamp() END WHERE asset_id = :asset_id
 RETURNING published_at;
 
 -- expect_external_layer --
--- Whether the external database should have the layer, and the revision under which it is sent there. It has a while to
--- arrive before anybody else sends it again.
+-- Whether the external database should have the layer, and the revision that is sent there. It may take a while to
+-- arrive before it is sent again.
 UPDATE dagapp.layer_metadata
 SET is_external = :is_external, external_pending = clock_timestamp(),
     refresh_after = clock_timestamp() + make_interval(secs => :patience_seconds)
@@ -54,7 +54,7 @@ WHERE asset_id = :asset_id
 RETURNING external_pending;
 
 -- confirm_external_layer --
--- The external database has this revision. Nothing if another one was sent since.
+-- The external database has this revision. No effect if another one was sent since.
 UPDATE dagapp.layer_metadata
 SET external_pending = NULL, refresh_after = NULL,
     published_externally_at = CASE WHEN NOT :is_there::boolean THEN NULL
@@ -63,8 +63,8 @@ SET external_pending = NULL, refresh_after = NULL,
 WHERE asset_id = :asset_id AND external_pending = :revision;
 
 -- withdraw_external_layer --
--- The external database did not take this revision, and is not expected to any more. Where it may have taken it all the
--- same, it is sent what it should have.
+-- The external database did not apply this revision, and is no longer expected to. If it may have applied it anyway,
+-- it is sent the correct state.
 UPDATE dagapp.layer_metadata
 SET is_external = :is_external, external_pending = CASE WHEN :is_settled::boolean THEN NULL ELSE external_pending END
 WHERE asset_id = :asset_id AND external_pending = :revision;
@@ -77,8 +77,8 @@ SET refreshed_ordinal = :version_ordinal, refreshed_version = :version,
 WHERE asset_id = :asset_id;
 
 -- claim_stale_layers --
--- Published layers that do not show the latest approved version as it is, or that the external database has not
--- confirmed. They are due again after a pause, should this attempt fail.
+-- Published layers that lag behind the latest approved version, or that the external database has not confirmed. They
+-- become due again after a pause if this attempt fails.
 UPDATE dagapp.layer_metadata
 SET refresh_after = clock_timestamp() + make_interval(secs => :pause_seconds)
 WHERE asset_id IN (
@@ -97,7 +97,7 @@ WHERE asset_id IN (
 RETURNING asset_id;
 
 -- layer_ids --
--- The assets that have metadata, in the order of their ids; deleted assets too, if their layer is published.
+-- The assets with metadata, by id; includes deleted assets whose layer is published.
 SELECT m.asset_id FROM dagapp.layer_metadata m
 JOIN dagapp.geospatial_assets a USING (asset_id)
 WHERE m.asset_id > :after

@@ -2,22 +2,22 @@
 job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data
 
 -- {mail_record} --
--- A row of `encode`, in `json_to_recordset`.
+-- A row of `encode`, for `json_to_recordset`.
 r(
         job_id bigint, kind text, node_id text, task_id text, worker_id text, output json, error text,
         duration_ms bigint, data jsonb
     )
 
 -- {mail_payload} --
--- A mail `m` as a notification carries it, so that its owner need not read it. Whoever may connect may send the same: the
--- owner's batch compares it with the row.
+-- A mail `m` as the payload of a notification, so that its owner need not read the row. Any database user may notify,
+-- so the owner's batch compares the payload with the row.
 json_build_array(
     m.mail_id, (extract(epoch FROM m.created_at) * 1000000)::bigint, m.job_id, m.kind, m.node_id, m.task_id,
     m.worker_id, m.output::text, m.error, m.duration_ms, m.data::text
 )::text
 
 -- {new_job_payload} --
--- Likewise the mail `m` of a new job `j`.
+-- Likewise for the mail `m` of a new job `j`.
 json_build_array(
     m.mail_id, (extract(epoch FROM j.created_at) * 1000000)::bigint, j.job_id, j.owner_id, j.owner_epoch,
     j.workflow_hash, j.status, j.version, j.priority, j.correlation_id, j.trace_parent, j.input_params::text,
@@ -25,12 +25,12 @@ json_build_array(
 )::text
 
 -- {max_payload_bytes} --
--- PostgreSQL takes no notification of 8,000 bytes.
+-- PostgreSQL rejects payloads of 8,000 bytes.
 7900
 
 -- {first_mail} --
--- The oldest mail for the jobs of this owner, with what it counts in bytes. Large values are not read but count: whoever
--- reads the mail writes them. A new job comes with its mail.
+-- The oldest mail for the jobs of this owner, with its size. Large values are not read but count, because the owner
+-- writes them. A new job comes with its mail.
 SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.output_bytes, m.error,
     m.duration_ms, m.data, m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id,
     j.owner_epoch, j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at,
@@ -51,7 +51,7 @@ WHERE j.owner_id = :owner_id
 ORDER BY m.mail_id
 
 -- {mail_read} --
--- What is added to jobs may be much, and is read apart.
+-- Added nodes may be large, and are read separately.
 mail_id, job_id, kind, node_id, task_id, worker_id,
     CASE WHEN kind <> 'added' AND output_bytes <= :inline_bytes THEN output END AS output, output_bytes, error,
     duration_ms, data, created_at, workflow_hash, status, priority, correlation_id, owner_epoch, job_created_at,
@@ -61,21 +61,21 @@ mail_id, job_id, kind, node_id, task_id, worker_id,
     is_new
 
 -- read_mail --
--- What has arrived for the jobs of this owner, in the order of its arrival, if it fits into so many bytes; else the
--- oldest only, and it says so. Most mail fits, and this costs half as much as weighing it.
+-- The mail for the jobs of this owner in order of arrival, if it fits into the size limit; otherwise only the oldest,
+-- with a flag. Most mail fits, and this costs half as much as weighing it.
 WITH first AS MATERIALIZED (
     {first_mail} LIMIT :limit
 ), total AS MATERIALIZED (
     SELECT sum(bytes) <= :max_bytes AS fits, min(mail_id) AS oldest FROM first
 )
 SELECT {mail_read}, (SELECT fits FROM total) AS fits
-FROM first -- Not joined to the total: where little mail is expected, it would be counted again for each row.
+FROM first -- Not joined to the total: the planner might count it again for each row.
 WHERE (SELECT fits FROM total) OR mail_id = (SELECT oldest FROM total)
 ORDER BY mail_id;
 
 -- weigh_mail --
--- What has arrived for the jobs of this owner, up to so many bytes: of each job in the order of its arrival, the jobs with
--- little before those with much, and always the oldest.
+-- The mail for the jobs of this owner up to the size limit: by job in order of arrival, jobs with little mail first,
+-- and always the oldest mail.
 WITH first AS MATERIALIZED (
     {first_mail} LIMIT :window
 ), shared AS (
@@ -92,20 +92,20 @@ ORDER BY mail_id
 LIMIT :limit;
 
 -- jobs_with_mail --
--- Of these jobs, those for which other mail has arrived than this.
+-- The jobs among these with other mail than this.
 SELECT DISTINCT job_id FROM dagapp.dag_mailbox WHERE job_id = ANY(:job_ids) AND NOT mail_id = ANY(:mail_ids);
 
 -- read_slices --
--- What is added to jobs by this mail.
+-- The nodes that this mail adds.
 SELECT mail_id, output FROM dagapp.dag_mailbox WHERE mail_id = ANY(:mail_ids);
 
 -- add_mail --
--- Tell a job's owner something.
+-- Send a message to a job's owner.
 INSERT INTO dagapp.dag_mailbox ({mail_columns})
 SELECT {mail_columns} FROM json_to_recordset(:mail::json) AS {mail_record};
 
 -- close_late_mail --
--- Reports for jobs that have ended, or that never were: kept, noted in the timeline, out of the way.
+-- Reports for jobs that have ended or never existed: store them, note them in the timeline, and remove the mail.
 WITH late AS MATERIALIZED (
     SELECT m.mail_id, j.job_id IS NOT NULL AS is_known
     FROM dagapp.dag_mailbox m
@@ -146,7 +146,7 @@ WITH late AS MATERIALIZED (
     SELECT r.job_id, r.node_id, r.task_id, 'result_ignored', 'warning',
         jsonb_build_object('reason', 'the job has ended', 'worker_id', r.worker_id), clock_timestamp(), 'orchestrator'
     FROM reports r JOIN kept k ON k.task_id = r.task_id AND k.is_new
-), told AS ( -- Whoever sent these was told that they would be heard.
+), told AS ( -- Their senders got a success response.
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
     SELECT job_id, CASE kind WHEN 'signal' THEN 'signal_received' ELSE 'job_warning' END::dagapp.event_type, 'warning',
         CASE kind WHEN 'signal' THEN jsonb_build_object('name', data ->> 'name', 'actor', data ->> 'actor',

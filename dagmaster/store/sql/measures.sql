@@ -1,5 +1,5 @@
 -- workflow_measures --
--- How the jobs of the last days went, by workflow, with their most frequent errors.
+-- The results of recent jobs by workflow, with the most frequent errors.
 WITH jobs AS MATERIALIZED (
     SELECT workflow_id, status, greatest(extract(epoch FROM completed_at - started_at) - idle_seconds, 0)::float AS seconds,
         CASE WHEN status = 'failed' THEN error_message END AS error
@@ -32,7 +32,7 @@ SELECT workflow_id, count(*)::int AS total,
 FROM jobs GROUP BY workflow_id ORDER BY total DESC, workflow_id;
 
 -- node_measures --
--- How the nodes of a workflow went; a fan-out stands for its children.
+-- The results of a workflow's nodes; a fan-out stands for its children.
 WITH nodes AS MATERIALIZED (
     SELECT coalesce(n.parent_node_id, n.node_id) AS node_id, n.parent_node_id IS NOT NULL AS is_child,
         {shown_status} AS status,
@@ -40,7 +40,7 @@ WITH nodes AS MATERIALIZED (
         extract(epoch FROM n.completed_at - n.started_at)::float AS seconds
     FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
     WHERE j.workflow_id = :workflow_id AND j.created_at >= now() - make_interval(days => :days::int)
-        AND n.definition IS NULL -- What tasks have added differs from job to job.
+        AND n.definition IS NULL -- Added nodes differ from job to job.
 )
 SELECT DISTINCT ON (node_id) node_id, is_child AS is_fan_out,
     count(*) FILTER (WHERE was_tried)::int AS executions,
@@ -53,7 +53,7 @@ SELECT DISTINCT ON (node_id) node_id, is_child AS is_fan_out,
 FROM nodes GROUP BY node_id, is_child ORDER BY node_id, is_child DESC;
 
 -- failure_measures --
--- Why jobs failed; what differs only in ids and numbers is one cause.
+-- Causes of failures; errors that differ only in ids and numbers are one cause.
 SELECT cause AS error_message, count(*)::int AS occurrences, array_agg(DISTINCT workflow_id) AS workflow_ids,
     max(job_id) AS example_job_id, min(completed_at) AS first_at, max(completed_at) AS last_at
 FROM (
@@ -68,13 +68,13 @@ FROM (
 GROUP BY cause ORDER BY occurrences DESC, last_at DESC LIMIT :limit;
 
 -- count_failures --
--- How many jobs have failed.
+-- The number of failed jobs.
 SELECT count(*)::int AS total FROM dagapp.dag_jobs
 WHERE status = 'failed' AND created_at >= now() - make_interval(days => :days::int)
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id);
 
 -- throughput --
--- Jobs by the time of their end, oldest first; a bucket in which none ended is there too.
+-- Jobs by the time of their end, oldest first; empty buckets are included.
 WITH width AS (
     SELECT make_interval(mins => :bucket_minutes::int) AS width, timestamptz '2000-01-01 00:00+00' AS origin
 ), buckets AS (
@@ -98,6 +98,6 @@ SELECT b.bucket_start, coalesce(e.completed, 0) AS jobs_completed, coalesce(e.fa
 FROM buckets b LEFT JOIN ended e USING (bucket_start) ORDER BY b.bucket_start;
 
 -- callback_counts --
--- Calls that are still to be made, and calls that were given up.
+-- Pending and failed callbacks.
 SELECT (SELECT count(*)::int FROM dagapp.dag_callbacks WHERE status = 'waiting') AS waiting,
     (SELECT count(*)::int FROM dagapp.dag_callbacks WHERE status = 'failed') AS failed;

@@ -1,5 +1,5 @@
 -- count_nodes_of_jobs --
--- How many nodes of each of these jobs are in each state; what has come of a node apart, with how that node stands.
+-- The number of nodes of each job by state; children are counted separately, with the state of their parent.
 SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes, c.last_ended_at,
     {shown_status} AS parent_status,
     CASE WHEN c.status = 'failed' AND n.status IS NOT NULL AND NOT c.is_added THEN coalesce((
@@ -22,7 +22,7 @@ LEFT JOIN dagapp.dag_node_states n ON n.job_id = c.job_id AND n.node_id = c.pare
 SELECT EXISTS (SELECT FROM dagapp.dag_node_states WHERE job_id = :job_id OFFSET :than) AS has_more;
 
 -- count_folded --
--- What is drawn within another node: the items of fan-outs, and all that has come of what a node has added.
+-- Nodes that are drawn inside another node: the items of fan-outs, and all descendants of added nodes.
 SELECT CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
         AS parent_node_id,
     definition IS NOT NULL AS is_added,
@@ -33,7 +33,7 @@ WHERE job_id = :job_id AND (parent_node_id IS NOT NULL OR definition IS NOT NULL
 GROUP BY 1, 2, 3;
 
 -- page_count_children --
--- How many of what has come of a node, as `page_nodes` lists it, are in each state.
+-- The number of descendants of a node by state, as `page_nodes` lists them.
 SELECT definition IS NOT NULL AS is_added, {shown_status} AS status, count(*) AS nodes,
     max(completed_at) AS last_ended_at
 FROM dagapp.dag_node_states n
@@ -42,7 +42,7 @@ WHERE job_id = :job_id AND CASE WHEN definition IS NULL THEN parent_node_id = :n
 GROUP BY 1, 2;
 
 -- page_count_outside --
--- What has come of the nodes that no task has added: the first two parts of its id are theirs.
+-- The descendants of externally added nodes: the first two parts of their ids are those of the ancestor.
 SELECT split_part(node_id, '.', 1) || '.' || split_part(node_id, '.', 2) AS node_id,
     {shown_status} AS status, count(*) AS nodes
 FROM dagapp.dag_node_states n
@@ -50,14 +50,14 @@ WHERE job_id = :job_id AND parent_node_id IS NOT NULL AND definition IS NOT NULL
 GROUP BY 1, 2;
 
 -- page_fan_outs --
--- From when to when the children of some fan-outs ran.
+-- The time range in which the children of some fan-outs ran.
 SELECT parent_node_id, min(dispatched_at) AS dispatched_at, min(started_at) AS started_at,
     CASE WHEN bool_and(completed_at IS NOT NULL) THEN max(completed_at) END AS completed_at, count(*) AS children
 FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id = ANY(:node_ids::text[])
 GROUP BY parent_node_id;
 
 -- page_density --
--- How many children of a fan-out began and ended in each of equal parts of a time, in one pass over them.
+-- How many children of a fan-out started and ended in each of equal parts of a time range, in one pass.
 WITH children AS (
     SELECT {shown_status} AS status,
         width_bucket(date_part('epoch', started_at), :since::float, :until::float, :parts::int) AS first,

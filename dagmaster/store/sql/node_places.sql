@@ -1,13 +1,13 @@
 -- {node_places} --
--- Where a node may be: the box of its item, and what it holds as far as that is small.
+-- The sources of a node's location: the box of its item, and its small values.
 n.node_id, n.parent_node_id, n.status, n.ended_by, {shown_status} AS shown_status, n.fan_out_item_box,
     CASE WHEN pg_column_size(n.input_params) <= :inline_bytes::int THEN n.input_params END AS input_params,
     CASE WHEN pg_column_size(n.output) <= :inline_bytes::int THEN n.output END AS output,
     CASE WHEN pg_column_size(n.checkpoint_data) <= :inline_bytes::int THEN n.checkpoint_data END AS checkpoint_data
 
 -- unfinished_places --
--- The nodes that a retry would run: of a failed job those that failed or were stopped, and children that never began;
--- of a running one those that wait for their next attempt.
+-- The nodes that a retry would run: in a failed job, failed and revoked nodes and children that never started; in a
+-- running job, nodes that wait for a retry.
 SELECT {node_places}
 FROM dagapp.dag_node_states n
 WHERE n.job_id = :job_id AND CASE
@@ -18,7 +18,7 @@ ORDER BY n.parent_node_id NULLS FIRST, n.fan_out_index, n.node_id
 LIMIT :limit;
 
 -- placed_outputs --
--- The small outputs of the nodes of the definition, in the order in which they ended.
+-- The small outputs of the defined nodes, in the order of their end.
 SELECT n.node_id, n.output FROM dagapp.dag_node_states n
 WHERE n.job_id = :job_id AND n.fan_out_index IS NULL AND n.definition IS NULL AND n.status = 'completed'
     AND pg_column_size(n.output) <= :inline_bytes::int

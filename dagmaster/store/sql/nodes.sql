@@ -1,30 +1,30 @@
 -- {shown_status} --
--- The status of a node as it is shown and counted: what was in progress when its job ended did not fail.
+-- The displayed status of a node: one that was in flight when its job ended did not fail.
 CASE WHEN n.ended_by IN ('revoked', 'cancelled') THEN 'cancelled' ELSE n.status::text END
 
 -- {node_summary} --
--- How a node stands.
+-- The state of a node.
 n.node_id, n.status, n.ended_by, n.retry_count, n.error_message, n.started_at, n.completed_at
 
 -- {node_columns} --
--- A node without the values that it holds.
+-- A node without its values.
 {node_summary}, n.task_id, n.max_retries, n.parent_node_id, n.fan_out_index, n.not_before, n.created_at, n.dispatched_at
 
 -- {last_error} --
--- A retry clears the error of its node; that of the attempt before is still known.
+-- A retry clears the node's error; the error of the previous attempt is still known.
 coalesce(n.error_message, (
         SELECT b.error_message FROM dagapp.dag_task_results b
         WHERE n.retry_count > 0 AND b.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
     )) AS last_error
 
 -- {listed_node} --
--- A node in a list over all jobs. The error of an attempt before is not looked up for each of them.
+-- A node in a list over all jobs. Errors of previous attempts are not looked up.
 {node_columns}, n.error_message AS last_error, n.job_id, j.workflow_id, j.status AS job_status,
     j.completed_at AS job_completed_at
 
 -- {job_nodes} --
--- A page of a job's own nodes in the order in which they began, of the children of one fan-out in the order of its
--- items, or of all nodes. Outputs are shown as far as they are small, each and all together.
+-- A page of a job's own nodes in the order of their start, of the children of one fan-out in the order of its items, or
+-- of all nodes. Outputs are shown if they are small, up to a total size.
 SELECT {node_columns}, n.last_error,
     CASE WHEN n.output_bytes <= :inline_bytes::bigint AND n.shown_bytes <= :max_bytes::bigint THEN n.output END
         AS output, n.output_bytes
@@ -45,8 +45,8 @@ FROM (
 ) n
 
 -- search_nodes --
--- Nodes of the newest jobs that fit; what is open can only be in a job that is live. Bounded: a rare status or text
--- must not be looked for in all of history.
+-- Nodes of the newest matching jobs; unfinished nodes exist only in live jobs. Bounded: a rare status or text must not
+-- search all of history.
 WITH jobs AS MATERIALIZED (
     SELECT job_id, workflow_id, status, created_at, completed_at FROM dagapp.dag_jobs
     WHERE (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
@@ -70,7 +70,7 @@ ORDER BY j.created_at DESC, j.job_id DESC,
 LIMIT :limit OFFSET :offset;
 
 -- view_nodes --
--- Nodes of all jobs, those of the newest first. What is open can only be in a job that is live.
+-- Nodes of all jobs, newest job first. Unfinished nodes exist only in live jobs.
 SELECT {listed_node}
 FROM dagapp.dag_node_states n JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
 WHERE (:job_id::bigint IS NULL OR n.job_id = :job_id)
@@ -88,9 +88,9 @@ LIMIT :limit OFFSET :offset;
 {job_nodes};
 
 -- page_nodes --
--- A page of a job's own nodes in the order in which they began, or of what has come of one, without what they hold:
--- the children of a fan-out, and all that was added by it, by them, and by what they have added. Those that have not
--- begun come in the order that is given. Workers are looked up for what is shown alone.
+-- A page of a job's own nodes in the order of their start, or of a node's descendants, without values: the children of
+-- a fan-out, and all nodes added by it, by them, and so on. Nodes that have not started come in the given order.
+-- Workers are looked up only for the page.
 SELECT {node_columns}, n.job_id, n.handler, n.type, n.is_added, {last_error},
     coalesce(t.worker_id, r.worker_id) AS worker_id, r.progress_percent, r.progress_message
 FROM (
@@ -120,19 +120,19 @@ ORDER BY n.fan_out_index, coalesce(n.dispatched_at, n.started_at) NULLS LAST, n.
     n.node_id;
 
 -- failed_nodes --
--- Some that have failed, the first that did so first; those that the definition allows to fail are among them.
+-- Some failed nodes, the first failure first, including those that are allowed to fail.
 SELECT node_id, parent_node_id, error_message FROM dagapp.dag_node_states n
 WHERE job_id = :job_id AND {shown_status} = 'failed'
 ORDER BY CASE WHEN fan_out_index IS NULL THEN completed_at END, parent_node_id, fan_out_index, node_id LIMIT :limit;
 
 -- waiting_nodes --
--- Of these nodes, those that wait for somebody outside.
+-- The nodes among these that wait for a decision or a signal.
 SELECT node_id, input_params, started_at FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND node_id = ANY(:node_ids::text[]) AND status = 'running'
 ORDER BY started_at, node_id;
 
 -- get_node --
--- One node, whole.
+-- One node with all columns.
 SELECT {node_columns}, n.job_id, {last_error}, n.queue, n.definition, n.input_params, n.output, n.output_bytes,
     n.checkpoint_phase, n.checkpoint_data, n.checkpoint_saved_at,
     coalesce(pg_column_size(n.input_params), 0) + coalesce(pg_column_size(n.checkpoint_data), 0) AS held_bytes
@@ -140,17 +140,17 @@ FROM dagapp.dag_node_states n
 WHERE n.job_id = :job_id AND n.node_id = :node_id;
 
 -- find_node_head --
--- How far a node is, without its values.
+-- The state of a node, without its values.
 SELECT node_id, status, retry_count, not_before FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND node_id = :node_id;
 
 -- view_graph --
--- What is needed to draw a job: how far its own nodes are, and which branches were taken.
+-- The data of a job's graph: the states of its own nodes, and the taken branches.
 SELECT {node_summary}, n.max_retries, n.not_before, n.output ->> 'taken_branch' AS taken_branch
 FROM dagapp.dag_node_states n WHERE n.job_id = :job_id AND n.parent_node_id IS NULL AND n.definition IS NULL;
 
 -- view_folded --
--- Some of what is drawn within another node, in the order of the items or as it was added.
+-- A page of the nodes inside another node, by item or in the order in which they were added.
 SELECT node_id, status, ended_by, retry_count, left(error_message, 300) AS error_message, started_at, completed_at,
     fan_out_index
 FROM dagapp.dag_node_states n
@@ -162,12 +162,12 @@ ORDER BY fan_out_index NULLS LAST, created_at, length(node_id), node_id
 LIMIT :limit OFFSET :offset;
 
 -- grid_nodes --
--- How far these nodes of these jobs are. By name: the children of a fan-out may be a million.
+-- The states of these nodes of these jobs. By name: a fan-out may have a million children.
 SELECT {node_summary}, n.job_id
 FROM dagapp.dag_node_states n WHERE n.job_id = ANY(:job_ids) AND n.node_id = ANY(:node_ids);
 
 -- get_node_progress --
--- One node, and what its newest attempt has told of its progress.
+-- One node, and the progress that its newest attempt reported.
 SELECT n.job_id, n.node_id, n.status, n.ended_by, n.retry_count, n.max_retries, n.task_id, n.checkpoint_phase,
     n.checkpoint_saved_at, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
 FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id

@@ -1,5 +1,5 @@
 -- list_orchestrators --
--- The newest first: all that are remembered, or those that beat. Stats under the names of :omitted are left out.
+-- The newest first: all known, or only live ones. Stats named in :omitted are left out.
 SELECT orchestrator_id, hostname, pid, host_key, status, started_at, heartbeat_at, jobs_owned,
     stats - :omitted::text[] AS stats,
     extract(epoch FROM clock_timestamp() - heartbeat_at)::float AS heartbeat_age_seconds,
@@ -10,12 +10,12 @@ WHERE :threshold_seconds::float IS NULL
 ORDER BY started_at DESC, orchestrator_id LIMIT :limit;
 
 -- beating_orchestrators --
--- Those that could take a job.
+-- Orchestrators that could adopt a job.
 SELECT host_key, pid FROM dagapp.dag_orchestrators
 WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds);
 
 -- stalled_orchestrators --
--- Those that are there and get nothing done.
+-- Orchestrators that are alive but make no progress.
 SELECT orchestrator_id, hostname, pid, status, (stats ->> 'no_progress_seconds')::float AS seconds,
     stats ->> 'last_error' AS last_error
 FROM dagapp.dag_orchestrators
@@ -25,7 +25,7 @@ WHERE heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
 ORDER BY orchestrator_id;
 
 -- view_backlog --
--- What has yet to be taken in, and what has yet to be taken.
+-- Unread mail and unclaimed tasks.
 SELECT (SELECT count(*)::int FROM dagapp.dag_mailbox WHERE kind IN ('completed', 'failed', 'lost', 'given_back'))
         AS pending_results,
     (SELECT count(*)::int FROM dagapp.dag_task_results

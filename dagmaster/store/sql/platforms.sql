@@ -1,12 +1,12 @@
 -- list_platforms --
--- All platforms, or the one of this id.
+-- All platforms, or the one with this id.
 SELECT platform_id, display_name, required_refs, optional_refs, is_active, allowed_workflows, created_at, updated_at
 FROM dagapp.platforms
 WHERE :platform_id::text IS NULL OR platform_id = :platform_id
 ORDER BY platform_id;
 
 -- add_platform --
--- No row if there is a platform of this id.
+-- No row if the id exists.
 INSERT INTO dagapp.platforms (
     platform_id, display_name, required_refs, optional_refs, is_active, allowed_workflows
 )
@@ -26,5 +26,5 @@ WHERE platform_id = :platform_id
 RETURNING platform_id, display_name, required_refs, optional_refs, is_active, allowed_workflows, created_at, updated_at;
 
 -- seed_platforms --
--- Add the default platforms that are missing.
+-- Add the missing default platforms.
 SELECT dagapp.seed_platforms() AS added;

@@ -1,5 +1,5 @@
 -- release_ended_job --
--- It was to be reopened, and cannot be: it stays as it is.
+-- Release a job that was to be reopened and cannot be: it stays failed.
 WITH job AS (
     UPDATE dagapp.dag_jobs SET owner_id = NULL
     WHERE job_id = :job_id AND owner_id = :owner_id AND status IN ('completed', 'failed', 'cancelled')
@@ -9,12 +9,12 @@ INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, error_messa
 SELECT job_id, 'orchestrator_error', 'failure', left(:error, 2000), clock_timestamp(), 'orchestrator' FROM job;
 
 -- note_error --
--- An orchestrator stumbled over this job.
+-- Record that an orchestrator failed to process this job.
 INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, error_message, event_data, created_at, source_app)
 VALUES (:job_id, 'orchestrator_error', 'failure', left(:error, 2000), :data::jsonb, clock_timestamp(), 'orchestrator');
 
 -- fail_poisoned_job --
--- A job that its owner cannot process ends here, without the engine: one bad job never stops another.
+-- Fail a job that its owner cannot process, without the engine: a bad job never stops another.
 WITH was AS MATERIALIZED (
     SELECT job_id, status FROM dagapp.dag_jobs
     WHERE job_id = :job_id AND owner_id = :owner_id AND status IN ('pending', 'running')

@@ -1,6 +1,6 @@
 -- list_queues --
--- What waits and runs in each queue, and how many workers take from it; silent ones do not count where :lost_after_seconds
--- is known.
+-- The waiting and running tasks of each queue, and its number of workers; silent workers do not count if
+-- :lost_after_seconds is given.
 SELECT queue, coalesce(sum(waiting), 0)::int AS depth, coalesce(sum(held), 0)::int AS held,
     coalesce(sum(running), 0)::int AS running, coalesce(sum(consumers), 0)::int AS consumers,
     min(oldest) AS oldest_dispatched_at,
@@ -21,16 +21,16 @@ FROM (
 ) q GROUP BY queue ORDER BY queue;
 
 -- queue_depths --
--- How much workers could take, by queue. Backpressure asks often, and must not wait for a lock on other tables.
+-- The claimable tasks by queue. Backpressure polls this, so it must not wait for locks on other tables.
 SELECT queue, count(*)::int AS depth FROM dagapp.dag_tasks_waiting WHERE NOT held GROUP BY queue;
 
 -- waiting_handlers --
--- What waits in each queue, by what it takes to run it.
+-- The waiting tasks of each queue, by handler.
 SELECT queue, handler, count(*)::int AS waiting, min(dispatched_at) AS oldest
 FROM dagapp.dag_tasks_waiting WHERE NOT held GROUP BY queue, handler ORDER BY queue, handler;
 
 -- unserved_tasks --
--- What waits of a job although no worker that is there would take it.
+-- The waiting tasks of a job that no active worker can claim.
 SELECT t.queue, t.handler, count(*) AS tasks
 FROM dagapp.dag_tasks_waiting t
 WHERE t.job_id = :job_id AND NOT t.held AND NOT EXISTS (

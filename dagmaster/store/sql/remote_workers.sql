@@ -1,10 +1,10 @@
 -- register_remote_worker --
--- A worker that has no database: it speaks through the API, with this key.
+-- A worker without database access: it uses the API with this key.
 INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency, key_id)
 VALUES (:worker_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency, :key_id);
 
 -- beat_remote_worker --
--- Still here; no row comes back when the worker was given up.
+-- Renew the lease; no row if the worker was declared lost.
 UPDATE dagapp.dag_workers
 SET last_heartbeat = clock_timestamp(), tasks_completed = coalesce(:completed::bigint, tasks_completed),
     tasks_failed = coalesce(:failed::bigint, tasks_failed), stats = coalesce(:stats::jsonb, stats)
@@ -12,8 +12,8 @@ WHERE worker_id = :worker_id AND status = 'active'
 RETURNING wanted;
 
 -- take_reports --
--- The worker, or one before it that came with the same key, is done with these. Of the others those are mailed too
--- that were taken away from their worker: the owner keeps them and notes it. What was heard before is not.
+-- Reports of the worker, or of an earlier one with the same key. Reports for tasks that were taken back are mailed
+-- too: the owner stores and notes them. Repeated reports are not.
 WITH reports AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:reports::json) AS {mail_record}
 ), ended AS (
@@ -45,7 +45,7 @@ WITH reports AS MATERIALIZED (
 SELECT task_id FROM ended;
 
 -- leave_remote_worker --
--- Gone, on purpose: what it still held goes back to the owners.
+-- An orderly shutdown: its tasks are given back to the owners.
 WITH gone AS (
     UPDATE dagapp.dag_workers SET status = 'stopped' WHERE worker_id = :worker_id AND status = 'active'
     RETURNING worker_id
@@ -58,7 +58,7 @@ SELECT job_id, 'given_back', node_id, task_id, worker_id FROM held
 RETURNING task_id;
 
 -- own_tasks --
--- Of these, the ones that this worker holds, or whose end it reported a moment ago.
+-- The tasks among these that this worker holds, or whose end it reported a moment ago.
 SELECT task_id FROM unnest(:task_ids::text[]) AS mine(task_id)
 WHERE EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = mine.task_id AND t.worker_id = :worker_id)
     OR EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = mine.task_id AND m.worker_id = :worker_id)

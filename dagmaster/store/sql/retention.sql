@@ -1,17 +1,17 @@
--- A finished job is kept for the days that its pinned definition says, or else for :days; null keeps it for ever.
--- A job that is to go is marked first, together with those that go with it: whatever interrupts a removal, the same
--- jobs are exported under the same name and removed when it goes on. The mark names the end that it was made for: a
--- job that was reopened since has another one, and is not meant.
+-- A finished job is kept for the days that its pinned definition says, or else for :days; null keeps it forever.
+-- Jobs are marked before their removal, together with the rest of their batch: if a removal is interrupted, the same
+-- jobs are exported under the same name and removed when it resumes. The mark holds the job's end time: a job that was
+-- reopened since has another one, and the mark is void.
 
 -- lock_retention --
--- One at a time on one database; gone with the connection.
+-- One process at a time per database; released with the connection.
 SELECT pg_try_advisory_lock(7233, 1) AS is_mine;
 
 -- unlock_retention --
 SELECT pg_advisory_unlock(7233, 1);
 
 -- settle_for_removal --
--- Wait for nobody for long, and find rows by key: what goes is little beside what stays.
+-- Use short lock waits, and find rows by key: few rows are removed compared with those that stay.
 SELECT set_config('lock_timeout', '500ms', false), set_config('enable_hashjoin', 'off', false),
     set_config('enable_mergejoin', 'off', false), set_config('enable_seqscan', 'off', false);
 
@@ -20,12 +20,12 @@ SELECT set_config('lock_timeout', '0', false), set_config('enable_hashjoin', 'on
     set_config('enable_mergejoin', 'on', false), set_config('enable_seqscan', 'on', false);
 
 -- own_retentions --
--- Definitions that say how long their jobs are kept.
+-- Definitions with their own retention.
 SELECT workflow_hash, (definition->>'retention_days')::float8 AS days FROM dagapp.dag_workflows
 WHERE definition->'retention_days' IS NOT NULL;
 
 -- preview_removal --
--- What would go, by workflow.
+-- The jobs that would be removed, by workflow.
 WITH own AS MATERIALIZED (
     SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
 ), gone AS MATERIALIZED (
@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (SELECT count(*) AS events FROM dagapp.dag_job_events WHERE j
 GROUP BY g.workflow_id ORDER BY g.workflow_id;
 
 -- mark_for_removal --
--- The next jobs behind :after_at and :after_id that are to go: some that ended on the same day, fewer when they are large.
+-- The next jobs to remove after :after_at and :after_id: a batch that ended on one day, smaller if the jobs are large.
 WITH own AS MATERIALIZED (
     SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
 ), found AS MATERIALIZED (
@@ -83,7 +83,7 @@ SELECT batch, day, array_agg(job_id ORDER BY created_at, job_id) AS job_ids, sum
 FROM taken GROUP BY batch, day;
 
 -- marked_for_removal --
--- What an interrupted removal has left.
+-- Marked jobs of an interrupted removal.
 SELECT metadata->'removal'->>'batch' AS batch, (completed_at AT TIME ZONE 'UTC')::date AS day,
     array_agg(job_id ORDER BY created_at, job_id) AS job_ids, NULL::bigint AS size, max(created_at) AS last_created_at,
     bool_and(metadata->'removal' ? 'exported_at') AS is_exported,
@@ -94,12 +94,12 @@ WHERE status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL AND me
 GROUP BY 1, 2;
 
 -- note_export --
--- From here on rows may be missing: these jobs must not be exported again.
+-- From now on rows may be missing, so these jobs must not be exported again.
 UPDATE dagapp.dag_jobs SET metadata = jsonb_set(metadata, '{removal,exported_at}', to_jsonb(clock_timestamp()))
 WHERE job_id = ANY(:job_ids) AND metadata ? 'removal';
 
 -- still_marked --
--- Those of them that nobody has reopened.
+-- The jobs that were not reopened.
 SELECT job_id FROM dagapp.dag_jobs
 WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
     AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at;
@@ -146,7 +146,7 @@ FROM dagapp.dag_dependencies WHERE job_id = ANY(:job_ids)
 ORDER BY job_id, previous_id, previous_type, next_id, next_type;
 
 -- remove_some_nodes --
--- A slice of what a large job has; the job itself goes last.
+-- A slice of a large job's rows; the job itself goes last.
 DELETE FROM dagapp.dag_node_states WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) LIMIT :limit
 ));
@@ -172,7 +172,7 @@ DELETE FROM dagapp.dag_dependencies WHERE ctid = ANY(ARRAY(
 ));
 
 -- remove_some_events --
--- Not those of days that are dropped as a whole.
+-- Except events in partitions that are dropped as a whole.
 WITH slice AS MATERIALIZED (
     SELECT job_id, max(event_id) AS last FROM (
         SELECT job_id, event_id FROM dagapp.dag_job_events
@@ -184,7 +184,7 @@ DELETE FROM dagapp.dag_job_events e USING slice
 WHERE e.job_id = slice.job_id AND e.event_id <= slice.last AND e.created_at >= :kept_since;
 
 -- remove_jobs --
--- Those that nobody has reopened, with all that is left of them.
+-- Remove the jobs that were not reopened, with all remaining rows.
 WITH gone AS MATERIALIZED (
     SELECT job_id FROM dagapp.dag_jobs
     WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
@@ -194,7 +194,7 @@ WITH gone AS MATERIALIZED (
     SELECT coalesce(array_agg(job_id), '{}') AS job_ids FROM gone
 ), callbacks AS (
     DELETE FROM dagapp.dag_callbacks WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
-), requests AS ( -- Those about assets are part of their history.
+), requests AS ( -- Requests about assets are part of their history.
     DELETE FROM dagapp.dag_api_requests
     WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) AND asset_id IS NULL
 ), groups AS (
@@ -223,7 +223,7 @@ SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM nodes) AS node
     (SELECT count(*) FROM events) + (SELECT count(*) FROM stray) AS events;
 
 -- event_days --
--- The days of the timeline that are over, oldest first, and the command that would drop each.
+-- Past partitions of the timeline, oldest first, and the command that drops each.
 SELECT day AS low, day + interval '1 day' AS high, format('DROP TABLE dagapp.%I', relname) AS command
 FROM (
     SELECT c.relname, to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC' AS day
@@ -234,8 +234,8 @@ WHERE day + interval '1 day' < now() - interval '1 hour'
 ORDER BY day;
 
 -- day_is_kept --
--- Whether that day has an event of a job that stays, or of the system itself. With :gone_only a job stays until it is
--- removed. One look for each job, not for each event.
+-- Whether the day has an event of a job that stays, or of the system. With :gone_only a job stays until it is removed.
+-- One lookup per job, not per event.
 WITH RECURSIVE own AS MATERIALIZED (
     SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
 ), seen(job_id) AS (
@@ -264,7 +264,7 @@ SELECT EXISTS (
 ) AS is_kept;
 
 -- unused_definitions --
--- Pinned definitions that no job, no schedule and no other definition needs any more.
+-- Pinned definitions that no job, schedule or other definition needs.
 WITH called AS MATERIALIZED (
     SELECT DISTINCT jsonb_path_query(definition, '$.nodes.*.workflow_hash') #>> '{}' AS workflow_hash
     FROM dagapp.dag_workflows
@@ -277,11 +277,11 @@ WHERE w.created_at < now() - interval '1 day' AND NOT EXISTS (
 LIMIT :limit;
 
 -- hold_submissions --
--- Whoever submits pins the definition first: after this lock no such job is on its way unseen, and none begins.
+-- A submission pins its definition first: after this lock, no unseen submission is in progress, and none starts.
 LOCK TABLE dagapp.dag_workflows IN SHARE ROW EXCLUSIVE MODE;
 
 -- remove_definitions --
--- Only jobs that came lately can have escaped the first look.
+-- Only recent jobs can have escaped the first check.
 WITH called AS MATERIALIZED (
     SELECT DISTINCT jsonb_path_query(definition, '$.nodes.*.workflow_hash') #>> '{}' AS workflow_hash
     FROM dagapp.dag_workflows

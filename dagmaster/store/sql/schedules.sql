@@ -1,5 +1,5 @@
 -- list_schedules --
--- Schedules with the newest job that each has started.
+-- Schedules with the newest job of each.
 SELECT s.schedule_id, s.workflow_id, s.workflow_hash, s.cron, s.interval_seconds, s.timezone, s.catchup,
     s.input_params, s.paused_at, s.paused_by, s.next_at, s.last_at, s.created_at, s.updated_at,
     j.job_id AS last_job_id, j.status AS last_job_status, clock_timestamp() AS now
@@ -12,7 +12,7 @@ WHERE :schedule_id::text IS NULL OR s.schedule_id = :schedule_id
 ORDER BY s.schedule_id;
 
 -- schedule_counts --
--- How many schedules there are, and how many of them should have started a job a while ago.
+-- The number of schedules, and how many are late.
 SELECT count(*) FILTER (WHERE paused_at IS NULL)::int AS active,
     count(*) FILTER (WHERE paused_at IS NOT NULL)::int AS paused,
     count(*) FILTER (WHERE paused_at IS NULL AND next_at <= clock_timestamp())::int AS due,
@@ -22,7 +22,7 @@ SELECT count(*) FILTER (WHERE paused_at IS NULL)::int AS active,
 FROM dagapp.dag_schedules;
 
 -- missed_schedules --
--- Times of the last days for which a schedule has started no job, the newest of each schedule.
+-- Recent times for which a schedule has started no job, the newest of each schedule.
 SELECT DISTINCT ON (event_data ->> 'schedule_id') event_data ->> 'schedule_id' AS schedule_id, created_at,
     event_data ->> 'first' AS first, (event_data ->> 'count')::int AS count, error_message
 FROM dagapp.dag_job_events
@@ -34,7 +34,7 @@ ORDER BY event_data ->> 'schedule_id', event_id DESC;
 SELECT clock_timestamp() AS now;
 
 -- sync_schedules --
--- Store schedules with their definitions. What is paused stays so; the next time stays unless the rule has changed.
+-- Store schedules with their definitions. A pause stays; the next time stays unless the rule has changed.
 WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:schedules::json) AS r(
         schedule_id text, workflow_id text, workflow_hash text, cron text, interval_seconds float8, timezone text,
@@ -65,20 +65,20 @@ WHERE s.workflow_hash <> excluded.workflow_hash OR s.next_at IS NULL
 RETURNING schedule_id, xmax = 0 AS is_new;
 
 -- remove_schedules --
--- Those of these workflows, which have none any more; and all but the kept ones, if somebody wants that.
+-- Remove the schedules of these workflows, which no longer have one; with :prune, also all but the kept ones.
 DELETE FROM dagapp.dag_schedules
 WHERE schedule_id = ANY(:ended::text[]) OR (:prune::boolean AND schedule_id <> ALL(:kept::text[]))
 RETURNING schedule_id;
 
 -- pause_schedule --
--- It starts nothing more. Who paused it first is kept.
+-- Pause the schedule. The first actor is kept.
 UPDATE dagapp.dag_schedules
 SET paused_at = coalesce(paused_at, clock_timestamp()),
     paused_by = CASE WHEN paused_at IS NULL THEN :actor::text ELSE paused_by END, updated_at = clock_timestamp()
 WHERE schedule_id = :schedule_id;
 
 -- resume_schedule --
--- It goes on with the next time that is still to come: what fell into the pause is not made up for.
+-- Continue with the next future time: times within the pause are not made up for.
 UPDATE dagapp.dag_schedules
 SET paused_at = NULL, paused_by = NULL, next_at = :next_at, updated_at = clock_timestamp()
 WHERE schedule_id = :schedule_id AND paused_at IS NOT NULL;

@@ -1,5 +1,5 @@
 -- schema_revision --
--- Null when the schema was never made.
+-- False if the schema does not exist.
 SELECT to_regclass('dagapp.alembic_version') IS NOT NULL AS is_there;
 
 -- schema_version --
@@ -9,11 +9,11 @@ SELECT version_num FROM dagapp.alembic_version;
 SELECT current_database()::text AS name;
 
 -- is_read_only --
--- Whether nothing can be written: a standby, or a server that somebody has made so.
+-- Whether writes fail: a standby, or a server that was made read-only.
 SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS is_read_only;
 
 -- view_tables --
--- What the schema holds, by estimate; the partitions of a table count for it.
+-- The tables of the schema with estimated sizes; partitions count for their table.
 SELECT c.relname AS name, greatest(sum(p.reltuples), 0)::bigint AS estimated_rows,
     sum(pg_total_relation_size(p.oid))::bigint AS bytes
 FROM pg_class c
@@ -23,7 +23,7 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
 GROUP BY c.relname ORDER BY c.relname;
 
 -- view_missing_partitions --
--- Of today and tomorrow.
+-- For today and tomorrow.
 SELECT count(*)::int AS missing FROM generate_series(0, 1) AS n
 WHERE to_regclass('dagapp.dag_job_events_' || to_char((now() AT TIME ZONE 'UTC')::date + n::int, 'YYYYMMDD')) IS NULL;
 
@@ -31,5 +31,5 @@ WHERE to_regclass('dagapp.dag_job_events_' || to_char((now() AT TIME ZONE 'UTC')
 SELECT dagapp.ensure_event_partitions(:days_ahead) AS made;
 
 -- drop_schema --
--- Everything is gone.
+-- Drop everything.
 DROP SCHEMA IF EXISTS dagapp, gateway CASCADE;

@@ -1,5 +1,5 @@
 -- make_secret --
--- The first who needs a secret makes it.
+-- The first process that needs a secret creates it.
 INSERT INTO dagapp.dag_secrets (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING;
 
 -- read_secret --

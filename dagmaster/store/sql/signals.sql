@@ -1,13 +1,13 @@
 -- is_unheard --
--- Whether a signal is still on its way to the job's owner.
+-- Whether the job's owner has not yet read a signal.
 SELECT EXISTS (SELECT FROM dagapp.dag_mailbox WHERE job_id = :job_id AND kind = 'signal') AS is_unheard;
 
 -- inputs_of_call --
--- With what a node calls another workflow.
+-- The inputs of a node's child job.
 SELECT input_params FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = :node_id;
 
 -- approval_of_node --
--- A node, of which type it is, and what it asks.
+-- A node with its type and its approval request.
 SELECT n.status, n.task_id, n.input_params, w.definition #>> ARRAY['nodes', n.node_id, 'type'] AS type
 FROM dagapp.dag_node_states n
 JOIN dagapp.dag_jobs j ON j.job_id = n.job_id

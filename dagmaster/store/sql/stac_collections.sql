@@ -1,15 +1,15 @@
 -- lock_collection --
--- Until the end of the transaction nobody else describes this collection.
+-- Lock the collection until the end of the transaction.
 SELECT collection_id, content, layer_asset_id, replaced
 FROM dagapp.stac_collections WHERE collection_id = :collection_id FOR UPDATE;
 
 -- lock_collections_of_layer --
--- Those that the layer of this asset describes.
+-- The collections that the layer of this asset describes.
 SELECT collection_id, content, layer_asset_id, replaced
 FROM dagapp.stac_collections WHERE layer_asset_id = :asset_id ORDER BY collection_id FOR UPDATE;
 
 -- add_collection --
--- No row if there is a collection of this id.
+-- No row if the id exists.
 INSERT INTO dagapp.stac_collections (collection_id, content, layer_asset_id, replaced)
 VALUES (:collection_id, :content::jsonb, :layer_asset_id, :replaced::jsonb)
 ON CONFLICT (collection_id) DO NOTHING
@@ -22,7 +22,7 @@ SET content = :content::jsonb, layer_asset_id = :layer_asset_id, replaced = :rep
 WHERE collection_id = :collection_id;
 
 -- remove_collection --
--- One that holds items stays, with what its layer said, and is described by no layer any more.
+-- A collection with items stays, with its last description, and is no longer linked to the layer.
 WITH kept AS (
     UPDATE dagapp.stac_collections c SET layer_asset_id = NULL, replaced = NULL, updated_at = clock_timestamp()
     WHERE c.collection_id = :collection_id

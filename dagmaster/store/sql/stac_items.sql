@@ -1,6 +1,6 @@
 -- {seen_stac_items} --
--- The items of approved versions that a caller may see: all that the public may, and those that have the other clearances
--- if the caller is inside, of all platforms or of its own. `dagmaster.assets.exposure` decides the same of one version.
+-- The items of approved versions that a caller may see: all public ones, and for internal callers those with the other
+-- clearances, of all platforms or of their own. `dagmaster.assets.exposure` decides the same for one version.
 FROM dagapp.stac_items i
 JOIN dagapp.geospatial_assets a ON a.asset_id = i.asset_id AND a.deleted_at IS NULL
 JOIN dagapp.asset_versions v ON v.asset_id = i.asset_id AND v.version_ordinal = i.version_ordinal
@@ -13,7 +13,7 @@ WHERE (
 )
 
 -- {matching_stac_items} --
--- Those that meet all conditions. Boxes that cross the antimeridian go on beyond 180 degrees, so each is compared on both
+-- Items that meet all conditions. Boxes across the antimeridian extend beyond 180 degrees, so each is compared on both
 -- sides of it.
 {seen_stac_items}
     AND (:collections::text[] IS NULL OR i.collection_id = ANY (:collections::text[]))
@@ -48,7 +48,7 @@ ORDER BY
 LIMIT :limit OFFSET :offset;
 
 -- list_stac_collections --
--- Those that hold an item that the caller may see, with the extent of these items.
+-- The collections with an item that the caller may see, with the extent of these items.
 SELECT c.collection_id, c.content, s.west, s.south, s.east, s.north, s.first_at, s.last_at
 FROM dagapp.stac_collections c
 JOIN (

@@ -1,5 +1,5 @@
 -- list_stac_versions --
--- Versions that the catalogue should describe, in the order of their keys: of one asset, of one collection, or all.
+-- Versions that the catalogue should describe, by key: of one asset, of one collection, or all.
 SELECT v.asset_id, v.version_ordinal, a.data_type, a.platform_id, v.platform_refs, v.blob_path, v.content_hash,
     v.stac_item_id, v.stac_collection_id, v.processing_completed_at, v.version,
     (SELECT min(r.request_id) FROM dagapp.dag_api_requests r WHERE r.job_id = v.current_job_id) AS request_id
@@ -20,7 +20,7 @@ WHERE asset_id = :asset_id AND version_ordinal = :version_ordinal
 ORDER BY collection_id, item_id;
 
 -- replace_items_of_version --
--- Nothing where the version is not as it was known: a job has moved it, and has stored entries of its own.
+-- No row if the version has changed: a job has moved it, and has stored its own entries.
 SELECT dagapp.store_stac_documents(:documents::jsonb, v.asset_id, v.version_ordinal)
 FROM (
     SELECT asset_id, version_ordinal FROM dagapp.asset_versions

@@ -1,9 +1,9 @@
 -- watch_turn --
--- One orchestrator at a time looks for stuck tasks; the lock is held until its transaction ends.
+-- One orchestrator at a time checks for stuck tasks; the lock is held until its transaction ends.
 SELECT pg_try_advisory_xact_lock(hashtext('dagmaster stuck tasks')) AS is_mine;
 
 -- warn_of_stuck_tasks --
--- One line in the timeline for each task that no worker has taken for too long.
+-- A timeline entry for each task that no worker has claimed for too long.
 INSERT INTO dagapp.dag_job_events (
     job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
 )

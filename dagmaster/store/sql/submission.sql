@@ -26,14 +26,14 @@ incoming AS MATERIALIZED (
         i.parent_job_id, i.parent_node_id, i.parent_task_id,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
     FROM incoming i
-    WHERE (i.parent_job_id IS NULL OR EXISTS ( -- An attempt that is over calls nobody any more.
+    WHERE (i.parent_job_id IS NULL OR EXISTS ( -- An ended attempt starts no child job.
         SELECT FROM dagapp.dag_node_states n
         WHERE n.job_id = i.parent_job_id AND n.node_id = i.parent_node_id AND n.task_id = i.parent_task_id
             AND n.status = 'running'
     ))
 
 -- {stored_jobs} --
--- With nodes, events and mail, in order, so that no two submissions wait for each other.
+-- With nodes, events and mail, in a fixed order, so that concurrent submissions do not deadlock.
     ORDER BY i.submitted_by, i.idempotency_key, i.job_id
     ON CONFLICT (submitted_by, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
@@ -42,7 +42,7 @@ incoming AS MATERIALIZED (
     SELECT a.job_id, n.node_id, 'pending', n.max_retries, a.created_at
     FROM added a
     JOIN json_to_recordset(:nodes::json) AS n(workflow_hash text, node_id text, max_retries int) USING (workflow_hash)
-), events AS ( -- One statement for both kinds: to get ready to write there costs more than to write.
+), events AS ( -- One insert for both kinds: its setup costs more than its rows.
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, created_at, event_data, source_app)
     SELECT i.job_id, 'job_created'::dagapp.event_type, 'info'::dagapp.event_status,
         (SELECT min(created_at) FROM added), jsonb_build_object(
@@ -64,7 +64,7 @@ incoming AS MATERIALIZED (
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'submitted' FROM added ORDER BY job_id
     RETURNING mail_id
-), told AS ( -- The notification of one job brings it along.
+), told AS ( -- The notification of a single job carries it.
     SELECT CASE WHEN j.input_bytes <= {max_payload_bytes} / 2 AND :is_single::boolean THEN {new_job_payload} ELSE '' END
         AS payload
     FROM added j CROSS JOIN mail m LIMIT 1
@@ -76,8 +76,8 @@ SELECT job_id, owner_id, owner_epoch, created_at, (
 FROM added
 
 -- submit_jobs --
--- Store jobs with their definitions and nodes, owned at once by :owner_id or else by an orchestrator that is alive; mail
--- tells it. A job whose idempotency key is taken is not stored and not returned.
+-- Store jobs with their definitions and nodes, owned by :owner_id or by a live orchestrator, which gets mail. A job
+-- whose idempotency key is taken is neither stored nor returned.
 WITH {incoming_jobs}, pinned AS (
     INSERT INTO dagapp.dag_workflows (workflow_hash, workflow_id, version, definition)
     SELECT r.workflow_hash, r.workflow_id, r.version, r.definition
@@ -89,8 +89,8 @@ WITH {incoming_jobs}, pinned AS (
 {stored_jobs};
 
 -- submit_pinned_jobs --
--- The same where all definitions are there already; else nothing is stored. What deletes nothing locks their table, so
--- that none of them is removed meanwhile.
+-- The same if all definitions exist; otherwise nothing is stored. A lock that conflicts only with deletes keeps the
+-- definitions from being removed meanwhile.
 WITH {incoming_jobs}, pinned AS (
     DELETE FROM dagapp.dag_workflows WHERE false
 ), added AS (
@@ -101,12 +101,12 @@ WITH {incoming_jobs}, pinned AS (
 {stored_jobs};
 
 -- find_by_idempotency_key --
--- The job that a submitter has stored under this key.
+-- The job that a submitter has stored with this key.
 SELECT job_id, request_hash, status FROM dagapp.dag_jobs
 WHERE submitted_by = :submitted_by AND idempotency_key = :idempotency_key;
 
 -- use_tables_of_inputs --
--- Jobs use the tables that they were submitted with, until they end.
+-- Jobs use the tables of their inputs until they end.
 INSERT INTO dagapp.data_object_uses (object_id, job_id, node_id, is_passed_on)
 SELECT object_id, job_id, '', true
 FROM json_to_recordset(:uses::json) AS r(object_id bigint, job_id bigint)

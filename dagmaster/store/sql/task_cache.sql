@@ -1,5 +1,5 @@
 -- recall_result --
--- What a task with the same handler, version and parameters has given, for the worker that holds this one.
+-- The result of a task with the same handler, version and parameters, for the worker that holds this task.
 SELECT c.output, c.job_id, c.stored_at
 FROM dagapp.dag_tasks_running t
 JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
@@ -7,8 +7,8 @@ JOIN dagapp.dag_task_cache c ON c.cache_key = dagapp.task_cache_key(t.handler, :
 WHERE t.task_id = :task_id AND t.worker_id || '' = :worker_id AND (c.expires_at IS NULL OR c.expires_at > now());
 
 -- remember_result --
--- What the task has given, from the worker that holds it, for :seconds or for ever. Not where an earlier attempt has
--- added nodes: they would be missing in the job that takes the result.
+-- Cache the task's result, from the worker that holds it, for :seconds or forever. Not if an earlier attempt has added
+-- nodes: they would be missing in the job that reuses the result.
 INSERT INTO dagapp.dag_task_cache (cache_key, handler, output, job_id, task_id, expires_at)
 SELECT dagapp.task_cache_key(t.handler, :version, n.input_params), t.handler, :output::jsonb, t.job_id, t.task_id,
     now() + make_interval(secs => :seconds::float8)
@@ -22,7 +22,7 @@ SET output = excluded.output, job_id = excluded.job_id, task_id = excluded.task_
     expires_at = excluded.expires_at;
 
 -- clear_results --
--- All results, or those of one handler, with a dot or a colon; and who did so, in the system's own timeline.
+-- Clear all results, or those of one handler, with a dot or a colon; and write an audit event.
 WITH gone AS (
     DELETE FROM dagapp.dag_task_cache
     WHERE :handler::text IS NULL OR translate(handler, ':', '.') = translate(:handler, ':', '.')

@@ -1,11 +1,11 @@
 -- find_task --
--- The node that an attempt belongs to.
+-- The node of an attempt.
 SELECT job_id, node_id, status, task_id, retry_count FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND node_id = :node_id;
 
 -- take_result --
--- How an attempt ended, for the job's owner. Only the first who reports takes the attempt away from where it waits
--- or runs; whoever comes later finds nothing.
+-- Mail how an attempt ended to the job's owner. Only the first reporter removes the attempt from the waiting or
+-- running tasks; a later one finds nothing.
 WITH node AS MATERIALIZED (
     SELECT job_id, node_id, task_id FROM dagapp.dag_node_states
     WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
@@ -20,13 +20,13 @@ FROM node WHERE EXISTS (SELECT FROM taken UNION ALL SELECT FROM untaken)
 RETURNING mail_id, pg_notify('dagmaster_mail', '');
 
 -- begin_elsewhere --
--- An attempt shows that somebody is at work on it. Whether it is the present one of a node that is in flight, and
--- whether this is the first that is heard of it.
+-- Mark an attempt as running elsewhere. Returns whether it is the current attempt of a node in flight, and whether this
+-- is its first sign of life.
 SELECT task_id, dagapp.begin_elsewhere(task_id, :worker_id) AS is_new FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running');
 
 -- find_report --
--- What was reported first of an attempt: whether it says the same, and whether it came too late.
+-- The first report on an attempt: whether it says the same, and whether it came too late.
 SELECT r.kind = :kind AND r.output IS NOT DISTINCT FROM dagapp.as_jsonb(:output::json)
     AND r.error IS NOT DISTINCT FROM left(:error::text, 2000) AS is_same,
     EXISTS (
@@ -39,7 +39,7 @@ FROM (
     SELECT t.status::text AS kind, coalesce(t.output, CASE WHEN t.status = 'completed' THEN n.output END) AS output,
         t.error_message AS error, 0 AS place
     FROM dagapp.dag_task_results t
-    LEFT JOIN dagapp.dag_node_states n -- It has the output, if that is large.
+    LEFT JOIN dagapp.dag_node_states n -- Large outputs are stored here only.
         ON n.job_id = t.job_id AND n.node_id = t.node_id AND n.task_id = t.task_id
     WHERE t.task_id = :task_id AND t.status IN ('completed', 'failed')
     UNION ALL
@@ -49,7 +49,7 @@ FROM (
 ORDER BY r.place LIMIT 1;
 
 -- keep_late_result --
--- A report that came too late: kept where none is, also not on its way to the owner, and noted once in the timeline.
+-- A late report: stored if there is no other, stored or mailed, and noted once in the timeline.
 WITH kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
         task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
@@ -81,7 +81,7 @@ WHERE NOT EXISTS (
 );
 
 -- save_progress --
--- How far an attempt is: a sign of life. What has ended stays as it ended.
+-- The progress of an attempt, which is also a sign of life. An ended attempt stays as it is.
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, worker_id, progress_current, progress_total, progress_percent,
     progress_message, reported_at, processed
@@ -99,7 +99,7 @@ WHERE t.status NOT IN ('completed', 'failed')
 RETURNING task_id, dagapp.begin_elsewhere(task_id, :worker_id);
 
 -- tell_progress --
--- How far a task is that this worker holds. What has ended stays as it ended.
+-- The progress of a task that this worker holds. An ended attempt stays as it is.
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, worker_id, progress_current, progress_total, progress_percent,
     progress_message, reported_at, processed
@@ -114,9 +114,9 @@ SET progress_current = excluded.progress_current, progress_total = excluded.prog
 WHERE t.status NOT IN ('completed', 'failed');
 
 -- save_checkpoint --
--- A phase is done: kept in the history, and told to the job's owner, who writes it to the node and into the timeline.
--- Of a worker that claims tasks it is taken only while it holds this one, and nobody takes the task away meanwhile: the
--- next attempt begins with the checkpoint. Who works elsewhere holds nothing; there it is a sign of life.
+-- Store a checkpoint in the history, and mail it to the job's owner, who writes it to the node and the timeline. A
+-- worker that claims tasks must hold the task, and the lock keeps it: the next attempt starts from the checkpoint. An
+-- attempt outside of workers holds nothing; its checkpoint is a sign of life.
 WITH claimed AS MATERIALIZED (
     SELECT task_id FROM dagapp.dag_tasks_running
     WHERE :is_claimed::boolean AND task_id = :task_id AND worker_id || '' = :worker_id::text
@@ -144,7 +144,7 @@ FROM node
 RETURNING mail_id;
 
 -- add_nodes --
--- A running task adds nodes to its own job: told to the job's owner, slice by slice.
+-- Nodes that a running task adds to its job, mailed to the owner in slices.
 WITH node AS MATERIALIZED (
     SELECT job_id, node_id, task_id FROM dagapp.dag_node_states
     WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
@@ -157,7 +157,7 @@ ORDER BY r.place
 RETURNING mail_id;
 
 -- discard_checkpoint --
--- It cannot be taken up: noted in the timeline; the newest valid one of the same node is used instead.
+-- Discard an unusable checkpoint, with a note in the timeline; the newest valid one of the node is used instead.
 WITH bad AS (
     UPDATE dagapp.dag_checkpoints c SET is_valid = false
     FROM dagapp.dag_tasks_running t

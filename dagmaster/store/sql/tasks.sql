@@ -1,16 +1,16 @@
 -- {task_columns} --
--- What a task keeps on its way from the waiting to the running ones.
+-- The columns that a task keeps from waiting to running.
 task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds, correlation_id,
         trace_parent, dispatched_at
 
 -- {claimed_columns} --
--- A task as a worker takes it.
+-- A task as a worker claims it.
 t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
     t.trace_parent, t.dispatched_at, n.input_params AS params, c.checkpoint_id,
     c.phase_name AS checkpoint_phase, c.state_data AS checkpoint_data, c.artifacts_completed AS checkpoint_artifacts
 
 -- {params_and_checkpoint} --
--- Of the task `t`. The first attempt has no checkpoint; a later one goes on after what is saved and still valid.
+-- For the task `t`. The first attempt has no checkpoint; later ones continue after the newest valid one.
 JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
 LEFT JOIN LATERAL (
     SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
@@ -19,8 +19,8 @@ LEFT JOIN LATERAL (
 ) c ON t.retry_count > 0
 
 -- {take_tasks} --
--- Up to :limit waiting tasks of the worker's queues: highest priority first, then the oldest started job, then in order of
--- creation. Only for handlers that the worker has, and nothing for one that was given up.
+-- Up to :limit waiting tasks of the worker's queues: highest priority first, then the oldest started job, then in order
+-- of creation. Only handlers that the worker has, and nothing for a lost worker.
 me AS MATERIALIZED (
     SELECT queues, handlers FROM dagapp.dag_workers
     WHERE worker_id = :worker_id AND status = 'active' AND wanted = 'run'
@@ -50,12 +50,12 @@ FROM taken t
 ORDER BY t.priority DESC, t.job_started_at, t.seq
 
 -- claim_tasks --
--- Take waiting tasks. Their owners are not told: most tasks end soon, and their report says that they had started.
+-- Claim waiting tasks without telling their owners: most tasks end soon, and the report implies the start.
 WITH {take_tasks}
 {taken_tasks};
 
 -- claim_and_announce_tasks --
--- Take waiting tasks. Mail tells the owners that they have started.
+-- Claim waiting tasks, and mail their start to the owners.
 WITH {take_tasks}, mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
     SELECT job_id, 'started', node_id, task_id, :worker_id FROM taken
@@ -63,15 +63,15 @@ WITH {take_tasks}, mail AS (
 {taken_tasks};
 
 -- tell_starts --
--- Mail tells the owners that those of these tasks have started that the worker still holds.
+-- Mail the start of the tasks that the worker still holds to the owners.
 INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
 SELECT job_id, 'started', node_id, task_id, worker_id FROM dagapp.dag_tasks_running
 WHERE task_id = ANY(:task_ids::text[]) AND worker_id || '' = :worker_id
 RETURNING mail_id;
 
 -- report_tasks --
--- The worker is done with these; their owners are told, with or without a notification. The rows are read once: kept for a
--- second look, a large output would be written to a temporary file.
+-- Close the reported tasks and mail the reports to the owners, with or without a notification. The rows are read once:
+-- kept for a second pass, a large output would spill to a temporary file.
 WITH ended AS (
     DELETE FROM dagapp.dag_tasks_running WHERE task_id = ANY(:task_ids::text[]) AND worker_id || '' = :worker_id
 ), mail AS (
@@ -81,8 +81,8 @@ WITH ended AS (
 SELECT pg_notify('dagmaster_mail', '') WHERE :notifies::boolean;
 
 -- report_task --
--- The same for one task. The notification brings the mail along, unless other mail for the job may lie there unread: it
--- must not overtake that. More than a little unread mail is not looked through: it will be read anyway.
+-- The same for one task. The notification carries the mail, unless the job may have other unread mail, which it must
+-- not overtake. More than a little unread mail is not searched: it will be read anyway.
 WITH ended AS (
     DELETE FROM dagapp.dag_tasks_running WHERE task_id = :task_id AND worker_id || '' = :worker_id
 ), unread AS MATERIALIZED (
@@ -102,15 +102,15 @@ FROM mail m CROSS JOIN LATERAL (
 ) p;
 
 -- held_tasks --
--- What this worker holds, as the database knows it.
+-- The tasks that this worker holds according to the database.
 SELECT {claimed_columns}
 FROM dagapp.dag_tasks_running t
 {params_and_checkpoint}
 WHERE t.worker_id = :worker_id AND NOT t.task_id = ANY(:known);
 
 -- worker_orders --
--- What is wanted of a worker, and which of these tasks it no longer holds: their job has ended or another attempt has
--- begun.
+-- The desired state of a worker, and the tasks among these that it no longer holds: their job has ended or another
+-- attempt has started.
 SELECT w.wanted, ARRAY(
     SELECT task_id FROM unnest(:task_ids::text[]) AS mine(task_id)
     WHERE NOT EXISTS (
@@ -120,13 +120,13 @@ SELECT w.wanted, ARRAY(
 FROM dagapp.dag_workers w WHERE w.worker_id = :worker_id;
 
 -- close_stale_tasks --
--- Tasks that were claimed while their attempt was being closed: their workers are to stop.
+-- Tasks that were claimed while their attempt was being closed: their workers must stop.
 DELETE FROM dagapp.dag_tasks_running r USING dagapp.dag_node_states n
 WHERE n.job_id = r.job_id AND n.node_id = r.node_id
     AND (n.status NOT IN ('dispatched', 'running') OR n.task_id IS DISTINCT FROM r.task_id);
 
 -- sealed_texts --
--- What a task that this worker holds is given: its parameters, and the checkpoints of its node.
+-- The parameters and checkpoints of a task that this worker holds.
 SELECT n.input_params::text AS content
 FROM dagapp.dag_tasks_running t JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
 WHERE t.task_id = :task_id AND t.worker_id = :worker_id

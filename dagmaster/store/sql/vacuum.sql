@@ -1,5 +1,5 @@
 -- dead_rows --
--- Which of the hot tables carry so many dead rows that claims would feel it.
+-- The hot tables with so many dead rows that claims slow down.
 SELECT relname FROM pg_stat_user_tables
 WHERE schemaname = 'dagapp' AND relname IN ('dag_tasks_waiting', 'dag_tasks_running', 'dag_mailbox')
     AND n_dead_tup > :threshold;

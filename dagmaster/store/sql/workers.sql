@@ -1,12 +1,12 @@
 -- list_workers --
--- Those at work first, then the newest: of a status, of some queues, or only those that need attention, because they were
--- lost lately, are silent, or have slots that never came back.
+-- Active workers first, then the newest: with a status, of some queues, or only those that need attention because they
+-- were lost recently, are silent, or have stuck slots.
 SELECT w.worker_id, w.hostname, w.pid, w.host_key, w.status, w.wanted, w.queues, w.handlers, w.concurrency,
     w.tasks_completed, w.tasks_failed, w.started_at, w.last_heartbeat, w.stats, w.key_id,
     extract(epoch FROM clock_timestamp() - w.last_heartbeat)::float AS heartbeat_age_seconds,
-    CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array' -- The stats of a worker over HTTP may be anything.
+    CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array' -- Remote workers may send any stats.
         THEN ARRAY(SELECT jsonb_array_elements_text(w.stats -> 'stuck')) ELSE '{}' END AS stuck_tasks,
-    -- No more than its slots: a claim may be stored before the report of the task that left the slot.
+    -- At most its slots: a claim may be stored before the report that freed the slot.
     least(w.concurrency, (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id))
         AS running_tasks
 FROM dagapp.dag_workers w
@@ -24,5 +24,5 @@ ORDER BY w.status <> 'active', w.started_at DESC, w.worker_id
 LIMIT :limit OFFSET :offset;
 
 -- find_worker --
--- What decides over the requests of a worker.
+-- The columns that authorise a worker's requests.
 SELECT worker_id, host_key, status, wanted, queues, key_id FROM dagapp.dag_workers WHERE worker_id = :worker_id;

@@ -7,19 +7,19 @@ SELECT workflow_hash, definition FROM dagapp.dag_workflows WHERE workflow_hash =
 SELECT workflow_hash, definition ->> 'name' AS name FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
 
 -- newest_definition --
--- The definition of a workflow that was pinned last.
+-- The last pinned definition of a workflow.
 SELECT definition::text AS definition FROM dagapp.dag_workflows WHERE workflow_id = :workflow_id
 ORDER BY created_at DESC, version DESC LIMIT 1;
 
 -- newest_versions --
--- Of workflows that are known from their jobs: what their newest definition says of them.
+-- The newest definitions of workflows that have jobs.
 SELECT DISTINCT ON (workflow_id) workflow_id, version, definition ->> 'name' AS name,
     definition ->> 'description' AS description
 FROM dagapp.dag_workflows WHERE workflow_id = ANY(:workflow_ids)
 ORDER BY workflow_id, created_at DESC;
 
 -- workflow_versions --
--- The pinned definitions of a workflow, the newest first, with how often each was run among its newest jobs.
+-- The pinned definitions of a workflow, newest first, with their number of runs among its newest jobs.
 WITH jobs AS (
     SELECT workflow_hash, count(*)::int AS runs, min(created_at) AS first_at, max(created_at) AS last_at
     FROM (
@@ -39,9 +39,9 @@ SELECT DISTINCT jsonb_object_keys(definition -> 'nodes') AS node_id
 FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
 
 -- workflow_runs --
--- The newest jobs of workflows, the newest first; without an id of those workflows that ran last. Names are found by
--- leaps through the index: not every job is read. BETWEEN and not `=`, so that the index by workflow is used: by time
--- alone a workflow that has not run for long would be looked for in all jobs.
+-- The newest jobs of workflows, newest first; without an id, of the workflows that ran last. Names are found by index
+-- skips, without reading every job. BETWEEN, not `=`, so that the index by workflow is used: by time alone, a workflow
+-- that has not run for long would be searched in all jobs.
 WITH RECURSIVE names AS (
     (
         SELECT workflow_id FROM dagapp.dag_jobs WHERE :workflow_id::text IS NULL OR workflow_id = :workflow_id
@@ -66,7 +66,7 @@ FROM lately l CROSS JOIN LATERAL (
 ORDER BY l.last_at DESC, l.workflow_id, j.created_at DESC, j.job_id DESC;
 
 -- last_reload --
--- When somebody last asked the servers to read their workflows again.
+-- The last request to reload the workflows.
 SELECT max(event_id) AS event_id FROM dagapp.dag_job_events
 WHERE job_id = 0 AND event_type = 'command' AND created_at > clock_timestamp() - interval '1 day'
     AND event_data ->> 'command' IN ('workflows.reload', 'cache.invalidate');

@@ -81,7 +81,7 @@ TYPES = (
 
 
 def upgrade() -> None:
-    # Without parameters the statements go to the server as they stand, with their percent signs and colons.
+    # Without parameters the statements are sent verbatim, with their percent signs and colons.
     connection = op.get_bind().execution_options(no_parameters=True)
     for part in PARTS:
         connection.exec_driver_sql(Path(__file__).with_name(part).read_text(encoding="utf-8"))
