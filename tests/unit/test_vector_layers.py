@@ -30,7 +30,8 @@ from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.preview_tiles import choose_max_zoom
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
 from dagmaster.geo.vector.report import Outcome
-from dagmaster.geo.vector.sorted_features import _ranges
+from dagmaster.geo.vector.row_order import RowOrder
+from dagmaster.geo.vector.sorted_features import _divided, _ranges
 
 POINTS = ["POINT (8 47)", "POINT (9 48)"]
 NAMES = {"name": ["Zürich", "Köln"], "rank": pa.array([1, 2], pa.int32())}
@@ -359,6 +360,35 @@ def walk(longitude: float, latitude: float) -> int:
 def test_chunks_are_limited_by_rows_and_bytes() -> None:
     assert list(_ranges(np.array([10] * 5), 2, 1000)) == [(0, 2), (2, 4), (4, 5)]
     assert list(_ranges(np.array([10, 10, 500, 10]), 100, 20)) == [(0, 2), (2, 3), (3, 4)]
+
+
+@pytest.mark.parametrize("variety", [1, 3, 50, 2**62])
+def test_rows_are_ordered_by_runs_as_if_they_were_sorted_at_once(tmp_path: Path, variety: int) -> None:
+    random = np.random.default_rng(variety % 1000)
+    keys = random.integers(0, variety, 500, dtype=np.uint64)
+    order = RowOrder(tmp_path / "order.bin", run_rows=64)
+    for first in range(0, 500, 30):
+        part = keys[first : first + 30]
+        order.add(part, np.arange(first, first + len(part)) * 2)
+    order.close()
+    parts = list(order.parts())
+    rows = np.concatenate([rows for rows, _ in parts])
+    np.testing.assert_array_equal(rows, np.argsort(keys, kind="stable"))
+    np.testing.assert_array_equal(np.concatenate([sizes for _, sizes in parts]), rows * 2)
+    assert max(len(rows) for rows, _ in parts) <= 64
+
+
+def test_chunks_have_rows_of_several_runs() -> None:
+    parts = [(np.arange(first, first + 7), np.full(7, 10)) for first in (0, 7, 14)]
+    assert [rows.tolist() for rows in _divided(parts, 5, 1000)] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9],
+        [10, 11, 12, 13, 14],
+        [15, 16, 17, 18, 19],
+        [20],
+    ]
+    assert [len(rows) for rows in _divided(parts, 100, 45)] == [4, 4, 4, 4, 4, 1]
+    assert list(_divided([], 5, 1000)) == []
 
 
 def test_a_layer_is_never_in_memory_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def prepare(
         with read_layer(opened, layer) as read:
             crs = settle_crs(read.crs, assigned_crs)
             cleaner = LayerCleaner(read.schema, read.geometry, crs)
-            sorter = FeatureSorter(work / "features.arrow", cleaner.schema)
+            sorter = FeatureSorter(work, cleaner.schema)
             _sort(read, cleaner, sorter, on_progress)
         report = _report(opened, read, crs, cleaner).check()
         made = work / "layer.parquet"

@@ -1,6 +1,6 @@
 """PMTiles for the preview of a layer: as many zoom levels as a bounded number of features in tiles allows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,29 +61,38 @@ def write_preview(parquet: Path, target: Path, geometry_types: Sequence[str]) ->
     """Raises nothing for a layer that is too large: then it shows some of the features."""
     with pq.ParquetFile(parquet) as file:
         step = -(-file.metadata.num_rows // MAX_FEATURES)
-        table = _every(file, step)
-    corners = [table.column(BBOX).combine_chunks().field(corner).to_numpy() for corner in CORNERS]
-    max_zoom = choose_max_zoom(np.column_stack(corners))
-    write_arrow(
-        table.drop_columns([BBOX]),
-        target,
-        layer=LAYER,
-        driver="PMTiles",
-        geometry_name=GEOMETRY,
-        geometry_type=geometry_types[0] if len(geometry_types) == 1 else "Unknown",
-        crs="EPSG:4326",
-        dataset_options={"MINZOOM": "0", "MAXZOOM": str(max_zoom), "NAME": LAYER},
-    )
-    return Preview(min_zoom=0, max_zoom=max_zoom, features=table.num_rows)
+        boxes = np.concatenate([_corners(group) for group in _every(file, step, [BBOX])])
+        max_zoom = choose_max_zoom(boxes)
+        columns = _shown_columns(file.schema_arrow)
+        schema = pa.schema([file.schema_arrow.field(name) for name in columns])
+        batches = (batch for group in _every(file, step, columns) for batch in group.cast(schema).to_batches())
+        write_arrow(
+            pa.RecordBatchReader.from_batches(schema, batches),
+            target,
+            layer=LAYER,
+            driver="PMTiles",
+            geometry_name=GEOMETRY,
+            geometry_type=geometry_types[0] if len(geometry_types) == 1 else "Unknown",
+            crs="EPSG:4326",
+            dataset_options={"MINZOOM": "0", "MAXZOOM": str(max_zoom), "NAME": LAYER},
+        )
+    return Preview(min_zoom=0, max_zoom=max_zoom, features=len(boxes))
 
 
-def _every(file: Any, step: int) -> Any:
-    schema = file.schema_arrow
+def _shown_columns(schema: Any) -> list[str]:
     shown = [field.name for field in schema if field.name not in (GEOMETRY, BBOX)][:MAX_COLUMNS]
-    columns = [name for name in shown if not pa.types.is_binary(schema.field(name).type)]
-    parts, first = [], 0
+    return [*(name for name in shown if not pa.types.is_binary(schema.field(name).type)), GEOMETRY]
+
+
+def _every(file: Any, step: int, columns: list[str]) -> Iterator[Any]:
+    """Every nth row, one row group after the other."""
+    first = 0
     for number in range(file.num_row_groups):
-        group = file.read_row_group(number, columns=[*columns, GEOMETRY, BBOX])
-        parts.append(group.take(pa.array(np.arange(-first % step, group.num_rows, step))))
+        group = file.read_row_group(number, columns=columns)
+        yield group.take(pa.array(np.arange(-first % step, group.num_rows, step)))
         first += group.num_rows
-    return pa.concat_tables(parts).replace_schema_metadata(None)
+
+
+def _corners(group: Any) -> Any:
+    boxes = group.column(BBOX).combine_chunks()
+    return np.column_stack([boxes.field(corner).to_numpy() for corner in CORNERS])
