@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 ... w12 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 ... w14 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import asyncio
@@ -26,6 +26,8 @@ from benchmarks import (
     w10_vectors,
     w11_serving,
     w12_tables,
+    w13_large_raster,
+    w14_large_layer,
 )
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
@@ -45,6 +47,8 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w10": w10_vectors.measure,
     "w11": w11_serving.measure,
     "w12": w12_tables.measure,
+    "w13": w13_large_raster.measure,
+    "w14": w14_large_layer.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
@@ -55,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     scale = QUICK if options.quick else FULL
     if options.polygons:
-        scale = replace(scale, polygons=options.polygons)
+        scale = replace(scale, polygons=options.polygons, large_layer_features=options.polygons)
     if options.raster_side:
-        scale = replace(scale, raster_side=options.raster_side)
+        scale = replace(scale, raster_side=options.raster_side, large_raster_side=options.raster_side)
     if options.realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # Inherited by all that is started from here.
     began = perf_counter()
@@ -99,8 +103,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small numbers, under a minute, no verdict")
     parser.add_argument("--realtime", action="store_true", help="ahead of all else on a shared machine; for root")
-    parser.add_argument("--polygons", type=int, metavar="N", help="how many w10 loads")
-    parser.add_argument("--raster-side", type=int, metavar="N", help="width and height of the raster of w9 in pixels")
+    parser.add_argument("--polygons", type=int, metavar="N", help="how many w10 and w14 load")
+    parser.add_argument(
+        "--raster-side", type=int, metavar="N", help="width and height of the rasters of w9 and w13 in pixels"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table between the marks of this page")
     parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the server's folder is made in this one")

@@ -48,7 +48,7 @@ def _bar(figure: Figure) -> str:
     if figure.bar is None:
         return ""
     unit = "" if figure.ratio is not None else f" {figure.unit}"
-    return f"{'≥' if figure.bar.at_least else '≤'} {figure.bar.limit:g}{unit}"
+    return f"{'≥' if figure.bar.at_least else '≤'} {figure.bar.limit:g}{unit}".rstrip()
 
 
 def _number(value: float) -> str:

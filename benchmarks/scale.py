@@ -24,6 +24,8 @@ class Scale:
     served_raster_side: int  # in pixels
     catalogue_items: int
     served_requests: int
+    large_raster_side: int  # in pixels of four bytes
+    large_layer_features: int
 
 
 FULL = Scale(
@@ -44,6 +46,8 @@ FULL = Scale(
     served_raster_side=8192,
     catalogue_items=20_000,
     served_requests=300,
+    large_raster_side=50_000,
+    large_layer_features=2_000_000,
 )
 QUICK = Scale(
     repetitions=2,
@@ -63,4 +67,6 @@ QUICK = Scale(
     served_raster_side=1024,
     catalogue_items=1_000,
     served_requests=20,
+    large_raster_side=2_500,
+    large_layer_features=20_000,
 )

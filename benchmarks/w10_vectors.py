@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -25,6 +26,8 @@ from tools.postgis_server import IS_INSTALLED, REASON, PostgisServer, run_postgi
 OGR2OGR = shutil.which("ogr2ogr")
 RATIO = 1.5
 LAYER = "polygons"
+SIDE = 0.001  # in degrees
+WRITE_ROWS = 250_000
 
 
 async def measure(place: Place, scale: Scale) -> list[Figure]:
@@ -40,7 +43,7 @@ def _measure(scale: Scale) -> list[Figure]:
     count = scale.polygons
     with tempfile.TemporaryDirectory(prefix="dagmaster-bench-") as name, run_postgis() as server:
         source, parquet = Path(name, "polygons.gpkg"), Path(name, "polygons.parquet")
-        _write_polygons(source, count)
+        write_polygons(source, count)
         began = perf_counter()
         files = layer_files.prepare(source, parquet)
         prepared = perf_counter() - began
@@ -59,21 +62,31 @@ def _measure(scale: Scale) -> list[Figure]:
     ]
 
 
-def _write_polygons(path: Path, count: int) -> None:
-    """Boxes of a hundred metres with six columns, somewhere in North America."""
+def corners(count: int) -> tuple[Any, Any]:
+    """The west and south of each polygon, somewhere in North America."""
     random = np.random.default_rng(1)
-    west, south = random.uniform(-120, -80, count), random.uniform(30, 48, count)
-    columns = {
-        "number": np.arange(count),
-        "name": [f"polygon {number}" for number in range(count)],
-        "height": random.random(count),
-        "rank": random.integers(0, 100, count).astype(np.int32),
-        "kind": ["house"] * count,
-        "source": ["survey"] * count,
-        "geometry": pa.array(shapely.to_wkb(shapely.box(west, south, west + 0.001, south + 0.001)), pa.binary()),
-    }
+    return random.uniform(-120, -80, count), random.uniform(30, 48, count)
+
+
+def write_polygons(path: Path, count: int) -> None:
+    """Boxes of a hundred metres with six columns."""
+    random = np.random.default_rng(2)
+    west, south = corners(count)
     options = {"driver": "GPKG", "geometry_name": "geometry", "geometry_type": "Polygon", "crs": "EPSG:4326"}
-    write_arrow(pa.table(columns), path, layer=LAYER, **options)
+    for first in range(0, count, WRITE_ROWS):
+        part = slice(first, first + WRITE_ROWS)
+        numbers = np.arange(count)[part]
+        shapes = shapely.box(west[part], south[part], west[part] + SIDE, south[part] + SIDE)
+        columns = {
+            "number": numbers,
+            "name": [f"polygon {number}" for number in numbers],
+            "height": random.random(len(numbers)),
+            "rank": random.integers(0, 100, len(numbers)).astype(np.int32),
+            "kind": ["house"] * len(numbers),
+            "source": ["survey"] * len(numbers),
+            "geometry": pa.array(shapely.to_wkb(shapes), pa.binary()),
+        }
+        write_arrow(pa.table(columns), path, layer=LAYER, append=first > 0, **options)
 
 
 def _load(dsn: str, parquet: Path, files: LayerFiles) -> float:

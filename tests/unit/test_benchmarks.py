@@ -1,5 +1,6 @@
 """The benchmarks' arithmetic and report; what they measure is measured by `make bench`."""
 
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from benchmarks.place import Place
 from benchmarks.report import BEGINS, ENDS, missed, table, to_json, write_into
 from benchmarks.scale import FULL, QUICK, Scale
 from benchmarks.submitter import look_seconds
+from benchmarks.w13_large_raster import Superblocks
 from benchmarks.workflows import UNATTENDED, chain, fan
 from dagmaster.model.graph import NodeType
 
@@ -138,8 +140,23 @@ class TestWorkloads:
         assert look_seconds(1.0) == 0.01
         assert look_seconds(1000.0) == 0.05
 
+    def test_w13_counts_superblocks_that_are_complete_and_those_that_are_made_again(self, tmp_path: Path) -> None:
+        first = tmp_path / "a" / "superblocks"
+        first.mkdir(parents=True)
+        superblocks = Superblocks(tmp_path)
+        for name in ("0-0-0.json", "0-0-1.json", "0-0-1.bin", ".0-0-2.json.77"):
+            (first / name).touch()
+        assert (superblocks.look(), superblocks.repeated) == (2, 0)
+        (tmp_path / "a").rename(tmp_path / "b")
+        assert (superblocks.look(), superblocks.repeated) == (2, 0), "the next attempt takes the folder over"
+        os.utime(tmp_path / "b" / "superblocks" / "0-0-1.json", ns=(1, 1))
+        assert (superblocks.look(), superblocks.repeated) == (2, 1)
+
 
 class TestWhatIsMeasured:
+    def test_what_takes_minutes_and_gigabytes_is_not_run_by_default(self) -> None:
+        assert {"w13", "w14", "floor"} == set(command.WORKLOADS) - set(command.BY_DEFAULT)
+
     def test_a_chain_has_its_steps_between_start_and_end(self) -> None:
         assert list(chain(3).nodes) == ["START", "n0", "n1", "n2", "END"]
 
