@@ -128,7 +128,7 @@ class Fleet:
         """A job was submitted or something was asked of one."""
         self.notifier.notify(MAIL)
         if self.orchestrator is not None:
-            self.orchestrator.look()
+            self.orchestrator.check_mail()
 
 
 @asynccontextmanager
@@ -161,7 +161,7 @@ async def fleet(
             work,
             open_task_logs(settings),
             deliver=orchestrator.deliver if orchestrator is not None else None,
-            mailed=orchestrator.look if orchestrator is not None else None,
+            mailed=orchestrator.check_mail if orchestrator is not None else None,
         )
         if orchestrator is not None:
             orchestrator.local = worker

@@ -118,8 +118,8 @@ class Callbacks:
         except Refused as error:
             return Answer(str(error), is_final=True)
         except TimeoutError:
-            return Answer(f"no answer within {seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - address and response may be broken in any way; the other calls must go on
+            return Answer(f"no response within {seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - address and response may be broken in any way; other calls must continue
             return Answer(_describe(error))
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return Answer(status=status)
@@ -127,8 +127,8 @@ class Callbacks:
 
 
 def body_of(callback: Callback, options: CallbackOptions) -> bytes:
-    """Whoever sent a request knows it by its own id, asks the gateway for it where there is one, and knows no jobs."""
-    known_as = callback.request_id if callback.request_id is not None else str(callback.job_id)
+    """The sender of a request knows its own request id, not the job's; it is sent to the gateway if there is one."""
+    public_id = callback.request_id if callback.request_id is not None else str(callback.job_id)
     base, path = options.public_url, f"/api/v1/jobs/{callback.job_id}"
     if callback.request_id is not None:
         quoted = quote(callback.request_id, safe="")
@@ -136,7 +136,7 @@ def body_of(callback: Callback, options: CallbackOptions) -> bytes:
         if options.gateway_url is not None:
             base, path = options.gateway_url, f"/api/platform/status/{quoted}"
     return orjson.dumps(
-        {"id": known_as, "status": callback.job_status, "result_url": f"{base}{path}" if base else None}
+        {"id": public_id, "status": callback.job_status, "result_url": f"{base}{path}" if base else None}
     )
 
 

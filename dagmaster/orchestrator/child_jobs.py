@@ -1,4 +1,4 @@
-"""Submit the jobs that nodes call, after their attempts are written: retried until it succeeds, and each only once."""
+"""Submit the child jobs of nodes after their attempts are written: retried until it succeeds, and each only once."""
 
 import logging
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ async def start_children(
     failed = []
     for job, call in [(changes.job, call) for changes in change_sets for call in changes.new_child_jobs.values()]:
         try:
-            await _place(conn, job, call, definitions, owner_id)
+            await _submit_child(conn, job, call, definitions, owner_id)
         except (IdempotencyConflict, UnknownJob):
             continue  # Already submitted, or no longer awaited.
-        except Exception as error:  # A definition may be broken in any way; the other jobs must go on.
+        except Exception as error:  # A definition may be broken in any way; other jobs must continue.
             if is_transient(error):
                 raise
             log.warning("cannot submit the child job of %s", call.task_id, exc_info=not isinstance(error, Invalid))
@@ -41,7 +41,7 @@ async def start_children(
     return failed
 
 
-async def _place(
+async def _submit_child(
     conn: Connection, parent: JobState, call: NewChildJob, definitions: Definitions, owner_id: str
 ) -> None:
     if call.workflow_hash is None:

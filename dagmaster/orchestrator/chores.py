@@ -12,7 +12,7 @@ from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
 from dagmaster.orchestrator.data_objects import DataReaper
 from dagmaster.orchestrator.layers import LayerRefresh
-from dagmaster.orchestrator.lease_judge import Sight
+from dagmaster.orchestrator.lease_judge import LeaseJudge
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
 from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
@@ -46,9 +46,9 @@ RETRY_SECONDS = 1.0
 MIN_LOCK_SECONDS = 0.1
 MAX_LOCK_SECONDS = 2.0
 # The heartbeat also publishes the statistics: it is sent at least this often, however long the lease.
-TELL_SECONDS = 10.0
+PUBLISH_SECONDS = 10.0
 FOREVER_SECONDS = 1e9
-# A child of this age has a caller that was certainly written before it.
+# A child of this age has a parent attempt that was certainly written before it.
 CHILD_AGE_SECONDS = 10.0
 
 
@@ -65,9 +65,9 @@ class Intervals:
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
     data_reaper_seconds: float = 30.0
-    settle_seconds: float = 1.0  # Chores that nobody waits for leave the first moments to the jobs.
+    settle_seconds: float = 1.0  # Chores that are not urgent leave the first moments to the jobs.
     data_retention_days: float = 7.0
-    data_url: str = field(default="chdb:", repr=False)  # Nothing is dropped there.
+    data_url: str = field(default="chdb:", repr=False)  # An engine without tables to drop.
     layers_seconds: float = 60.0
     external_dsn: str | None = field(default=None, repr=False)
     schedule_seconds: float = POLL_SECONDS
@@ -92,7 +92,7 @@ class Chore:
     first_after_seconds: float = 0.0
 
     async def run(self) -> None:
-        """Run until cancelled. A failed chore is retried; jobs and other chores go on without it."""
+        """Run until cancelled. A failed chore is retried; jobs and other chores continue without it."""
         await asyncio.sleep(self.first_after_seconds)
         while True:
             try:
@@ -113,8 +113,8 @@ class Connections:
         self._dsn = dsn
         self.lease = SharedConnection(dsn, "dagmaster heartbeat")
         # A lock that one chore waits for must not block the others.
-        patience = max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, intervals.worker_lost_after_seconds / 4))
-        self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=patience)
+        lock_seconds = max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, intervals.worker_lost_after_seconds / 4))
+        self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=lock_seconds)
 
     def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """Run a chore that may take minutes on a connection of its own."""
@@ -140,7 +140,7 @@ def chores_of(
     return [
         Chore(
             "heartbeat",
-            min(intervals.heartbeat_seconds, TELL_SECONDS),
+            min(intervals.heartbeat_seconds, PUBLISH_SECONDS),
             lease.takes(lambda conn: beat(conn, orchestrator, intervals)),
         ),
         Chore("rescue", intervals.rescue_seconds, shared.takes(Rescue(orchestrator, intervals, notifier).run_once)),
@@ -153,7 +153,7 @@ def chores_of(
         Chore("stale tasks", intervals.late_mail_seconds, shared.takes(close_stale)),
         Chore("children", intervals.children_seconds, shared.takes(Children(orchestrator, notifier).run_once), settle),
         Chore("vacuum", intervals.vacuum_seconds, Vacuum(connections).run_once, settle),
-        Chore("housekeeping", intervals.housekeeping_seconds, opens(keep_house), settle),
+        Chore("housekeeping", intervals.housekeeping_seconds, opens(clean_up), settle),
         Chore("callbacks", intervals.callback_seconds, lambda: callbacks.run_once(shared)),
         Chore("schedules", intervals.schedule_seconds, shared.takes(schedules.run_once)),
         Chore("retention", intervals.retention_seconds, opens(Retention(intervals.retention).run_once), settle),
@@ -164,7 +164,7 @@ def chores_of(
             settle,
         ),
         Chore("layers", intervals.layers_seconds, opens(LayerRefresh(intervals.external_dsn).run_once)),
-        Chore("watch", intervals.watch.look_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
+        Chore("watch", intervals.watch.check_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
         Chore(
             "back-pressure",
             intervals.back_pressure_seconds,
@@ -175,7 +175,7 @@ def chores_of(
 
 async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Renew the lease, unless this instance makes no progress: then its jobs are released."""
-    orchestrator.liveness.reach_database(2 * min(intervals.heartbeat_seconds, TELL_SECONDS) + RETRY_SECONDS)
+    orchestrator.liveness.reach_database(2 * min(intervals.heartbeat_seconds, PUBLISH_SECONDS) + RETRY_SECONDS)
     if is_stalled(orchestrator, intervals.orphan_threshold_seconds):
         await give_up_jobs(conn, orchestrator, intervals)
         return
@@ -219,18 +219,18 @@ class Rescue:
 
     def __init__(self, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
         self._orchestrator, self._intervals, self._notifier = orchestrator, intervals, notifier
-        self._sight = Sight(intervals.worker_lost_after_seconds)
+        self._judge = LeaseJudge(intervals.worker_lost_after_seconds)
         self._conn: Connection | None = None
 
     async def run_once(self, conn: Connection) -> None:
         if self._conn is not None and conn is not self._conn:
-            self._sight.lose()
+            self._judge.lose()
         self._conn = conn
         dead = await mark_dead_lost(conn, self._orchestrator.me.host_key)
         lease = self._intervals.worker_lost_after_seconds
-        if await rescue_tasks(conn, lost_after_seconds=lease, may_judge=self._sight.may_judge):
+        if await rescue_tasks(conn, lost_after_seconds=lease, may_judge=self._judge.may_judge):
             self._notifier.notify(MAIL)
-            self._orchestrator.look()
+            self._orchestrator.check_mail()
         if dead:
             await adopt(conn, self._orchestrator, FOREVER_SECONDS)
 
@@ -240,16 +240,16 @@ class Adoption:
 
     def __init__(self, orchestrator: Orchestrator, intervals: Intervals) -> None:
         self._orchestrator, self._intervals = orchestrator, intervals
-        self._sight = Sight(intervals.orphan_threshold_seconds + intervals.orphan_scan_seconds)
+        self._judge = LeaseJudge(intervals.orphan_threshold_seconds + intervals.orphan_scan_seconds)
 
     async def run_once(self, conn: Connection) -> None:
         threshold = self._intervals.orphan_threshold_seconds
-        await is_orchestrated(conn, threshold_seconds=threshold)  # Only to learn whether the database answers.
-        await adopt(conn, self._orchestrator, threshold if self._sight.may_judge() else FOREVER_SECONDS)
+        await is_orchestrated(conn, threshold_seconds=threshold)  # Only to check that the database responds.
+        await adopt(conn, self._orchestrator, threshold if self._judge.may_judge() else FOREVER_SECONDS)
 
 
 async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds: float) -> None:
-    """Take over jobs that have no living owner."""
+    """Adopt jobs without a live owner."""
     if is_stalled(orchestrator, threshold_seconds):
         return
     while True:
@@ -268,7 +268,7 @@ async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds:
 
 
 class Children:
-    """Cancel child jobs whose caller ended while its owner could not notify them."""
+    """Cancel child jobs whose parent attempt ended while its owner could not notify them."""
 
     def __init__(self, orchestrator: Orchestrator, notifier: Notifier) -> None:
         self._orchestrator, self._notifier = orchestrator, notifier
@@ -276,7 +276,7 @@ class Children:
     async def run_once(self, conn: Connection) -> None:
         if await cancel_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
             self._notifier.notify(MAIL)
-            self._orchestrator.look()
+            self._orchestrator.check_mail()
 
 
 async def close_late(conn: Connection) -> None:
@@ -296,6 +296,6 @@ class Vacuum:
             await self._connections.opens(lambda conn: vacuum_tables(conn, tables))()
 
 
-async def keep_house(conn: Connection) -> None:
+async def clean_up(conn: Connection) -> None:
     await ensure_partitions(conn)
     await forget_instances(conn, days=FORGET_AFTER_DAYS)

@@ -15,9 +15,9 @@ class DatabaseClock:
         return self._zero + timedelta(seconds=monotonic())
 
     def adjust(self, database_now: datetime, asked_at: float, answered_at: float) -> None:
-        """Correct the estimate if it contradicts the answer, which was true at some moment between the two times.
+        """Correct the estimate if it contradicts the response, which was true at some moment between the two times.
 
-        So a late answer, in a process that was stopped or cut off, moves nothing. Both times are monotonic.
+        So a late response, in a process that was stopped or cut off, changes nothing. Both times are monotonic.
         """
         least, most = database_now - timedelta(seconds=answered_at), database_now - timedelta(seconds=asked_at)
         self._zero = min(max(self._zero, least), most)

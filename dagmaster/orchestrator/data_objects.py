@@ -1,4 +1,4 @@
-"""The chore that expires and drops tables of the data plane which nobody needs any more."""
+"""The chore that expires and drops unneeded tables of the data plane."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -13,12 +13,12 @@ from dagmaster.store.data_objects import GRACE_SECONDS, expire_ended, expired
 
 log = logging.getLogger(__name__)
 
-# By name: it needs the extra `data`, and memory that an orchestrator without expired tables saves.
+# Loaded by name: it needs the extra `data`, and memory that an orchestrator without expired tables saves.
 SWEEP: Final = "dagmaster.service.data_sweep"
 
 
 class Connections(Protocol):
-    """A connection that chores share, and one of its own for a chore that takes long."""
+    """A connection that chores share, and a separate one for a chore that takes long."""
 
     @property
     def maintenance(self) -> SharedConnection: ...
@@ -27,7 +27,7 @@ class Connections(Protocol):
 
 
 class DataReaper:
-    """`url` is the engine whose tables it drops. Those in a folder that a single process opens are left to that one."""
+    """`url` is the engine whose tables it drops. Tables in a folder that only one process opens are left to it."""
 
     def __init__(
         self, connections: Connections, retention_days: float, url: str, grace_seconds: float = GRACE_SECONDS
@@ -45,7 +45,7 @@ class DataReaper:
             await self._connections.opens(self._sweep)()
 
     def _can_sweep(self) -> bool:
-        """A folder is of this machine: where it is missing, the tables are on another."""
+        """A folder is on this machine: if it is missing, the tables are on another."""
         scheme = self._url.partition(":")[0]
         return scheme not in FOLDERS or (scheme == "service" and folder_of(self._url).exists())
 
@@ -54,6 +54,6 @@ class DataReaper:
             module: Any = import_module(SWEEP)
             await module.sweep(conn, self._url)
         except ModuleNotFoundError as error:
-            log.debug("expired tables are left to others: %s", error)
+            log.debug("expired tables are left to another process: %s", error)
         except DagmasterError as error:
-            log.warning("expired tables could not be dropped, trying again later: %s", error)
+            log.warning("expired tables could not be dropped; retrying later: %s", error)

@@ -34,7 +34,7 @@ class Definitions:
         return {**known, **(await load_definitions(conn, missing) if missing else {})}
 
     def get(self, workflow_hash: str, fetched: Mapping[str, Graph | bytes]) -> Graph:
-        """Raises when the pinned definition is gone or does not compile."""
+        """Raises if the pinned definition is missing or does not compile."""
         if workflow_hash not in fetched:
             raise NotFound(f"the pinned definition {workflow_hash[:12]} is not in dag_workflows")
         definition = self._graphs.get(workflow_hash) or fetched[workflow_hash]

@@ -15,7 +15,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.mailbox import Arrived, Mail, jobs_with_mail, read_mail
 
 MAX_MAIL = 2000
-# While large mail waits, the search for small mail of other jobs looks further, and a cycle reads less.
+# While large mail waits, small mail of other jobs is searched in a wider window, and a cycle reads less.
 WIDE_WINDOW = 10 * MAX_MAIL
 MAIL_SHARE = 4
 MAX_ENVELOPES = 4000
@@ -40,18 +40,18 @@ class Inbox:
         self._last_look: datetime | None = None
         self._wake = asyncio.Event()
 
-    def look(self) -> None:
+    def check_mail(self) -> None:
         """Read the mailbox in the next cycle: mail may have arrived."""
         self._mail_waits = True
         self._wake.set()
 
     def deliver(self, mail: Mail) -> None:
-        """Take mail that a notification brings. Nothing is lost where it is not taken: its row is in the mailbox."""
+        """Take mail from a notification. If it is not taken, nothing is lost: its row is in the mailbox."""
         is_mine = mail.job_id in self._jobs if mail.job is None else mail.job["owner_id"] == self._instance_id
         if mail.job is not None and not is_mine:
             return
         if not is_mine or mail.message is None or len(self._delivered) >= MAX_DELIVERED:
-            self.look()
+            self.check_mail()
             return
         self._delivered[mail.mail_id] = mail
         self._wake.set()
@@ -117,7 +117,7 @@ class Inbox:
         return reports, others
 
     async def read_mail(self, conn: Connection, now: datetime) -> Arrived:
-        """Read the mailbox if mail may have arrived or a poll interval has passed; else take what was delivered."""
+        """Read the mailbox if mail may have arrived or a poll interval has passed; else take the delivered mail."""
         delivered, self._delivered = self._delivered, {}
         if not self._mail_waits and self._last_look is not None and now - self._last_look < self._poll_interval:
             return Arrived(mail for mail in delivered.values() if mail.mail_id not in self._read_ids)
@@ -137,7 +137,7 @@ class Inbox:
         return mail
 
     async def hold_timers(self, conn: Connection, mail: Arrived, envelopes: list[Envelope]) -> list[Envelope]:
-        """Keep back the timers of jobs with unread mail: it may hold the report that the timer has missed."""
+        """Delay the timers of jobs with unread mail: it may hold the report that the timer waits for."""
         timed = {envelope.job_id for envelope in envelopes if isinstance(envelope.message, TimerDue)}
         unread = await jobs_with_mail(conn, timed, mail) if timed else set()
         timers = [

@@ -1,7 +1,7 @@
 """An orchestrator's statistics of its own work: recent jobs, failures and durations.
 
-Fed with every committed batch, and written with each heartbeat to `dag_orchestrators.stats`, where any process can read
-it. Bounded, and of this instance since it started.
+Fed with every committed batch, and written to `dag_orchestrators.stats` with each heartbeat, where any process can read
+it. Bounded, and counted since the start of this instance.
 """
 
 from bisect import bisect_left
@@ -40,7 +40,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Stats:
-    """What this instance has done since it started."""
+    """The counters of this instance since its start."""
 
     cycles: int = 0
     tasks_dispatched: int = 0

@@ -50,7 +50,7 @@ class JobLoader:
             try:
                 graphs[row["workflow_hash"]] = self._definitions.get(row["workflow_hash"], fetched)
                 readable.append(row)
-            except Exception as error:  # noqa: BLE001 - a definition may be broken in any way; the other jobs must go on
+            except Exception as error:  # noqa: BLE001 - a definition may be broken in any way; other jobs must continue
                 await self._strikes.fail(conn, row["job_id"], f"its definition cannot be read: {error}")
         loaded, unreadable = await job_states.restore_rows(conn, readable, graphs, self._rules.inline_bytes)
         for bad in unreadable:

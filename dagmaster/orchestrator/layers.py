@@ -1,4 +1,4 @@
-"""The chore that refreshes published layers which are behind their assets."""
+"""The chore that refreshes published layers that lag behind their assets."""
 
 import logging
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 class LayerRefresh:
-    """Repairs what a decision could not refresh. Without the external database, its layers are left to others."""
+    """Repairs layers that a decision could not refresh. Without an external database, its layers are skipped."""
 
     def __init__(self, external_dsn: str | None) -> None:
         self._external_dsn = external_dsn

@@ -3,7 +3,7 @@
 from time import monotonic
 
 
-class Sight:
+class LeaseJudge:
     """While the database was blocked or unreachable, no instance could renew its lease: afterwards each has a whole
     lease to do so.
     """

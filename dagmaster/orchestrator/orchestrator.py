@@ -58,17 +58,17 @@ class Orchestrator:
         self._strikes = Strikes(instance_id, self.jobs, self.inbox, self.stats, self.memory)
         self._loader = JobLoader(instance_id, rules, self.jobs, self.definitions, self._strikes, self.stats)
 
-    # For others in this process.
+    # For other parts of this process.
 
-    def look(self) -> None:
+    def check_mail(self) -> None:
         """Read the mailbox soon: mail may have arrived."""
-        self.inbox.look()
+        self.inbox.check_mail()
 
     def hear(self, _channel: str, payload: str) -> None:
-        """Take the mail that a notification brings, or read the mailbox soon."""
+        """Take the mail of a notification, or read the mailbox soon."""
         mail = read_payload(payload) if payload else None
         if mail is None or (mail.job is not None and mail.job["workflow_hash"] not in self.definitions):
-            self.inbox.look()
+            self.inbox.check_mail()
         else:
             self.inbox.deliver(mail)
 
@@ -77,7 +77,7 @@ class Orchestrator:
         self.inbox.load(job_ids)
 
     def deliver(self, report: TaskReport) -> bool:
-        """Take a local worker's report if its job is in memory. Large reports are refused: they go by mail."""
+        """Take a local worker's report if its job is in memory. Large reports are rejected and go by mail."""
         if self.local is None or report.job_id not in self.jobs or len(report.output or b"") > self.rules.inline_bytes:
             return False
         self.inbox.extend([Envelope(report.job_id, report.message(self.local.worker_id, self.clock.now()))])
@@ -126,7 +126,7 @@ class Orchestrator:
         self.inbox.interrupt()
 
     async def cycle(self, conn: Connection) -> bool:
-        """Process one round of messages; False when there was none."""
+        """Process one round of messages; False if there was none."""
         self.inbox.begin_cycle()
         self.stats.cycles += 1
         self.stats.last_cycle_at = now = self.clock.now()
@@ -134,7 +134,7 @@ class Orchestrator:
         self.memory.begin_cycle(now)
         reports, others = self.inbox.collect(now)
         envelopes = [*reports, *others]
-        left = by_job(envelopes)
+        unprocessed = by_job(envelopes)
         try:
             # Mail comes first: a task whose result is in the mailbox has not timed out, and the checkpoints and added
             # nodes of a local task were mailed before it ended.
@@ -145,12 +145,12 @@ class Orchestrator:
                 reports = []
             envelopes = [*from_mail(mail), *reports, *others]
             self.memory.enter(Phase.EVALUATING_JOBS)
-            left = by_job(envelopes)
+            unprocessed = by_job(envelopes)
             rows = {envelope.job_id: envelope.job for envelope in envelopes if envelope.job is not None}
-            fresh = await self._loader.load(conn, [job_id for job_id in left if job_id not in self.jobs], rows)
-            await self._advance(conn, left, fresh)
+            fresh = await self._loader.load(conn, [job_id for job_id in unprocessed if job_id not in self.jobs], rows)
+            await self._advance(conn, unprocessed, fresh)
         except BaseException:
-            self.inbox.rewind(envelope for envelopes in left.values() for envelope in envelopes)
+            self.inbox.rewind(envelope for envelopes in unprocessed.values() for envelope in envelopes)
             raise
         finally:
             self.memory.end_cycle(had_work=bool(envelopes))
@@ -199,7 +199,7 @@ class Orchestrator:
     async def _decide(
         self, conn: Connection, job: OwnedJob, envelopes: dict[JobId, list[Envelope]], *, is_new: bool
     ) -> ChangeSet | None:
-        """The changes of one job; None when it cannot be processed.
+        """The changes of one job; None if it cannot be processed.
 
         Large values are loaded for this change set only. The clock is read again: the cycle may have waited for mail.
         """
@@ -217,7 +217,7 @@ class Orchestrator:
             self._strikes.suspect(conn, [job_id], error)
         except Exception as error:  # One bad job never stops another, whatever is wrong with it.
             if any(envelope.payload is not None for envelope in envelopes[job_id]):
-                log.info("job %s cannot be processed with what notifications brought; its mail is read", job_id)
+                log.info("job %s cannot be processed with delivered mail; reading its mailbox", job_id)
                 self.inbox.rewind(envelopes.pop(job_id))
                 return None
             log.exception("job %s cannot be processed", job_id, extra={"job_id": job_id})
@@ -270,22 +270,22 @@ class Orchestrator:
             self._notifier.notify(TASKS)
 
     async def _start_children(self, conn: Connection, change_sets: list[ChangeSet]) -> None:
-        """Submit the child jobs that nodes have called, and notify the owners of those that were cancelled."""
+        """Submit the child jobs that nodes have started, and notify the owners of cancelled ones."""
         if any(changes.new_child_jobs for changes in change_sets):
             self.inbox.extend(
                 await start_children(conn, change_sets, self.definitions, self.me.instance_id, self.clock.now())
             )
-            self.look()
+            self.check_mail()
         if any(changes.cancelled_children for changes in change_sets):
             self._notifier.notify(MAIL)
-            self.look()
+            self.check_mail()
 
     async def _undo(self, conn: Connection, pending: PendingBatch, error: BaseException) -> None:
-        """Reload the jobs of a batch of which it is not known that it was written."""
+        """Reload the jobs of a batch that may not have been written."""
         job_ids = pending.job_ids
         for job_id in job_ids:
             self.jobs.drop(job_id)
-        self.inbox.look()
+        self.inbox.check_mail()
         if is_too_large(error):
             self._rewind(pending)
             self._strikes.suspect(conn, job_ids, error)
@@ -295,7 +295,7 @@ class Orchestrator:
                 log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
                 self._rewind(pending)  # All of them: a lost job may be owned again, under a new epoch.
             case psycopg.Error() | DagmasterError() if not is_transient(error) and pending.batch.has_delivered:
-                log.info("%d jobs cannot be written with what notifications brought; their mail is read", len(job_ids))
+                log.info("%d jobs cannot be written with delivered mail; reading their mailbox", len(job_ids))
                 self._rewind(pending)
             case psycopg.Error() | DagmasterError() if not is_transient(error) and len(job_ids) > 1:
                 log.warning("a batch of %d jobs failed, retrying each job alone: %s", len(job_ids), error)

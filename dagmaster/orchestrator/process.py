@@ -32,7 +32,7 @@ async def run_orchestrator(
     ready: asyncio.Event | None = None,
 ) -> None:
     """Run until `stop`, then hand the jobs over to other instances at once."""
-    await _announce_in_spite_of_losses(dsn, orchestrator, intervals, stop)
+    await _announce_with_retries(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
     connections = Connections(dsn, intervals)
@@ -53,15 +53,15 @@ async def run_orchestrator(
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel tasks until they have ended: a connection that is being lost may swallow a cancellation."""
-    left = set(tasks)
+    running = set(tasks)
     for _ in range(CANCEL_ATTEMPTS):
-        for task in left:
+        for task in running:
             task.cancel()
-        done, left = await asyncio.wait(left, timeout=CANCEL_SECONDS)
+        done, running = await asyncio.wait(running, timeout=CANCEL_SECONDS)
         await asyncio.gather(*done, return_exceptions=True)
-        if not left:
+        if not running:
             return
-    log.warning("%d chores did not stop", len(left))
+    log.warning("%d chores did not stop", len(running))
 
 
 def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
@@ -80,7 +80,7 @@ async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -
         await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
 
 
-async def _announce_in_spite_of_losses(
+async def _announce_with_retries(
     dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event
 ) -> None:
     """Retry: the database was reachable a moment ago, and jobs may already be assigned to this instance."""
@@ -109,7 +109,7 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
             async with conn:
                 keep_json(conn)
                 await conn.listen(MAIL, orchestrator.hear)
-                orchestrator.look()
+                orchestrator.check_mail()
                 delay = 0.1
                 await orchestrator.run(conn, stop)
         except (*LOST, DatabaseUnavailable) as error:

@@ -46,7 +46,7 @@ class Scheduling:
         try:
             async with conn.transaction():
                 due = await start_due(conn, row, threshold_seconds=self._threshold_seconds)
-        except Exception as error:  # A definition may be broken in any way; the other schedules must go on.
+        except Exception as error:  # A definition may be broken in any way; other schedules must continue.
             if is_transient(error):
                 raise
             log.exception("cannot start the job of schedule %s", row["schedule_id"])

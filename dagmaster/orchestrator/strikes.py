@@ -1,4 +1,4 @@
-"""Jobs that could not be processed: they are reloaded and tried again, and failed when that does not help."""
+"""Jobs that could not be processed: they are reloaded and retried, and failed if that does not help."""
 
 import logging
 from collections import Counter
@@ -38,7 +38,7 @@ class Strikes:
     async def strike(
         self, conn: Connection, job_id: JobId, envelopes: Sequence[Envelope], error: BaseException
     ) -> None:
-        """Reload the job and try again; fail it after the last strike."""
+        """Reload the job and retry it; fail it after the last strike."""
         self._jobs.drop(job_id)
         self._strikes[job_id] += 1
         self._stats.errors += 1
@@ -67,7 +67,7 @@ class Strikes:
             raise error
 
     async def fail_too_large(self, conn: Connection, job_id: JobId) -> bool:
-        """Fail a job that was too large each time that it was written alone; False for all others."""
+        """Fail a job that was too large each time it was written alone; False for all others."""
         if job_id not in self._too_large or self._strikes[job_id] < MAX_STRIKES:
             return False
         reason = self._too_large.pop(job_id)

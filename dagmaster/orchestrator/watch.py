@@ -30,7 +30,7 @@ class WatchOptions:
     cycle_event_seconds: float = 3600.0
 
     @property
-    def look_seconds(self) -> float:
+    def check_seconds(self) -> float:
         """Often enough for the shortest threshold, within limits."""
         return max(0.05, min(self.stall_after_seconds, self.stuck_after_seconds, 120.0) / 4)
 
@@ -39,11 +39,11 @@ class Watch:
     """The periodic checks, on one connection."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
-        self._looks = (Stall(orchestrator, options), StuckTasks(options), CycleReport(orchestrator, options))
+        self._checks = (Stall(orchestrator, options), StuckTasks(options), CycleReport(orchestrator, options))
 
     async def run_once(self, conn: Connection) -> None:
-        for look in self._looks:
-            await look.run_once(conn)
+        for check in self._checks:
+            await check.run_once(conn)
 
 
 class Stall:

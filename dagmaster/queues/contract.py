@@ -58,7 +58,7 @@ class TaskReport:
     timed_out: bool = False
 
     def message(self, worker_id: WorkerId, at: datetime) -> Report:
-        """As the engine takes it, of the worker that executed it."""
+        """The engine's message for the report of this worker."""
         match self.kind:
             case "completed":
                 output = self.output or b"{}"
@@ -138,7 +138,7 @@ class Link(Protocol):
     Each method may raise one of the transport's `lost` errors.
     """
 
-    async def register(self, offer: Registration) -> WorkerId:
+    async def register(self, registration: Registration) -> WorkerId:
         """Register the worker; returns its new id."""
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
@@ -147,8 +147,8 @@ class Link(Protocol):
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         """Report finished tasks and claim up to `limit` tasks, in one transaction."""
 
-    async def listen(self, look: Callable[[], None]) -> None:
-        """From here on, call `look` whenever tasks may wait."""
+    async def listen(self, on_tasks: Callable[[], None]) -> None:
+        """Call `on_tasks` whenever tasks may wait."""
 
     async def tell_starts(self) -> None:
         """Tell the owners of claimed tasks that these have started, unless they end at once; until cancelled."""

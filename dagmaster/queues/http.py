@@ -157,14 +157,14 @@ class HttpLink:
         self._transport = transport
         self._heartbeat = Heartbeat()
 
-    async def register(self, offer: Registration) -> WorkerId:
+    async def register(self, registration: Registration) -> WorkerId:
         body = {
-            "hostname": offer.hostname,
-            "pid": offer.pid,
-            "queues": offer.queues,
-            "handlers": offer.handlers,
-            "concurrency": offer.concurrency,
-            "contracts": contract_bodies(offer.contracts),
+            "hostname": registration.hostname,
+            "pid": registration.pid,
+            "queues": registration.queues,
+            "handlers": registration.handlers,
+            "concurrency": registration.concurrency,
+            "contracts": contract_bodies(registration.contracts),
         }
         reply = await self._transport.ask("POST", "", body)
         if reply["protocol"] != PROTOCOL:
@@ -201,11 +201,11 @@ class HttpLink:
         reply = await self._ask("POST", "/claim", {"limit": limit, "wait_seconds": wait}, wait_seconds=wait)
         return [message_of(task) for task in reply["tasks"]]
 
-    async def listen(self, look: Callable[[], None]) -> None:
+    async def listen(self, on_tasks: Callable[[], None]) -> None:
         """Nothing to do: a claim waits for tasks."""
 
     async def tell_starts(self) -> None:
-        """Nothing to do: the server tells it with the claim."""
+        """Nothing to do: the server announces the start with the claim."""
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         reply = await self._ask("GET", "/tasks")

@@ -77,10 +77,12 @@ class PostgresLink:
         self._untold_are_due = asyncio.Event()
         self._is_waking = False
 
-    async def register(self, offer: Registration) -> WorkerId:
-        me = instances.Instance(str(new_id()), offer.hostname, offer.pid, instances.host_key())
-        await instances.register_worker(self._quick, me, offer.queues, offer.concurrency, offer.handlers)
-        await handlers.register_contracts(self._quick, me.worker_id, offer.contracts)
+    async def register(self, registration: Registration) -> WorkerId:
+        me = instances.Instance(str(new_id()), registration.hostname, registration.pid, instances.host_key())
+        await instances.register_worker(
+            self._quick, me, registration.queues, registration.concurrency, registration.handlers
+        )
+        await handlers.register_contracts(self._quick, me.worker_id, registration.contracts)
         self.worker_id = me.worker_id
         return self.worker_id
 
@@ -92,7 +94,7 @@ class PostgresLink:
             rows = await self._report(reports, limit)
         else:
             rows = await tasks.claim(self._quick, self.worker_id, limit) if limit else []
-        self._tell_later(row["task_id"] for row in rows)
+        self._announce_later(row["task_id"] for row in rows)
         return [message_of(row) for row in rows]
 
     async def _report(self, reports: Sequence[TaskReport], limit: int) -> list[DictRow]:
@@ -108,10 +110,10 @@ class PostgresLink:
             self._notifier.notify(MAIL)
         return claimed
 
-    async def listen(self, look: Callable[[], None]) -> None:
-        """On the connection that claims: the server's process is awake when the claim comes."""
-        await self._quick.listen(TASKS, lambda _channel, _payload: look())
-        look()
+    async def listen(self, on_tasks: Callable[[], None]) -> None:
+        """Listen on the connection that claims, so that the server's process is awake when the claim arrives."""
+        await self._quick.listen(TASKS, lambda _channel, _payload: on_tasks())
+        on_tasks()
 
     async def tell_starts(self) -> None:
         while True:
@@ -119,25 +121,25 @@ class PostgresLink:
             self._untold_are_due.clear()
             await self._tell(list(self._untold))
 
-    def _tell_later(self, task_ids: Iterable[TaskId]) -> None:
+    def _announce_later(self, task_ids: Iterable[TaskId]) -> None:
         self._untold.update(task_ids)
         if self._untold and not self._is_waking:
             self._is_waking = True
-            asyncio.get_running_loop().call_later(QUIET_SECONDS, self._wake_if_untold)
+            asyncio.get_running_loop().call_later(QUIET_SECONDS, self._wake_if_unannounced)
 
-    def _wake_if_untold(self) -> None:
+    def _wake_if_unannounced(self) -> None:
         self._is_waking = False
         if self._untold:
             self._untold_are_due.set()
 
     async def _tell(self, task_ids: Collection[TaskId]) -> None:
-        """Those that were claimed a moment ago are told with the others."""
+        """Announce the start of these tasks; tasks that were claimed a moment ago are announced together."""
         if await tasks.tell_starts(self._quick, self.worker_id, task_ids):
             self._notifier.notify(MAIL)
         self._untold.difference_update(task_ids)
 
-    async def _tell_first(self, task_id: TaskId) -> None:
-        """Its owner hears that a task has started before anything else that comes of it."""
+    async def _announce_now(self, task_id: TaskId) -> None:
+        """Announce a task's start before any other report on it."""
         if task_id in self._untold:
             await self._tell([task_id])
 
@@ -146,9 +148,9 @@ class PostgresLink:
         return Orders(frozenset(withdrawn), state)
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
-        """The starts of those that are known may have been untold when the last connection was lost."""
+        """The start of known tasks may not have been announced when the last connection was lost."""
         rows = await tasks.held(self._quick, self.worker_id, known)
-        self._tell_later([*known, *(row["task_id"] for row in rows)])
+        self._announce_later([*known, *(row["task_id"] for row in rows)])
         return [message_of(row) for row in rows]
 
     async def tell(self, task_id: TaskId, progress_of_task: ReportedProgress) -> None:
@@ -161,12 +163,12 @@ class PostgresLink:
             "artifacts_completed": orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts else None,
             "worker_id": self.worker_id,
         }
-        await self._tell_first(task_id)
+        await self._announce_now(task_id)
         await task_reports.save_checkpoint(self._durable, task_id, fields, is_claimed=True)
         self._notifier.notify(MAIL)
 
     async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
-        await self._tell_first(task_id)
+        await self._announce_now(task_id)
         await task_reports.add_nodes(self._durable, self.worker_id, task_id, slices)
         self._notifier.notify(MAIL)
 

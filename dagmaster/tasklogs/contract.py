@@ -22,15 +22,15 @@ class TaskLogs(Protocol):
         """Empty after the end, and while there is no log."""
 
     async def size(self, task_id: str) -> int | None:
-        """None when there is no log."""
+        """None if there is no log."""
 
     async def remove(self, task_ids: Sequence[str]) -> None:
-        """Those that are there."""
+        """Remove the existing logs among these."""
 
     async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
-        """All logs of these jobs that can be seen from here."""
+        """Remove all logs of these jobs that are within reach."""
 
     def path_of(self, task_id: str) -> str:
-        """Where people find it; it is stored with the attempt."""
+        """The location for people; it is stored with the attempt."""
 
     async def close(self) -> None: ...

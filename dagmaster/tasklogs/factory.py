@@ -1,4 +1,4 @@
-"""Open the storage for task logs that the settings name."""
+"""Open the configured storage of task logs."""
 
 import os
 from pathlib import Path
@@ -13,12 +13,12 @@ OWN_FOLDER: Final = Path("~/.dagmaster/logs")
 
 
 def open_task_logs(settings: Settings) -> TaskLogs:
-    """Object storage if it is named, else a folder."""
+    """Object storage if it is configured, else a folder."""
     return ObjectLogs(settings.log_url) if settings.log_url else FileLogs(logs_dir(settings))
 
 
 def logs_dir(settings: Settings) -> Path:
-    """The folder in the settings; else next to the embedded server's data; else the system's or the user's."""
+    """The configured folder; else next to the embedded server's data; else the system's or the user's."""
     if "log_dir" in settings.model_fields_set:
         return settings.log_dir
     if settings.database_dsn() is None:

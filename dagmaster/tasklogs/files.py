@@ -1,4 +1,4 @@
-"""Logs as files of one folder."""
+"""Task logs as files in one folder."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def safe_name(task_id: str) -> str:
-    """The id itself if a file may be called so, else an escaped form of it; different ids stay different."""
+    """The id itself if it is a valid file name, else an escaped form; different ids stay different."""
     plain = bool(_PLAIN.fullmatch(task_id)) and ".." not in task_id
     name = task_id if plain else quote(task_id, safe="").replace(".", "%2E")
     if len(name) <= MAX_NAME_BYTES:
@@ -30,7 +30,7 @@ def safe_name(task_id: str) -> str:
 
 
 class FileLogs:
-    """In threads: a folder may be on a network, and no task waits for another one's log."""
+    """Uses threads: a folder may be on a network, and tasks must not wait for each other's logs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -73,14 +73,14 @@ class FileLogs:
             raise self._unavailable("written", error) from error
 
     def _write(self, path: Path, chunk: bytes) -> None:
-        """All or nothing: what a full disk has no room for is tried again, and must not be there twice then."""
+        """Write all or nothing: after a full disk the chunk is retried, and must not be stored twice."""
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             before = os.fstat(descriptor).st_size
             try:
                 _write_all(descriptor, chunk)
             except OSError:
-                with suppress(OSError):  # What went wrong first is what people must know.
+                with suppress(OSError):  # The first error is the one to report.
                     os.ftruncate(descriptor, before)
                 raise
         finally:

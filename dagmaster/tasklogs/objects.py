@@ -18,7 +18,7 @@ REMOVE_AT_ONCE: Final = 1000
 
 
 class ObjectLogs:
-    """Objects cannot grow: a log is a row of them, `JOB/TASK/OFFSET`, in the order of their names."""
+    """Objects cannot grow, so a log is a sequence of them, `JOB/TASK/OFFSET`, in the order of their names."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -30,13 +30,13 @@ class ObjectLogs:
             ) from error
         self._url = url.rstrip("/")
         self._store = self._open(stores)
-        # Where the next piece of each log that this process writes begins; unknown offsets are looked up.
+        # The end of each log that this process writes; unknown offsets are looked up.
         self._ends: dict[str, int] = {}
 
     def _open(self, stores: Any) -> Any:
         # Everything else comes from the environment: AWS_..., AZURE_..., GOOGLE_...
-        patience = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
-        options: dict[str, Any] = {"retry_config": patience}
+        retries = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+        options: dict[str, Any] = {"retry_config": retries}
         if self._url.startswith("file://"):
             options = {"mkdir": True}
         try:
@@ -52,7 +52,7 @@ class ObjectLogs:
         if end is None:
             end = await self.size(task_id) or 0
         async with self._telling("written"):
-            await self._obstore.put_async(self._store, f"{_place(task_id)}/{end:012d}", chunk)
+            await self._obstore.put_async(self._store, f"{_prefix(task_id)}/{end:012d}", chunk)
         if len(self._ends) >= KNOWN_ENDS:
             del self._ends[next(iter(self._ends))]
         self._ends[task_id] = end + len(chunk)
@@ -74,22 +74,22 @@ class ObjectLogs:
     async def remove(self, task_ids: Sequence[str]) -> None:
         for task_id in task_ids:
             self._ends.pop(task_id, None)
-            await self._remove_below(_place(task_id))
+            await self._remove_below(_prefix(task_id))
 
     async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
         for job_id in job_ids:
             await self._remove_below(str(job_id))
 
     def path_of(self, task_id: str) -> str:
-        return f"{self._url}/{_place(task_id)}"
+        return f"{self._url}/{_prefix(task_id)}"
 
     async def close(self) -> None:
         self._ends.clear()
 
     async def _pieces(self, task_id: str) -> list[tuple[str, int, int]]:
-        """Path, first byte and size of each, in order."""
+        """Path, first byte and size of each piece, in order."""
         pieces = []
-        async for some in self._obstore.list(self._store, prefix=_place(task_id)):
+        async for some in self._obstore.list(self._store, prefix=_prefix(task_id)):
             pieces += [(entry["path"], int(entry["path"].rpartition("/")[2]), entry["size"]) for entry in some]
         return sorted(pieces, key=lambda piece: piece[1])
 
@@ -108,8 +108,8 @@ class ObjectLogs:
             ) from error
 
 
-def _place(task_id: str) -> str:
-    """Below a folder of its job: storage lists folders, not beginnings of names."""
+def _prefix(task_id: str) -> str:
+    """Below a folder of the job: storage lists folders, not prefixes of names."""
     name = safe_name(task_id)
     return f"{name.partition('_')[0]}/{name}"
 

@@ -1,4 +1,4 @@
-"""Read the log of one attempt at a node, also while it is written."""
+"""Read the log of an attempt, even while it is written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -17,7 +17,7 @@ NOT_BEGUN: Final = frozenset({NodeStatus.PENDING, NodeStatus.READY, NodeStatus.D
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """How far a node is. Its attempts are counted from 1."""
+    """The state of a node. Attempts are counted from 1."""
 
     status: NodeStatus
     attempt: int
@@ -34,11 +34,11 @@ class NodeState:
 
     @property
     def newest_begun(self) -> int:
-        """While a node waits for its next attempt, people want to see the one before."""
+        """While a node waits for a retry, the previous attempt is of interest."""
         return self.attempt - 1 if self.attempt > 1 and self.is_to_come(self.attempt) else self.attempt
 
 
-# None when the state can no longer be read.
+# Returns None if the state can no longer be read.
 Look = Callable[[], Awaitable[NodeState | None]]
 
 
@@ -63,7 +63,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A line of a log; the first is number 1."""
+    """A line of a log; the first line is number 1."""
 
     number: int
     text: str
@@ -71,7 +71,7 @@ class Match:
 
 @dataclass(slots=True)
 class Matches:
-    """`total` lines hold the text, of `log_lines` in all; `lines` are the first of them."""
+    """`total` of `log_lines` lines contain the text; `lines` are the first of them."""
 
     lines: list[Match]
     total: int
@@ -103,13 +103,13 @@ class NodeLog:
         return await self.logs.size(self.task_id(attempt))
 
     async def tail(self, attempt: int, lines: int) -> int:
-        """Where the last lines begin."""
+        """The offset of the last lines."""
         start = end = await self.size(attempt) or 0
-        # A newline at the very end ends the last line; it begins none.
+        # A newline at the very end ends the last line and starts none.
         missing = lines + 1 if end and await self._block(attempt, end - 1, end) == b"\n" else lines
         while start and missing > 0:
-            place, start = start, max(start - BLOCK_BYTES, 0)
-            block = await self._block(attempt, start, place)
+            block_end, start = start, max(start - BLOCK_BYTES, 0)
+            block = await self._block(attempt, start, block_end)
             if (newlines := block.count(b"\n")) >= missing:
                 for _ in range(missing):
                     block = block[: block.rfind(b"\n")]
@@ -126,7 +126,7 @@ class NodeLog:
             offset += len(piece)
 
     async def search(self, attempt: int, text: str, limit: int) -> "Matches":
-        """The first lines that hold the text, whatever its case, and how many there are in all."""
+        """The first lines that contain the text, ignoring case, and their total number."""
         needle, matches, number = text.lower(), Matches([], 0, 0), 0
         async for line in self._lines(attempt):
             number += 1
@@ -143,14 +143,14 @@ class NodeLog:
             *lines, partial = (partial + piece).split(b"\n")
             for line in lines:
                 yield line.decode(errors="replace")
-            await asyncio.sleep(0)  # A log of megabytes must not keep the server from answering others.
+            await asyncio.sleep(0)  # A log of megabytes must not block the event loop.
         if partial:
             yield partial.decode(errors="replace")
 
     async def follow(self, attempt: int, offset: int, look: Look, *, goes_on: bool = True) -> AsyncIterator[bytes]:
-        """Until the attempt has ended; if it `goes_on`, with the attempts after it until the node has."""
+        """Follow the attempt to its end; with `goes_on`, also the later attempts until the node ends."""
         while True:
-            # Asked before the log is read: what the attempt wrote before its end is still sent.
+            # Read the state before the log: output written just before the end is still sent.
             state = await look()
             if state is None:
                 return
@@ -166,7 +166,7 @@ class NodeLog:
 
 
 def why_none(node: NodeLog, selection: LogSelection, state: NodeState, place: Mapping[str, Any] | None) -> str:
-    """Why there is no log of this attempt; `place` is where its worker reported it to be."""
+    """Why there is no log of this attempt; `place` is the location that its worker reported."""
     attempt = selection.attempt or state.newest_begun
     of = f"attempt {attempt} of node {node.node_id!r}"
     if place is not None:

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def remover(settings: Settings) -> Callable[[Collection[JobId]], Awaitable[None]]:
-    """Removes the logs of jobs. Jobs whose logs are out of reach go all the same."""
+    """Removes the logs of jobs. Jobs whose logs are out of reach are removed anyway."""
 
     async def remove(job_ids: Collection[JobId]) -> None:
         try:

@@ -42,7 +42,7 @@ class LocalOrchestrator(Protocol):
     @property
     def me(self) -> Instance: ...
 
-    def look(self) -> None: ...
+    def check_mail(self) -> None: ...
 
     def summary(self) -> dict[str, Any]: ...
 
@@ -124,7 +124,7 @@ class Services:
         """A job was submitted or something was asked of one."""
         self.notifier.notify(MAIL)
         if self.orchestrator is not None:
-            self.orchestrator.look()
+            self.orchestrator.check_mail()
 
 
 @asynccontextmanager

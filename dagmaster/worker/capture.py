@@ -1,7 +1,7 @@
-"""Capture of what a task prints and logs, in a log of its own.
+"""Capture the output of a task, printed and logged, in its own log.
 
-Printed text is kept as it is; only records of `logging` are redacted. Threads that a handler starts itself do not know
-their task in Python 3.11, and subprocesses write to the worker's own descriptors: both print to the worker's stdout.
+Printed text is stored unchanged; only records of `logging` are redacted. In Python 3.11, threads that a handler starts
+do not know their task, and subprocesses write to the worker's own descriptors: both print to the worker's stdout.
 """
 
 import logging
@@ -32,7 +32,7 @@ class TaskLog:
         self._is_told = False
         self._lock = Lock()
         self._hidden: tuple[bytes, ...] = ()
-        self._held_back = b""  # may be the beginning of a secret
+        self._held_back = b""  # may be the start of a secret
         self.is_finished = False
         self.total_bytes = 0  # including what was left out
 
@@ -108,7 +108,7 @@ class TaskLog:
 
 
 def _overlap(text: bytes, secret: bytes) -> int:
-    """How many bytes at the end of the text may be the beginning of the secret."""
+    """How many bytes at the end of the text may be the start of the secret."""
     for length in range(min(len(secret) - 1, len(text)), 0, -1):
         if text.endswith(secret[:length]):
             return length

@@ -133,7 +133,7 @@ def _open(value: Any, attempt: _Attempt) -> Any:
 
 
 async def _open_secrets(attempt: _Attempt) -> None:
-    """Open the secrets right before the call; from then on, they are masked in everything that the task says."""
+    """Open the secrets right before the call; from then on, they are masked in all output of the task."""
     message, execution = attempt.message, attempt.execution
     attempt.is_sealed = may_hold_sealed(message.params, message.checkpoint_data)
     references = references_in(message.params, message.checkpoint_data) if attempt.is_sealed else ()
@@ -272,7 +272,7 @@ def _params(message: TaskMessage) -> dict[str, Any]:
 
 
 async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
-    """The newest checkpoint whose artifacts are still there; the others are discarded."""
+    """The newest checkpoint whose artifacts still exist; the others are discarded."""
     message = attempt.message
     saved: SavedCheckpoint | None = SavedCheckpoint(
         message.checkpoint_phase or "",

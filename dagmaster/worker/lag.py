@@ -48,9 +48,9 @@ class LoopWatch:
             turned_at = self._turned_at
             if monotonic() - turned_at > self._blocked_seconds and self._told_of != turned_at:
                 self._told_of = turned_at
-                self._tell(monotonic() - turned_at)
+                self._warn(monotonic() - turned_at)
 
-    def _tell(self, seconds: float) -> None:
+    def _warn(self, seconds: float) -> None:
         frame = sys._current_frames().get(self._thread_id)
         where = "".join(traceback.format_stack(frame)[-FRAMES_SHOWN:]) if frame is not None else ""
         log.warning(

@@ -28,12 +28,12 @@ class Outbox:
 
     def first(self, max_bytes: int = MAX_BYTES) -> list[TaskReport]:
         """As many reports as fit into one transaction, at least one if there is any. Small ones overtake large ones."""
-        chosen: list[TaskReport] = []
+        selected: list[TaskReport] = []
         for report in self._reports:
             if (size := _size(report)) <= max_bytes:
-                chosen.append(report)
+                selected.append(report)
                 max_bytes -= size
-        return chosen or self._reports[:1]
+        return selected or self._reports[:1]
 
     def task_ids(self) -> Iterable[TaskId]:
         return (report.task_id for report in self._reports)

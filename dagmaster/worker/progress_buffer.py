@@ -1,4 +1,4 @@
-"""Buffer of what handlers report while they run: progress, checkpoints and added nodes."""
+"""Buffer the progress, checkpoints and added nodes that handlers report while they run."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ class ProgressBuffer:
         self._latest: dict[TaskId, Progress] = {}
         self._unsaved: deque[Unsaved] = deque()
         # A deque must not grow during iteration, and handlers append from their threads.
-        self._looking = threading.Lock()
+        self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._masks: dict[TaskId, Mask] = {}
 
@@ -66,9 +66,9 @@ class ProgressBuffer:
         data = encode_output(checkpoint.data, self._max_bytes, label)
         artifacts = None
         if checkpoint.artifacts:
-            left = max(self._max_bytes - len(data), 0)
+            remaining = max(self._max_bytes - len(data), 0)
             label = f"the list of artifacts of the checkpoint {checkpoint.phase}, with its data,"
-            artifacts = encode_output([dict(artifact) for artifact in checkpoint.artifacts], left, label)
+            artifacts = encode_output([dict(artifact) for artifact in checkpoint.artifacts], remaining, label)
         return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
 
     def add_sink(self, task_id: TaskId) -> Callable[[Sequence[bytes]], Future[None]]:
@@ -78,7 +78,7 @@ class ProgressBuffer:
         if (mask := self._masks.get(task_id)) is not None:
             content = _sealed(content, mask)
         unsaved = Unsaved(task_id, content, Future())
-        with self._looking:
+        with self._lock:
             self._unsaved.append(unsaved)
         self._loop.call_soon_threadsafe(self.has_unsaved.set)
         return unsaved.stored
@@ -94,7 +94,7 @@ class ProgressBuffer:
         return self._latest.pop(task_id, None)
 
     def first_unsaved(self) -> Unsaved | None:
-        with self._looking:
+        with self._lock:
             if self._unsaved:
                 return self._unsaved[0]
             # Under the lock: the next item sets it again.
@@ -103,7 +103,7 @@ class ProgressBuffer:
 
     def settle(self, unsaved: Unsaved, error: Exception | None = None) -> None:
         """Complete an item: it is stored, or rejected with the error."""
-        with self._looking:
+        with self._lock:
             if unsaved not in self._unsaved:
                 return  # Forgotten in the meantime.
             self._unsaved.remove(unsaved)
@@ -125,7 +125,7 @@ class ProgressBuffer:
             self.settle(unsaved, TaskOver(f"task {task_id} was revoked"))
 
     def _of(self, task_id: TaskId) -> list[Unsaved]:
-        with self._looking:
+        with self._lock:
             return [unsaved for unsaved in self._unsaved if unsaved.task_id == task_id]
 
 

@@ -1,4 +1,4 @@
-"""Send what handlers report: checkpoints and added nodes at once, progress periodically."""
+"""Send the reports of running handlers: checkpoints and added nodes at once, progress periodically."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class ProgressSender:
             with suppress(*self._lost):
                 await link.tell(task_id, last)
 
-    async def save_what_comes(self, link: Link) -> None:
+    async def save_until_cancelled(self, link: Link) -> None:
         """Save items as they come, until cancelled or until the connection is lost."""
         while True:
             await self._progress_buffer.has_unsaved.wait()
@@ -78,4 +78,4 @@ async def _store(link: Link, unsaved: Unsaved) -> None:
 
 
 def _label(unsaved: Unsaved) -> str:
-    return "what was added" if isinstance(unsaved.content, tuple) else f"the checkpoint {unsaved.content.phase}"
+    return "the addition" if isinstance(unsaved.content, tuple) else f"the checkpoint {unsaved.content.phase}"

@@ -1,4 +1,4 @@
-"""The slots of a worker: running tasks, and handlers that go on after their task has ended."""
+"""The slots of a worker: running tasks, and handlers that keep running after their task has ended."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -69,7 +69,7 @@ class Slots:
             task.has_ended = True
 
     def overdue(self, grace_seconds: float) -> list[RunningTask]:
-        """The tasks that go on after their timeout or revocation."""
+        """The tasks that keep running after their timeout or revocation."""
         now = self._loop.time()
         return [task for task in self.running.values() if not task.has_ended and now > _end_of(task) + grace_seconds]
 
@@ -78,9 +78,9 @@ class Slots:
         future = asyncio.wrap_future(work) if isinstance(work, Future) else work
         self.running.pop(task_id, None)
         self.stuck[task_id] = future
-        future.add_done_callback(lambda ended: self._came_to_rest(task_id, ended))
+        future.add_done_callback(lambda ended: self._unstick(task_id, ended))
 
-    def _came_to_rest(self, task_id: TaskId, ended: asyncio.Future[Any]) -> None:
+    def _unstick(self, task_id: TaskId, ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled():
             ended.exception()  # Retrieved, so that asyncio does not complain.
         self.stuck.pop(task_id, None)

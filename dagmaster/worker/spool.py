@@ -25,7 +25,7 @@ KEPT, UNREADABLE, UNFINISHED = ".json", ".unreadable", ".new"
 
 
 def spool_folder(data_dir: Path, url: str, key: str | None) -> Path:
-    """One folder for each server and key: reports for one server mean nothing to another."""
+    """One folder per server and key: reports for one server mean nothing to another."""
     return data_dir / "spool" / sha256(f"{url}\n{key or ''}".encode()).hexdigest()[:16]
 
 

@@ -78,7 +78,7 @@ class UnconfirmedClaims:
         self._since, self._was_said = (monotonic() if self._tasks else None), False
 
     async def settle(self, link: Link, known: Collection[TaskId]) -> tuple[list[TaskMessage], float]:
-        """Ask for the claims again; returns those that hold, and the time of the request. The others have ended or were
+        """Request the claims again; returns those that hold, and the time of the request. The others have ended or were
         never made.
         """
         self.raised.clear()

@@ -37,7 +37,7 @@ CLEANUP_SECONDS = 5.0
 # How soon a worker learns that a task was revoked, or that it should drain.
 WATCH_SECONDS = 1.0
 # The heartbeat also publishes the statistics: it is sent at least this often, however long the lease.
-TELL_SECONDS = 10.0
+PUBLISH_SECONDS = 10.0
 
 
 class Worker:
@@ -129,9 +129,9 @@ class Worker:
 
     def expect_more(self, queues: Collection[str]) -> None:
         if not set(queues).isdisjoint(self.options.queues):
-            self.look()
+            self.check_queues()
 
-    def look(self) -> None:
+    def check_queues(self) -> None:
         """Claim soon: tasks may wait in the queues."""
         self._more_waits = True
         self._wake.set()
@@ -178,7 +178,7 @@ class Worker:
         """Work on one connection until it is lost, or until `stop` is set and all tasks have ended."""
         async with self._transport.open(self.worker_id or None) as link:
             await self._ensure_registered(link)
-            await link.listen(self.look)
+            await link.listen(self.check_queues)
             await self._recall(link)
             self.task_runner.link, self.is_connected = link, True
             try:
@@ -201,7 +201,7 @@ class Worker:
         yield self._watch(link)
         yield link.tell_starts()
         yield progress_sender.tell_progress(link, self.options.progress_interval_seconds)
-        yield progress_sender.save_what_comes(link)
+        yield progress_sender.save_until_cancelled(link)
         if self._transport.waits:
             yield self._claim(link)
 
@@ -243,7 +243,7 @@ class Worker:
             if self._outbox or (claims and self._more_waits and self.free_slots):
                 continue
             try:
-                async with asyncio.timeout(self._patience()):
+                async with asyncio.timeout(self._seconds_to_wait()):
                     await self._wake.wait()
             except TimeoutError:
                 self._more_waits = True
@@ -254,7 +254,7 @@ class Worker:
             return True
         return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
-    def _patience(self) -> float:
+    def _seconds_to_wait(self) -> float:
         """The seconds until the next poll or the end of the grace period."""
         seconds = self.options.poll_interval_seconds
         if self._deadline is not None:
@@ -327,11 +327,11 @@ class Worker:
         self._freed.set()
         self._wake.set()
 
-    # The heartbeat, and what the worker is asked to do.
+    # The heartbeat, and the orders to the worker.
 
     async def _beat(self, link: Link) -> None:
         while True:
-            await asyncio.sleep(min(self.options.heartbeat_interval_seconds, TELL_SECONDS))
+            await asyncio.sleep(min(self.options.heartbeat_interval_seconds, PUBLISH_SECONDS))
             await self._ensure_registered(link)
 
     async def _watch(self, link: Link) -> None:
@@ -355,7 +355,7 @@ class Worker:
         self.desired_state = state
         if state == "stop" and self._stop is not None:
             self._stop.set()
-        self.look()
+        self.check_queues()
 
     # The end.
 

@@ -210,7 +210,7 @@ class WorkerRole(Role):
         self._is_local = owner is not None
         transport = PostgresTransport(dsn, self.notifier)
         logs = open_task_logs(load_settings())
-        near: dict[str, Any] = {"deliver": owner.it.deliver, "mailed": owner.it.look} if owner else {}
+        near: dict[str, Any] = {"deliver": owner.it.deliver, "mailed": owner.it.check_mail} if owner else {}
         self.it = Worker(transport, known, options, logs, **near)
         if owner is not None:
             owner.it.local = self.it

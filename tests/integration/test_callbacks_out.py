@@ -231,7 +231,7 @@ async def test_a_receiver_that_does_not_respond_times_out(dsn: str) -> None:
     async with receiving(silent=True) as receiver:
         await owe(dsn, receiver.url())
         await make_calls(dsn, options(timeout_seconds=0.2, max_attempts=1))
-    assert (await callback(dsn))["last_error"] == "no answer within 0.2 s"
+    assert (await callback(dsn))["last_error"] == "no response within 0.2 s"
 
 
 async def test_a_slow_receiver_does_not_delay_other_callbacks(dsn: str) -> None:

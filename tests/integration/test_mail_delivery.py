@@ -135,7 +135,7 @@ async def test_duplicate_and_late_notifications_change_nothing(desk: Desk) -> No
     before = await desk.job(job_id)
     await desk.report(job_id)
     reported = await desk.payload()
-    desk.it.look()
+    desk.it.check_mail()
     await desk.cycle()
     ended = await desk.job(job_id)
     assert (ended["status"], ended["events"] > before["events"]) == ("completed", True)
@@ -153,11 +153,11 @@ async def test_duplicate_and_late_notifications_change_nothing(desk: Desk) -> No
 
 async def test_mail_is_read_even_if_its_notification_is_lost(desk: Desk) -> None:
     job_id = await desk.submit()
-    desk.it.look()
+    desk.it.check_mail()
     await desk.cycle()
     assert len(await tasks.claim(desk.sender, desk.worker.worker_id, 5)) == 1
     await desk.report(job_id)
-    desk.it.look()
+    desk.it.check_mail()
     await desk.cycle()
     assert (await desk.job(job_id))["status"] == "completed"
 
@@ -233,7 +233,7 @@ async def test_a_forged_notification_does_not_poison_its_job(
         monkeypatch.setattr(orchestrator, "decide", fail_once(decide))
     await desk.cycle(payload if break_decision else forged(payload, 0, 2**63))
     assert desk.it.stats.errors == 0
-    desk.it.look()
+    desk.it.check_mail()
     await desk.cycle()
     assert (await desk.job(job_id))["status"] == "completed"
 

@@ -238,4 +238,4 @@ async def test_the_cycle_report_writes_one_event_per_hour(dsn: str) -> None:
 
 @pytest.mark.parametrize(("after", "look"), [(300, 30), (40, 10), (0.01, 0.05)])
 def test_the_poll_interval_follows_the_stall_limit(after: float, look: float) -> None:
-    assert WatchOptions(stall_after_seconds=after).look_seconds == look
+    assert WatchOptions(stall_after_seconds=after).check_seconds == look

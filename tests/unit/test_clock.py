@@ -9,7 +9,7 @@ import pytest
 from dagmaster.orchestrator import clock as clock_module
 from dagmaster.orchestrator import lease_judge as sight_module
 from dagmaster.orchestrator.clock import DatabaseClock
-from dagmaster.orchestrator.lease_judge import Sight
+from dagmaster.orchestrator.lease_judge import LeaseJudge
 
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -53,7 +53,7 @@ def test_changing_the_system_clock_changes_nothing(monkeypatch: pytest.MonkeyPat
 def test_after_an_outage_every_worker_gets_a_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(sight_module, "monotonic", lambda: now)
-    sight = Sight(lease_seconds=10.0)
+    sight = LeaseJudge(lease_seconds=10.0)
     assert sight.may_judge()
     now += 4
     assert sight.may_judge()

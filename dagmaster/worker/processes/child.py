@@ -25,7 +25,7 @@ from dagmaster.handlers.invocation import encode_output, error_types
 from dagmaster.handlers.registry import registry
 from dagmaster.worker.processes.attempt import Attempt, Ending, leaves_threads
 from dagmaster.worker.processes.handler_lookup import Reference, find
-from dagmaster.worker.processes.process_state import Home
+from dagmaster.worker.processes.process_state import ProcessState
 from dagmaster.worker.processes.system import Meter, die_with_parent, flush_c, has_children, memory
 from dagmaster.worker.processes.wire import Frame, pack, receive
 
@@ -76,7 +76,7 @@ class Child:
     # The main thread.
 
     def live(self) -> NoReturn:
-        home = Home()
+        state = ProcessState()
         self._take_signals()
         # A fork made by a handler is no child of the worker, and ends like any process.
         os.register_at_fork(after_in_child=_give_signals_back)
@@ -86,7 +86,7 @@ class Child:
             task = self._tasks.get()
             meter = Meter()
             ending = self._work(task)
-            is_home = home.restore()
+            is_home = state.restore()
             self._take_signals()
             usage = meter.read()
             grown = (memory("VmRSS") or 0) - memory_at_first

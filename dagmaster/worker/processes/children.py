@@ -26,7 +26,7 @@ IDLE_KEPT = 4
 
 
 class Children:
-    """`specs` are those that the registry was loaded with; the children load theirs from the same."""
+    """`specs` are the modules of the registry; the children load their handlers from the same."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Children:
         try:
             return await self._perform(peer, handler, ctx, write_log)
         except asyncio.CancelledError:
-            await _whatever_comes(peer.end(self._kill_after_seconds))
+            await _uninterrupted(peer.end(self._kill_after_seconds))
             raise
         finally:
             del self._busy[peer]
@@ -189,7 +189,7 @@ def _described(ctx: HandlerContext) -> bytes:
     )
 
 
-async def _whatever_comes(work: Coroutine[Any, Any, None]) -> None:
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, even if cancelled a second time."""
     working = asyncio.create_task(work)
     while not working.done():

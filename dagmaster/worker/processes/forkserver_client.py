@@ -130,7 +130,7 @@ class ForkServerClient:
     def _refuse(self, reason: str) -> None:
         if not self._ready.done():
             self._ready.set_exception(Unavailable(reason))
-            self._ready.exception()  # Perhaps no task ever asks for it.
+            self._ready.exception()  # Retrieved: perhaps no task ever awaits it.
 
     def _lose(self) -> None:
         """Note that the fork server is gone. Its children die with it; their subprocesses are killed here."""

@@ -13,7 +13,7 @@ DIED = ("ProcessDied", "Exception")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources of one attempt; None where the system does not tell."""
+    """The resources of one attempt; None if the system does not report them."""
 
     peak_memory_bytes: int | None
     cpu_seconds: float | None

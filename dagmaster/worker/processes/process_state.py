@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 
-class Home:
+class ProcessState:
     """Working folder, environment, umask and standard streams."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Home:
         self._streams = sys.stdout, sys.stderr
 
     def restore(self) -> bool:
-        """False when the state cannot be restored."""
+        """False if the state cannot be restored."""
         for stream in (sys.stdout, sys.stderr, *self._streams):
             with suppress(Exception):  # A handler may have replaced it with anything.
                 stream.flush()
@@ -43,7 +43,7 @@ class Home:
 
 
 def _folder() -> str | None:
-    """The working folder; None when it was removed."""
+    """The working folder; None if it was removed."""
     try:
         return os.getcwd()  # noqa: PTH109 - as the system returns it
     except FileNotFoundError:
