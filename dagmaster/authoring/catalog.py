@@ -30,7 +30,7 @@ class Catalog:
     def __init__(
         self, folder: Path | None = None, *, queues: QueueRules = QueueRules(), must_exist: bool = True
     ) -> None:
-        """A folder that need not exist may be made later."""
+        """With `is_optional`, the folder need not exist yet."""
         self._folder, self._must_exist = folder, must_exist
         self._queues = queues
         self._files: dict[Path, _File] = {}
@@ -57,7 +57,7 @@ class Catalog:
         return self._sources
 
     def get(self, workflow_id: str, version: int | None = None) -> Workflow:
-        """Raise UnknownWorkflow, also where another version is loaded."""
+        """Raise UnknownWorkflow, also if another version is loaded."""
         workflow = self._workflows.get(workflow_id)
         if workflow is None:
             raise UnknownWorkflow(self._explain_unknown(workflow_id))
@@ -66,7 +66,7 @@ class Catalog:
         return workflow
 
     def register(self, workflow: Workflow) -> Workflow:
-        """Add or replace a workflow that was made in Python; its queues are filled in. Raise InvalidWorkflow."""
+        """Add or replace a workflow defined in Python; its queues are filled in. Raise InvalidWorkflow."""
         resolved = resolve_queues(workflow, self._queues)
         problems = self._queues.find_problems(resolved)
         if any(problem.is_error and not (self._queues.is_open and problem.is_about_queue) for problem in problems):
@@ -77,7 +77,7 @@ class Catalog:
         return resolved
 
     def reload(self) -> None:
-        """Read the files that changed since the last time, and forget those that are gone."""
+        """Read the files that have changed, and drop the deleted ones."""
         self._files = {path: self._read(path) for path in self._list_files()}
         self._publish()
 

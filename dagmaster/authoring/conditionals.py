@@ -7,7 +7,7 @@ from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, r
 from dagmaster.authoring.positions import Located, Mark
 from dagmaster.model.problems import Path
 
-# Keys are read as they are written, and YAML has many words for true.
+# Keys are read as written, and YAML has many words for true.
 _TRUTHS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BRANCH_KEYS: Final = ("name", "condition", "next", "default")
 _HALF_COMPARISON: Final = re.compile(r"\s*(==|!=|[<>]|(in|not_in|not\s+in|contains|starts_with|ends_with)\b|is_)")
@@ -18,7 +18,7 @@ UNREAD_SUBJECT: Final = "{{ inputs }}"
 
 
 def read_conditional(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[str, Any]:
-    """What a ConditionalNode needs besides the fields that all nodes have."""
+    """The fields of a ConditionalNode besides the common ones."""
     branches = fields.get("branches")
     if branches is not None and isinstance(branches.value, list):
         return _Ordered(node_id, fields, notes).read(branches.value)
@@ -83,7 +83,7 @@ def _read_targets(node_id: str, fields: Fields, notes: Notes) -> dict[bool, Loca
 
 
 class _Ordered:
-    """`condition_field` with a list of branches; the first that holds is taken."""
+    """`condition_field` with a list of branches; the first match is taken."""
 
     def __init__(self, node_id: str, fields: Fields, notes: Notes) -> None:
         self._node_id = node_id

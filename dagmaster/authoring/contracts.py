@@ -26,9 +26,9 @@ def open_rules(contracts: Contracts, settings: Settings) -> QueueRules:
 
 
 async def check_params(conn: Connection, graph: Graph, contracts: Contracts, settings: Settings) -> list[Problem]:
-    """The parameters of a job that some worker might refuse. Raise InvalidWorkflow where every worker would.
+    """The parameters of a job that some worker might reject. Raise InvalidWorkflow if every worker would.
 
-    The code of a worker may be newer or older than the contract: only what none that runs now would take is refused.
+    A worker's code may be newer or older than the contract: only values that no current worker accepts are errors.
     """
     workflows = [graph.workflow, *(child.workflow for child in graph.called)]
     problems = _find(workflows, contracts)

@@ -68,7 +68,7 @@ _ALL_KEYS: Final = tuple(dict.fromkeys((*_COMMON_KEYS, *(key for keys in _KEYS.v
 
 @dataclass(slots=True)
 class Draft:
-    """A node as the model has it, still open to change. `child_node` is the template that a fan-out names."""
+    """A node in the form of the model, still mutable. `child_node` is the template that a fan-out names."""
 
     node_id: str
     mark: Mark
@@ -106,11 +106,11 @@ def build_node(draft: Draft, notes: Notes) -> Node:
         return model.model_validate(draft.raw)
 
 
-def _report_refused(node_id: str, place: Path, reason: str, value: Any, notes: Notes) -> None:
+def _report_refused(node_id: str, path: Path, reason: str, value: Any, notes: Notes) -> None:
     reason = reason.removeprefix("Value error, ")
     actual = f", not {value!r}" if isinstance(value, str | int | float) and len(repr(value)) < 40 else ""
-    message = f"{'.'.join(map(str, place))!r} of node {node_id!r}: {reason[0].lower()}{reason[1:]}{actual}"
-    notes.problems.append(notes.locate(Problem(message, ("nodes", node_id, *place))))
+    message = f"{'.'.join(map(str, path))!r} of node {node_id!r}: {reason[0].lower()}{reason[1:]}{actual}"
+    notes.problems.append(notes.locate(Problem(message, ("nodes", node_id, *path))))
 
 
 def _fill_in(raw: dict[str, Any]) -> None:
@@ -170,10 +170,15 @@ class _NodeReader:
             self._notes.has_lost_links = True  # an unknown key may be a misspelt one
         node_type = self._type(fields)
         fields = self._own_fields(fields, node_type)
-        raw = {"type": node_type, **self._common(fields), **self._special(node_type, fields), **self._leave(fields)}
+        raw = {
+            "type": node_type,
+            **self._common(fields),
+            **self._special(node_type, fields),
+            **self._allow_failure(fields),
+        }
         return Draft(self._node_id, self._mark, raw, self._child_node(fields.get("child_node")))
 
-    # Which type it is, and which keys that type has
+    # The type, and the keys that it has
 
     def _type(self, fields: Fields) -> str:
         if "type" not in fields:
@@ -204,7 +209,7 @@ class _NodeReader:
         return owner
 
     def _own_fields(self, fields: Fields, node_type: str) -> Fields:
-        """Keys that mean nothing for this type are reported; those of a task do no harm."""
+        """Report keys that do not belong to this type; keys of a task are harmless."""
         own_keys = (*_COMMON_KEYS, *_KEYS[node_type])
         own = {key: entry for key, entry in fields.items() if key in own_keys}
         for key, entry in fields.items():
@@ -242,7 +247,7 @@ class _NodeReader:
         names = {key: read_names(part, (*path, key), label, self._notes) for key, part in parts.items()}
         return names if any(names.values()) else None
 
-    def _leave(self, fields: Fields) -> dict[str, Any]:
+    def _allow_failure(self, fields: Fields) -> dict[str, Any]:
         label = f"{_LEAVE!r} of {self._label}"
         return {_LEAVE: True} if read_flag(fields.get(_LEAVE), label, self._notes, default=False) else {}
 
@@ -310,7 +315,7 @@ class _NodeReader:
         return {"retry": {"retries": located.plain}}
 
     def _on_oom(self, located: Located) -> Any:
-        """A queue is a text as written, also where it stands for the whole."""
+        """Read a queue as a string, also in the short form."""
         if not isinstance(located.value, dict):
             return located.value if isinstance(located.value, list | None) else located.text
         parts = read_fields(located, tuple(OnOom.model_fields), f"'on_oom' of {self._label}", self._notes)
@@ -319,7 +324,7 @@ class _NodeReader:
         return {"queue": read_text(parts["queue"], f"the queue of 'on_oom' of {self._label}", self._notes) or UNREAD}
 
     def _retry_here(self, fields: Fields) -> dict[str, Any]:
-        """Of a node that no worker executes: it has no queue that could be changed."""
+        """For a node that no worker executes: it has no queue to change."""
         raw = self._retry(fields, self._path)
         if "on_oom" in raw.get("retry", {}):
             self._notes.report(f"'on_oom' has no effect on {self._label}", fields["retry"].mark, "warning")
@@ -339,7 +344,7 @@ class _NodeReader:
         }
 
     def _child(self, fields: Fields) -> dict[str, Any]:
-        """The inline task, or what is known of it before the template is folded in."""
+        """The inline task, or the known part of it before the template is folded in."""
         located = fields.get("task")
         if is_missing(located) == ("child_node" not in fields):
             message = f"the fan_out {self._node_id!r} needs either a 'task' or a 'child_node'"

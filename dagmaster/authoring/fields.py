@@ -11,9 +11,9 @@ Fields = dict[str, Located]
 
 
 class Notes:
-    """The problems found so far, and the place in the file of every path in the workflow.
+    """The problems so far, and the position in the file of every path in the workflow.
 
-    Where a link between nodes could not be read, `has_lost_links`: what is missing may not really be missing.
+    `has_lost_links`: a link between nodes could not be read, so a missing link may not really be missing.
     """
 
     def __init__(self, file: str | None, problems: Iterable[Problem] = ()) -> None:
@@ -26,7 +26,7 @@ class Notes:
         self.problems.append(Problem(message, (), self._file, mark.line, mark.column, severity))
 
     def place(self, path: Path, located: Located) -> None:
-        """Remember where a value stands, and everything in it."""
+        """Record the position of a value and of everything in it."""
         self._marks[path] = located.mark
         match located.value:
             case dict() as entries:
@@ -45,7 +45,7 @@ class Notes:
         self._marks.update({(*target, *path[len(source) :]): mark for path, mark in marks.items()})
 
     def locate(self, problem: Problem) -> Problem:
-        """The problem with the position of its path, or of the nearest thing around it."""
+        """The problem with the position of its path, or of the nearest enclosing path."""
         for length in range(len(problem.path), -1, -1):
             if mark := self._marks.get(problem.path[:length]):
                 return replace(problem, file=self._file, line=mark.line, column=mark.column)
@@ -57,7 +57,7 @@ class Notes:
 
 
 def read_fields(located: Located, known: Collection[str], label: str, notes: Notes) -> Fields:
-    """The entries of a mapping. A misspelt key is reported, and read as the key that was probably meant."""
+    """The entries of a mapping. A misspelt key is reported and read as the closest known key."""
     if not isinstance(located.value, dict):
         if located.value is not None:
             notes.report(f"{label} must be a mapping of keys to values", located.mark)

@@ -1,4 +1,4 @@
-"""Add what authors may leave out: the start node, the end node, and the queues."""
+"""Add the parts that authors may leave out: the start node, the end node, and the queues."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueueRules:
-    """`handler_queues` maps the known handlers to the queue they are registered with; None if they are not known.
+    """`handler_queues` maps the known handlers to their registered queues; None if the handlers are unknown.
 
-    `is_open`: workers elsewhere may have others, so an unknown one is only a warning. `contracts` with
-    schemas are what literal parameters are checked against.
+    `is_open`: workers elsewhere may have others, so an unknown handler is only a warning. Literal parameters are
+    checked against the schemas in `contracts`.
     """
 
     handler_queues: Mapping[str, str | None] | None = None
@@ -50,7 +50,7 @@ class QueueRules:
 
 
 def default_queue(settings: Settings) -> str | None:
-    """The queue of tasks that name none. A shared server has none unless it is set."""
+    """The queue of tasks without one. A shared server has none unless it is configured."""
     return settings.worker_queue if settings.database_dsn() else own_queue(settings)
 
 
@@ -63,7 +63,7 @@ def own_queue(settings: Settings) -> str:
 
 
 def resolve_queues(workflow: Workflow, rules: QueueRules) -> Workflow:
-    """The workflow with every queue written into it, where one can be found."""
+    """Write the queue of every task into the workflow, if it can be determined."""
     nodes = {node_id: _with_queue(node, rules) for node_id, node in workflow.nodes.items()}
     return workflow.model_copy(update={"nodes": nodes})
 
@@ -93,7 +93,7 @@ def alias_ends(drafts: dict[str, Draft]) -> None:
 def add_ends(nodes: Mapping[str, Node], heads: Collection[str] = ()) -> dict[str, Node]:
     """The nodes with a start before those without predecessors, and an end after those without successors.
 
-    Chains that start at `heads` run last, and have neither.
+    Chains that start at `heads` are finalizers, and have neither.
     """
     complete = dict(nodes)
     chained = _chained(nodes, heads)
@@ -113,10 +113,10 @@ def _chained(nodes: Mapping[str, Node], heads: Collection[str]) -> set[str]:
     if not heads:
         return set()
     targets, chained = find_targets(find_inbound(nodes)), set[str]()
-    look = [head for head in heads if head in nodes]
-    while look:
-        node_id = look.pop()
+    stack = [head for head in heads if head in nodes]
+    while stack:
+        node_id = stack.pop()
         if node_id not in chained:
             chained.add(node_id)
-            look += targets[node_id]
+            stack += targets[node_id]
     return chained

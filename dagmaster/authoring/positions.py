@@ -1,4 +1,4 @@
-"""YAML as values that know their line and column. Nothing but plain data is ever constructed."""
+"""YAML as values with line and column. Only plain data is ever constructed."""
 
 import math
 import re
@@ -19,7 +19,7 @@ MAX_INTEGER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Counted from 1, as editors do."""
+    """Counted from 1, as in editors."""
 
     line: int
     column: int
@@ -91,7 +91,7 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 def _check_depth(text: str) -> None:
-    """Composing is recursive, and reading events is not."""
+    """Composing is recursive, reading events is not."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -145,7 +145,7 @@ class _Reader:
                 return Located(None, _mark(node), "", key_mark, is_broken=True)
 
     def _count_up(self, node: yaml.Node, depth: int) -> None:
-        """Aliases can make a small file endless."""
+        """Aliases can make a small file expand endlessly."""
         self._count += 1
         if self._count > MAX_VALUES or depth > MAX_DEPTH:
             too = "values" if self._count > MAX_VALUES else "levels"
@@ -164,7 +164,7 @@ class _Reader:
         return not wrong and self._has_tag(node, "map")
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[tuple[str, Mark, yaml.Node]]:
-        """Keys are strings as written, so that `true`, `on` and `1` name what they seem to name."""
+        """Keys are strings as written, so that `true`, `on` and `1` are not converted."""
         seen: dict[str, Mark] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:
@@ -218,7 +218,7 @@ def _mark(node: yaml.Node) -> Mark:
 
 
 def _number(construct: Any) -> Any:
-    # YAML 1.1 reads 12:30 as seven hundred and fifty.
+    # YAML 1.1 reads 12:30 as 750.
     return lambda node: node.value if ":" in node.value else construct(node)
 
 
@@ -237,7 +237,7 @@ _NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def _find_fault(value: Any) -> str | None:
-    """What JSON or PostgreSQL could not hold."""
+    """Why JSON or PostgreSQL cannot store the value, or None."""
     match value:
         case bool() | None:
             return None

@@ -13,11 +13,11 @@ from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow, 
 from dagmaster.settings import Settings
 
 Find = Callable[[str], Workflow]
-"""The workflow of an id; raises UnknownWorkflow."""
+"""Find a workflow by id; raises UnknownWorkflow."""
 
 
 def prepare(workflow: Workflow, settings: Settings, known: Contracts, find: Find | None = None) -> Graph:
-    """`known` are the contracts of the handlers; `find` gives the workflows that it calls, which are pinned too."""
+    """`known` are the handlers' contracts; `find` returns child workflows, which are pinned too."""
     return _Preparing(settings, known, find).prepare(workflow, ())
 
 
@@ -42,7 +42,7 @@ class _Preparing:
         name = node.workflow
         if name in path:
             circle = " -> ".join((*path[path.index(name) :], name))
-            raise Invalid(f"workflows cannot call each other in a circle: {circle}")
+            raise Invalid(f"workflows must not call each other in a cycle: {circle}")
         if name not in self._called:
             if self._find is None:
                 raise Invalid(f"node {node_id!r} calls the workflow {name!r}, but no other workflows are loaded here")
@@ -79,12 +79,12 @@ def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
 
 
 def queues_of(workflow: Workflow) -> set[str]:
-    """Those that its tasks are put on, or may be when they run out of memory."""
+    """The queues of its tasks, including those for attempts after one ran out of memory."""
     return {queue for queue, _ in tasks_of(workflow)}
 
 
 def tasks_of(workflow: Workflow) -> set[tuple[str, str]]:
-    """Queue and handler of each of its tasks."""
+    """The queue and handler of each task."""
     return {(queue, task.handler) for task, retry in _tasks(workflow) for queue in _queues(task, retry)}
 
 

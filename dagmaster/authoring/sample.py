@@ -34,7 +34,7 @@ nodes:
 
 
 def write_sample(folder: Path) -> Path:
-    """The file, in a folder that is made if it is missing. Raises Conflict when the file is there."""
+    """Write the file, creating the folder if needed. Raises Conflict if the file exists."""
     path = folder / FILE
     folder.mkdir(parents=True, exist_ok=True)
     try:

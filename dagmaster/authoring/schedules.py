@@ -31,9 +31,9 @@ def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
     except ValidationError as error:
         for fault in error.errors():
             key = str(fault["loc"][0]) if fault["loc"] else "every" if "every" in values else ""
-            place = parts.get(key, located)
+            position = parts.get(key, located)
             name = f"'{key}' of the schedule" if fault["loc"] else "the schedule"
-            notes.report(f"{name}: {_lower_first(fault['msg'])}", place.mark)
+            notes.report(f"{name}: {_lower_first(fault['msg'])}", position.mark)
         return None
 
 

@@ -25,7 +25,7 @@ def fold_templates(drafts: dict[str, Draft], notes: Notes) -> dict[str, Draft]:
 
 
 def rename_links(draft: Draft, rename: Callable[[str], str]) -> None:
-    """Change the ids of the nodes that a draft names."""
+    """Rename the nodes that a draft refers to."""
     raw = draft.raw
     for names in _link_lists(raw):
         names[:] = [rename(name) for name in names]
@@ -59,11 +59,11 @@ def _fold(template: Draft, fan_out: Draft, notes: Notes) -> None:
     task_fields = {key: template.raw[key] for key in _TASK_FIELDS if template.raw.get(key) is not None}
     fan_out.raw["task"] = {**own, **task_fields, "queue": own.get("queue") or task_fields.get("queue")}
     notes.move(("nodes", template.node_id), ("nodes", fan_out.node_id, "task"))
-    targets = fan_out.raw.setdefault("next", [])  # What could not be read has none.
-    for place, target in enumerate(template.raw.get("next", [])):
+    targets = fan_out.raw.setdefault("next", [])  # An unreadable fan-out has none.
+    for number, target in enumerate(template.raw.get("next", [])):
         if target not in targets and target != fan_out.node_id:
             moved: Path = ("nodes", fan_out.node_id, "next", len(targets))
-            notes.move(("nodes", template.node_id, "next", place), moved)
+            notes.move(("nodes", template.node_id, "next", number), moved)
             targets.append(target)
 
 

@@ -1,4 +1,4 @@
-"""Read the nodes that no worker executes and that take their time: wait, approval, workflow."""
+"""Read the long-running nodes that no worker executes: wait, approval, workflow."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def read_approval(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dic
 
 
 def read_call(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[str, Any]:
-    """Of a node that runs another workflow."""
+    """Read a node that runs a child workflow."""
     path = ("nodes", node_id)
     if is_missing(fields.get("workflow")):
         notes.report(f"node {node_id!r} needs a 'workflow': the id of the workflow to run", mark)

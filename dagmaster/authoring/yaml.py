@@ -68,7 +68,7 @@ _OTHER_NAMES: Final = {
 
 
 def load_workflow(path: Path, *, queues: QueueRules) -> Workflow:
-    """Raise InvalidWorkflow, also where the file cannot be read."""
+    """Raise InvalidWorkflow, also if the file cannot be read."""
     workflow, problems = read_file(path, queues=queues)
     if workflow is None:
         raise InvalidWorkflow(problems)
@@ -101,7 +101,7 @@ def read_workflow(
 ) -> tuple[Workflow | None, tuple[Problem, ...]]:
     """The workflow, or None if it has errors; and all problems, warnings included.
 
-    One that only lacks a queue is given all the same: a worker may come that has registered one for its handler.
+    A workflow that only lacks a queue is returned anyway: a worker may register one for its handler later.
     """
     try:
         document, unreadable = read_yaml(text, file)
@@ -136,7 +136,7 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
 
 
 def _without_extensions(document: Located) -> Located:
-    """Keys that begin with `x-` are the author's own, such as a place for YAML anchors."""
+    """Keys that start with `x-` belong to the author, for example for YAML anchors."""
     entries = {key: entry for key, entry in document.value.items() if not key.startswith("x-")}
     return Located(entries, document.mark)
 
@@ -193,7 +193,7 @@ def _read_retention(located: Located | None, notes: Notes) -> float | None:
 
 
 def _read_timeout(located: Located | None, notes: Notes) -> float | None:
-    """How long a job may run."""
+    """The longest duration of a job."""
     if located is None or located.value is None:
         return None
     match located.value:
@@ -320,7 +320,7 @@ def _type_of(default: Any) -> InputType:
 
 
 def _as_declared(default: Any, kind: InputType) -> Any:
-    """3.0 becomes 3 for an integer. A default that does not fit is found with the other problems of the workflow."""
+    """3.0 becomes 3 for an integer. A default of the wrong type is reported with the other problems."""
     try:
         return None if default is None else fit(default, kind)
     except WrongType:

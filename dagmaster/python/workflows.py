@@ -96,7 +96,7 @@ class WorkflowFunction(Generic[P, R]):
             raise TypeError(f"call {self.__name__}.run(...) to run the workflow here, or .submit(...) on the fleet")
         inputs, sources = draft.encode(self._bound(args, kwargs))
         if self._is_being_written:
-            raise Invalid(f"workflows cannot call each other in a circle: {self.workflow_id} calls itself")
+            raise Invalid(f"workflows must not call each other in a cycle: {self.workflow_id} calls itself")
         draft.called |= {**self.written.called, self.workflow_id: self.workflow}
         node_id = draft.add(self.__name__, WorkflowNode(workflow=self.workflow_id, inputs=inputs), sources)
         return seen_from_outside(self.written.returned, draft, node_id)  # type: ignore[no-any-return]

@@ -132,7 +132,7 @@ async def test_called_workflows_are_pinned_with_the_job(it: Web) -> None:
 
 async def test_call_cycles_and_unknown_workflows_are_refused(it: Web) -> None:
     refusal = await it.post("/api/v1/jobs", {"workflow_id": "circle"}, 422)
-    assert refusal["error"]["message"] == "workflows cannot call each other in a circle: circle -> circle"
+    assert refusal["error"]["message"] == "workflows must not call each other in a cycle: circle -> circle"
     refusal = await it.post("/api/v1/jobs", {"workflow_id": "lost"}, 422)
     assert (
         "node 'sub' of workflow 'lost' calls 'nowhere': no workflow is named 'nowhere'" in refusal["error"]["message"]
