@@ -1,7 +1,7 @@
-"""Handlers that decide on assets, in the name of whoever has submitted the job, and that copy the catalogue.
+"""Handlers that decide on assets on behalf of the job's submitter, and that copy the catalogue.
 
-Load them with `DAGMASTER_HANDLERS=dagmaster.asset_handlers`: whoever may submit workflows that use them decides then.
-They need a worker with a database.
+Load them with `DAGMASTER_HANDLERS=dagmaster.asset_handlers`. Then everybody who may submit workflows that use them can
+decide on assets. They need a worker with database access.
 """
 
 from dagmaster.asset_handlers import decisions, pgstac, unpublish

@@ -1,4 +1,4 @@
-"""The catalogue as its readers see it, page by page, for copies of it."""
+"""The catalogue as its readers see it, in pages, for copies."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ MAX_COLLECTIONS = 10_000
 
 
 class CopyParams(BaseModel):
-    """`base_url` is where readers reach the API: links and data lead there. By default, what the public may see."""
+    """`base_url` is the readers' address of the API, for links to pages and data. Default: what the public may see."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -28,13 +28,13 @@ class CopyParams(BaseModel):
 
 
 async def read_collections(conn: Connection, params: CopyParams) -> list[dict[str, Any]]:
-    """Those that hold an item that the audience may see."""
+    """The collections with an item that the audience may see."""
     rows = await list_collections(conn, catalogue_scope(params.audience), limit=MAX_COLLECTIONS)
     return [collection_reply(row, params.urls).model_dump(mode="json", exclude_unset=True) for row in rows]
 
 
 async def read_items(conn: Connection, params: CopyParams) -> AsyncIterator[list[dict[str, Any]]]:
-    """In pages. No item says where its file is in the storage."""
+    """Items in pages, without the location of their files in the storage."""
     after: Place | None = None
     while True:
         rows = await search_items(conn, catalogue_scope(params.audience), ItemFilter(), after=after, limit=PAGE)

@@ -1,4 +1,4 @@
-"""What the handlers of decisions share: the actor, the workflows that a decision starts, and the failures."""
+"""Shared parts of the decision handlers: the actor, the workflows that a decision starts, and failures."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -37,7 +37,7 @@ class VersionParams(BaseModel):
 
 @asynccontextmanager
 async def deciding(ctx: HandlerContext) -> AsyncIterator[ServiceContext]:
-    """In the name of the job's submitter. What the state of the asset does not allow fails the job at once."""
+    """Decide on behalf of the job's submitter. An illegal decision fails the job at once."""
     if ctx.pool is None:
         raise Permanent(NO_DATABASE)
     async with ctx.pool.store_connection() as conn:
@@ -58,7 +58,7 @@ def _refusing() -> Iterator[None]:
 
 
 async def known_definitions(conn: Connection, settings: Settings) -> Definitions:
-    """The workflows of this machine. If the export is not among them, it is taken as it ran last."""
+    """The workflows of this machine. If the export workflow is missing, its last pinned definition is used."""
     contracts = await known_contracts(conn, registry)
     catalog = Catalog(settings.workflows_dir, queues=open_rules(contracts, settings), must_exist=False)
     newest = await find_newest_definition(conn, settings.export_workflow)

@@ -1,4 +1,4 @@
-"""Ask for the review of a version, approve or reject it, and make it public."""
+"""Request the review of a version, approve or reject it, and make it public."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -30,7 +30,7 @@ from dagmaster.store.assets import get_asset
 
 @handler("trigger_approval", params=VersionParams, isolation="thread")
 async def trigger_approval(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
-    """Ask for the review of a version that is processed: it is recorded in the history of the asset, once for a job."""
+    """Request the review of a processed version: recorded in the history of the asset, once per job."""
     async with deciding(ctx) as context:
 
         async def attempt() -> bool:
@@ -54,7 +54,7 @@ class ApproveParams(VersionParams):
 
 @handler("approve_dataset", params=ApproveParams, isolation="thread")
 async def approve_dataset(ctx: HandlerContext, params: ApproveParams) -> dict[str, Any]:
-    """Approve a version. If the asset is public, its export is queued. A version that is approved stays so."""
+    """Approve a version. If the asset is public, its export is queued. An approved version stays approved."""
     level = ClearanceState(params.clearance_level) if params.clearance_level is not None else None
     async with deciding(ctx) as context:
         asset, version = await _read(context, params)
@@ -71,7 +71,7 @@ class RejectParams(VersionParams):
 
 @handler("reject_dataset", params=RejectParams, isolation="thread")
 async def reject_dataset(ctx: HandlerContext, params: RejectParams) -> dict[str, Any]:
-    """Reject a version, with the reason that its submitter reads. A version that is rejected stays so."""
+    """Reject a version, with a reason for its submitter. A rejected version stays rejected."""
     async with deciding(ctx) as context:
         _, version = await _read(context, params)
         if version.approval_state is ApprovalState.REJECTED:
@@ -81,7 +81,7 @@ async def reject_dataset(ctx: HandlerContext, params: RejectParams) -> dict[str,
 
 @handler("promote_to_external", params=VersionParams, isolation="thread")
 async def promote_to_external(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
-    """Make the asset of an approved version public, and export the version unless it is exported or being so."""
+    """Make the asset of an approved version public, and export the version unless that is done or in progress."""
     async with deciding(ctx) as context:
         asset, version = await _read(context, params)
         if version.approval_state is not ApprovalState.APPROVED:
@@ -100,7 +100,7 @@ async def promote_to_external(ctx: HandlerContext, params: VersionParams) -> dic
 
 
 async def _read(context: ServiceContext, params: VersionParams) -> tuple[Asset, AssetVersion]:
-    """Raises UnknownAsset and UnknownVersion, also for what is deleted."""
+    """Raises UnknownAsset and UnknownVersion, also for deleted ones."""
     async with context.conn.transaction():
         asset, version = await lock_version(context.conn, params.asset_id, params.version_ordinal)
     review.check_live(asset, version)

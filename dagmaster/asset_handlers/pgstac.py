@@ -1,4 +1,4 @@
-"""Copy the catalogue to pgSTAC, for the programs that read it there."""
+"""Copy the catalogue to pgSTAC, for programs that read it there."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ NO_PGSTAC = "the database does not have pgSTAC; an administrator can install it 
 
 @handler("sync_pgstac", params=CopyParams, isolation="thread")
 async def sync_pgstac(ctx: HandlerContext, params: CopyParams) -> dict[str, Any]:
-    """Make pgSTAC show what the audience may see, in one transaction: new, changed and withdrawn items.
+    """Synchronise pgSTAC with the items that the audience may see, in one transaction.
 
-    Collections of others are left alone. Items without a geometry cannot be in pgSTAC and are counted as skipped.
+    Other collections are not touched. pgSTAC cannot store items without a geometry; they are counted as skipped.
     """
     if ctx.pool is None:
         raise Permanent(NO_DATABASE)

@@ -1,4 +1,4 @@
-"""Export the catalogue as one stac-geoparquet file, which needs no server to be searched.
+"""Export the catalogue as one stac-geoparquet file, which can be searched without a server.
 
 Load it with `DAGMASTER_HANDLERS=dagmaster.asset_handlers.stac_geoparquet`; it needs the extra `stac`.
 """
@@ -20,7 +20,7 @@ from dagmaster.handlers.registry import handler
 from dagmaster.settings import load_settings
 from dagmaster.storage import Storage, open_storage
 
-# The library holds all of them in memory: 20,000 took 3 seconds.
+# The library keeps all items in memory: 20,000 took 3 seconds.
 MAX_ITEMS = 100_000
 
 
@@ -30,7 +30,7 @@ class ExportParams(CopyParams):
 
 @handler("export_stac_geoparquet", params=ExportParams, isolation="thread")
 async def export_stac_geoparquet(ctx: HandlerContext, params: ExportParams) -> dict[str, Any]:
-    """Write the items that the audience may see to a file of the storage, which is replaced at once."""
+    """Write the items that the audience may see to a file of the storage, which is replaced atomically."""
     if ctx.pool is None:
         raise Permanent(NO_DATABASE)
     items: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ async def _store(ctx: HandlerContext, storage: Storage, items: list[dict[str, An
             checksum = file_digest(file, "sha256").hexdigest()
         copied = await storage.copy(str(local), target)
         if copied.sha256 != checksum:
-            raise RuntimeError(f"the copy at {copied.reference} differs from the file that was made")
+            raise RuntimeError(f"the copy at {copied.reference} differs from the file that was written")
         return {"path": copied.reference, "size_bytes": copied.size_bytes, "sha256": copied.sha256}
     finally:
         shutil.rmtree(local.parent)

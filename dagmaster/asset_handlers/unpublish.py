@@ -1,4 +1,4 @@
-"""Withdraw versions: remove what is public of them, and what the catalogue says."""
+"""Withdraw versions: remove their public copies and catalogue entries."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ async def unpublish_raster(ctx: HandlerContext, params: VersionParams) -> dict[s
 
 @handler("unpublish_vector", params=VersionParams, isolation="thread")
 async def unpublish_vector(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
-    """As unpublish_raster, of a version of a vector layer, and drop the tables that jobs have made for it."""
+    """Like unpublish_raster, for a version of a vector layer; also drops the tables that jobs created for it."""
     async with deciding(ctx) as context:
         report = await _unpublish(context, params, DataType.VECTOR)
         tables = await drop_tables_of_version(context.conn, params.asset_id, params.version_ordinal)
@@ -48,9 +48,9 @@ async def unpublish_vector(ctx: HandlerContext, params: VersionParams) -> dict[s
 
 
 async def _unpublish(context: ServiceContext, params: VersionParams, data_type: DataType) -> dict[str, Any]:
-    """Each step can be repeated. When the version is withdrawn, nothing of it is public any more.
+    """Each step is idempotent. Once the version is withdrawn, nothing of it is public.
 
-    An export that was queued in between is cancelled with the version; what it has copied by then is removed after it.
+    An export that is queued meanwhile is cancelled with the version; files it has copied by then are removed after it.
     """
     storage = open_storage(context.settings)
     asset, version = await _read(context, params)
@@ -75,7 +75,7 @@ async def _unpublish(context: ServiceContext, params: VersionParams, data_type: 
 
 
 async def _read(context: ServiceContext, params: VersionParams) -> tuple[Asset, AssetVersion]:
-    """Also what is deleted: an attempt that was interrupted may have done that. Raises Conflict."""
+    """Includes deleted versions: an interrupted attempt may have deleted it. Raises Conflict."""
     async with context.conn.transaction():
         asset = await lock_asset(context.conn, params.asset_id)
         version = await find_version(context.conn, params.asset_id, params.version_ordinal)
@@ -85,15 +85,15 @@ async def _read(context: ServiceContext, params: VersionParams) -> tuple[Asset, 
 
 
 async def _remove_copies(context: ServiceContext, storage: Storage, params: VersionParams) -> list[str]:
-    """All files of the version in the zone external, when no export writes to it any more."""
+    """Remove all files of the version in the zone external, after its export has stopped."""
     row = await get_version_row(context.conn, params.asset_id, params.version_ordinal)
     if row["export_job_id"] is not None:
         await _stop(context, row["export_job_id"], params.reason)
     listed = await storage.list(f"{EXTERNAL}{params.asset_id}/{params.version_ordinal}", limit=MAX_FILES)
     references = {file.reference for file in listed}
     if (copy := row["external_blob_path"]) is not None and copy.startswith(EXTERNAL):
-        references.add(copy)  # Of a workflow that exports to a place of its own.
-    # The index goes first: it must not name files that are gone.
+        references.add(copy)  # A custom workflow may export to another path.
+    # The index goes first: it must not name deleted files.
     ordered = sorted(references, key=lambda reference: (reference != copy, reference))
     return [reference for reference in ordered if await storage.remove(reference)]
 
@@ -112,7 +112,7 @@ async def _stop(context: ServiceContext, job_id: JobId, reason: str | None) -> N
 
 
 async def _refresh_layer(context: ServiceContext, asset_id: str) -> None:
-    """Maps show another version, or none. Until they do, it is not withdrawn."""
+    """Make maps show another version or none, before the version is withdrawn."""
     dsn = context.settings.external_dsn()
     publication = await layers.refresh(context.conn, asset_id, actor=context.actor, external_dsn=dsn)
     if publication is not None and publication.errors:

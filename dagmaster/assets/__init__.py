@@ -1,4 +1,4 @@
-"""The business domain: what may be decided about assets and their versions, who may see them, how they are published.
+"""The business domain: decisions on assets and their versions, visibility, and publication.
 
-Decisions are pure: from an asset and a version to the change that is written. `service.assets` runs them.
+Decisions are pure: from an asset and a version to the change to write. `service.assets` runs them.
 """

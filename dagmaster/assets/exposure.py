@@ -1,4 +1,4 @@
-"""Exposure: which version of an asset somebody may see."""
+"""Exposure: which version of an asset an audience may see."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -13,7 +13,7 @@ LATEST = "latest"
 
 
 class Audience(StrEnum):
-    """Who asks: the world, people of the house, or those who review."""
+    """The audience: the public, internal users, or reviewers."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -27,13 +27,13 @@ CLEARANCES: Mapping[Audience, Sequence[ClearanceState]] = {
 
 
 def catalogue_scope(audience: Audience, platform_id: str | None = None) -> Scope:
-    """What of the catalogue this audience sees. Unapproved versions are in it for nobody, reviewers included."""
+    """The part of the catalogue that the audience sees. Unapproved versions are never in it, even for reviewers."""
     inside = CLEARANCES[Audience.INTERNAL] if audience is not Audience.PUBLIC else ()
     return Scope(CLEARANCES[Audience.PUBLIC], inside, platform_id)
 
 
 def parse_version(text: str) -> int | None:
-    """The ordinal; None for `latest`."""
+    """The ordinal, or None for `latest`."""
     if text == LATEST:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
@@ -42,7 +42,7 @@ def parse_version(text: str) -> int | None:
 
 
 def check_asset(asset: AssetRow, audience: Audience) -> None:
-    """Raises UnknownAsset for one that this audience must not know of, in the words for one that does not exist."""
+    """Raises UnknownAsset, with the same message as for a missing asset, if the audience must not know of it."""
     is_hidden = audience in CLEARANCES and asset["clearance_state"] not in CLEARANCES[audience]
     if asset["deleted_at"] is not None or is_hidden:
         raise UnknownAsset(f"there is no asset {asset['asset_id']!r}")
@@ -62,7 +62,7 @@ def select_ordinal(asset: AssetRow, requested: int | None, audience: Audience) -
 
 
 def check_version(version: VersionRow, *, is_preview: bool) -> None:
-    """A preview needs a version that is processed; everything else an approved one."""
+    """A preview needs a processed version, everything else an approved one."""
     is_seen = version["approval_state"] == ApprovalState.APPROVED or (
         is_preview and version["processing_status"] == ProcessingStatus.COMPLETED
     )

@@ -1,7 +1,7 @@
-"""The layers in the external database: what it should have, sent there while nothing here is locked.
+"""The layers in the external database: the expected state, sent while nothing is locked here.
 
 The state is read, and gets its revision, while the asset is locked. The external database keeps the latest revision of
-each asset, so that of two states that are sent at once the later one stays, in whatever order they arrive.
+each asset, so that of two concurrent states the later one wins, in whatever order they arrive.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ MISSING_SETTING: Final = (
 class ExternalState:
     """The row of the external catalogue that an asset should have, or None.
 
-    `ordinal` is the version that it shows; `is_external` is false for a layer that was unpublished.
+    `ordinal` is the version it shows; `is_external` is false for an unpublished layer.
     """
 
     asset_id: str
@@ -46,7 +46,7 @@ class ExternalState:
 
 
 def is_expected(layer: LayerRow) -> bool:
-    """Whether the external database has the layer, should have it, or has not confirmed that it is gone."""
+    """Whether the external database has the layer, should have it, or has not confirmed its removal."""
     return layer["is_external"] or layer["external_pending"] is not None
 
 
@@ -58,13 +58,13 @@ async def expect(
     *,
     is_external: bool = True,
 ) -> ExternalState:
-    """Give the state its revision. The asset is locked until the caller's transaction ends; send it after that."""
+    """Assign the revision of the state. The asset is locked until the caller's transaction ends; send it afterwards."""
     revision = await expect_external_layer(conn, asset_id, is_external=is_external)
     return ExternalState(asset_id, revision, entry, ordinal, is_external)
 
 
 async def send(conn: Connection, state: ExternalState, *, actor: str | None, external_dsn: str | None) -> Projection:
-    """What became of it. A state that fails is still expected, and sent again by the next refresh."""
+    """Send the state and return the outcome. A failed state is still expected, and the next refresh sends it again."""
     try:
         return await deliver(conn, state, actor=actor, external_dsn=external_dsn)
     except (Conflict, Invalid, Unavailable) as error:
@@ -72,7 +72,7 @@ async def send(conn: Connection, state: ExternalState, *, actor: str | None, ext
 
 
 async def deliver(conn: Connection, state: ExternalState, *, actor: str | None, external_dsn: str | None) -> Projection:
-    """The same. Raises Conflict, Invalid, or Unavailable."""
+    """Like `send`, but raises Conflict, Invalid, or Unavailable."""
     if external_dsn is None:
         raise Conflict(MISSING_SETTING)
     is_changed = await write_externally(external_dsn, state.asset_id, state.revision, state.entry)
@@ -92,7 +92,7 @@ async def deliver(conn: Connection, state: ExternalState, *, actor: str | None, 
 
 
 async def withdraw(conn: Connection, state: ExternalState, before: LayerRow, error: Exception) -> None:
-    """Expect what was expected before: the external database did not take this state."""
+    """Restore the previous expectation: the external database did not accept this state."""
     is_settled = before["external_pending"] is None and not isinstance(error, OutcomeUnknown)
     await withdraw_external_layer(
         conn, state.asset_id, state.revision, is_external=before["is_external"], is_settled=is_settled

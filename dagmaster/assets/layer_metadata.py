@@ -1,4 +1,4 @@
-"""Describe the layer of an asset: add, replace and remove its metadata, each with a trace in the audit log."""
+"""The metadata of an asset's layer: add, replace and remove it, each recorded in the audit log."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from dagmaster.store.layers import LayerRow
 async def add_layer(
     conn: Connection, asset_id: str, data_type: DataType | None, fields: Mapping[str, Any], *, actor: str | None
 ) -> LayerRow:
-    """Raises UnknownAsset, and Conflict for another data type or where there is metadata already."""
+    """Raises UnknownAsset, and Conflict for another data type or if there is metadata already."""
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
         check_live(asset)
@@ -37,7 +37,7 @@ async def replace_layer(
     *,
     actor: str | None,
 ) -> LayerRow:
-    """Raises Conflict where somebody else has replaced it since this version was read."""
+    """Raises Conflict if it was replaced since this version was read."""
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
         check_live(asset)
@@ -45,7 +45,7 @@ async def replace_layer(
         _check_data_type(asset, data_type)
         if not await layer_store.replace_layer(conn, asset_id, version, fields):
             raise Conflict(
-                f"the metadata is at version {layer['version']}, not {version}: somebody has changed it; "
+                f"the metadata is at version {layer['version']}, not {version}: it has changed; "
                 "read it again and repeat the change"
             )
         await _note(conn, "replace", asset_id, actor)
@@ -53,7 +53,7 @@ async def replace_layer(
 
 
 async def remove_layer(conn: Connection, asset_id: str, *, actor: str | None) -> None:
-    """Raises Conflict while the layer is published: its projections would stay."""
+    """Raises Conflict while the layer is published, because its projections would stay."""
     async with conn.transaction():
         await lock_asset(conn, asset_id)
         layer = await layer_store.get_layer(conn, asset_id)

@@ -31,7 +31,7 @@ Written = tuple[ProjectionOutcome, str | None]
 
 
 async def write_projections(conn: Connection, layer: LayerRow, version: VersionRow) -> list[Projection]:
-    """All of them are tried: one that fails does not hold up the other."""
+    """Try all projections: one that fails does not prevent the others."""
     return [
         await _attempt(conn, ProjectionName.STAC_COLLECTION, lambda: _write_collection(conn, layer, version)),
         await _attempt(conn, ProjectionName.LAYER_CATALOG, lambda: _write_catalog(conn, layer, version)),
@@ -57,13 +57,13 @@ async def record_projections(
     ordinal: int | None,
     actor: str | None,
 ) -> None:
-    """In the history of the asset, which is locked."""
+    """Record them in the history of the asset, which must be locked."""
     data = {"projections": {projection.name.value: projection.outcome.value for projection in projections}}
     await save_change(conn, asset, AssetChange(events=(AssetEvent(event_type, ordinal, actor, event_data=data),)))
 
 
 async def _attempt(conn: Connection, name: ProjectionName, write: Callable[[], Awaitable[Written]]) -> Projection:
-    """A projection that fails leaves nothing behind, and the others stay."""
+    """A failed projection is rolled back, and the others stay."""
     try:
         async with conn.transaction():
             return Projection(name, *await write())

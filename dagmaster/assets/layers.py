@@ -38,9 +38,9 @@ MAX_REPORTED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A layer after it was published or unpublished. Where a projection failed, the times are those of before.
+    """A layer after it was published or unpublished. If a projection failed, the times are unchanged.
 
-    `version_ordinal` is the version that is projected.
+    `version_ordinal` is the projected version.
     """
 
     asset_id: str
@@ -59,7 +59,7 @@ class Publication:
 
     @property
     def errors(self) -> list[str]:
-        return [f"{one.name}: {one.error}" for one in self.projections if one.error is not None]
+        return [f"{projection.name}: {projection.error}" for projection in self.projections if projection.error]
 
     def as_record(self) -> dict[str, Any]:
         return {**asdict(self), "is_complete": self.is_complete}
@@ -67,7 +67,7 @@ class Publication:
 
 @dataclass(slots=True)
 class BulkReport:
-    """How many of many layers changed, stayed as they were, cannot be published or failed, and why some failed."""
+    """How many layers were changed, unchanged, unpublishable or failed, and why some failed."""
 
     changed: int = 0
     unchanged: int = 0
@@ -90,7 +90,7 @@ class BulkReport:
 
 
 async def publish(conn: Connection, asset_id: str, *, actor: str | None) -> Publication:
-    """Project the layer of the latest approved version. Repeating it changes nothing."""
+    """Project the layer of the latest approved version. Idempotent."""
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
         check_live(asset)
@@ -106,7 +106,7 @@ async def publish(conn: Connection, asset_id: str, *, actor: str | None) -> Publ
 async def unpublish(
     conn: Connection, asset_id: str, *, actor: str | None, external_dsn: str | None = None
 ) -> Publication:
-    """Remove all projections, also those in the external database. Also of an asset that is deleted."""
+    """Remove all projections, including external ones, and those of a deleted asset."""
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
         publication, state = await _unpublish(conn, asset, await get_layer(conn, asset_id), actor)
@@ -114,12 +114,12 @@ async def unpublish(
 
 
 async def publish_all(conn: Connection, *, actor: str | None) -> BulkReport:
-    """Each layer in a transaction of its own: one that fails does not hold up the others."""
+    """Publish each layer in its own transaction: one that fails does not prevent the others."""
     report = BulkReport()
     async for asset_id in layer_ids(conn):
         try:
             report.add(await publish(conn, asset_id, actor=actor))
-        except (Conflict, NotFound):  # It has no approved version, or is gone.
+        except (Conflict, NotFound):  # It has no approved version, or was removed.
             report.skipped += 1
     return report
 
@@ -127,9 +127,9 @@ async def publish_all(conn: Connection, *, actor: str | None) -> BulkReport:
 async def publish_externally(
     conn: Connection, asset_id: str, *, actor: str | None, external_dsn: str | None
 ) -> Publication:
-    """Write the layer to the external database, which everybody may read: only at public clearance.
+    """Write the layer to the external, publicly readable database: only with public clearance.
 
-    Raises Conflict, and Unavailable if the external database does not take it; then nothing has changed.
+    Raises Conflict, and Unavailable if the external database does not accept it; then nothing has changed.
     """
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
@@ -161,9 +161,9 @@ async def publish_externally(
 async def refresh(
     conn: Connection, asset_id: str, *, actor: str | None, external_dsn: str | None = None
 ) -> Publication | None:
-    """Bring a published layer up to date with the versions of its asset; None for a layer that is not published.
+    """Update a published layer to the versions of its asset; None for a layer that is not published.
 
-    The layer of an asset that is deleted, or that has no approved version any more, is unpublished.
+    The layer of an asset that is deleted, or has no approved version, is unpublished.
     """
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
@@ -178,7 +178,7 @@ async def refresh(
 
 
 async def refresh_stale(conn: Connection, *, external_dsn: str | None) -> BulkReport:
-    """Refresh some of the published layers that are behind: a refresh failed, or the version was processed again."""
+    """Refresh some published layers that lag behind: a refresh failed, or the version was processed again."""
     report = BulkReport()
     for asset_id in await claim_stale_layers(conn, has_external=external_dsn is not None):
         await _add_refreshed(conn, asset_id, report, actor=None, external_dsn=external_dsn)
@@ -186,7 +186,7 @@ async def refresh_stale(conn: Connection, *, external_dsn: str | None) -> BulkRe
 
 
 async def reindex(conn: Connection, *, actor: str | None, external_dsn: str | None = None) -> tuple[int, BulkReport]:
-    """Recompute what is derived from versions: the latest approved ordinals, and the projections of published layers.
+    """Recompute data derived from versions: the latest approved ordinals, and the projections of published layers.
 
     Returns the number of assets whose ordinal was wrong, and the report on the layers.
     """
@@ -201,7 +201,7 @@ async def reindex(conn: Connection, *, actor: str | None, external_dsn: str | No
 async def _add_refreshed(
     conn: Connection, asset_id: str, report: BulkReport, *, actor: str | None, external_dsn: str | None
 ) -> None:
-    """One that cannot be refreshed does not hold up the others."""
+    """A layer that cannot be refreshed does not prevent the others."""
     try:
         publication = await refresh(conn, asset_id, actor=actor, external_dsn=external_dsn)
     except (Conflict, NotFound) as error:
@@ -212,7 +212,7 @@ async def _add_refreshed(
 
 
 async def _approved_version(conn: Connection, asset: Asset) -> VersionRow:
-    """The latest; raises Conflict where there is none."""
+    """The latest approved version; raises Conflict if there is none."""
     if asset.latest_approved is None:
         raise Conflict(f"no version of asset {asset.asset_id!r} is approved; approve one first")
     if asset.clearance_state is ClearanceState.UNCLEARED:
@@ -244,7 +244,7 @@ async def _save(
     projections: Sequence[Projection],
     actor: str | None,
 ) -> Publication:
-    """The time, if all projections are there, and the event, if something has changed."""
+    """Save the time if all projections succeeded, and the event if something has changed."""
     publication = Publication(
         asset.asset_id,
         version["version_ordinal"],
@@ -280,7 +280,7 @@ async def _unpublish(
 async def _sent(
     conn: Connection, publication: Publication, state: ExternalState | None, actor: str | None, external_dsn: str | None
 ) -> Publication:
-    """With what became of it in the external database, where that is concerned. Nothing is locked meanwhile."""
+    """Add the outcome in the external database, if it is concerned. Nothing is locked meanwhile."""
     if state is None:
         return publication
     projection = await send(conn, state, actor=actor, external_dsn=external_dsn)

@@ -1,4 +1,4 @@
-"""Processing: what a new job does to the version that it is for, as changes to write."""
+"""Processing: the effect of a new job on its version, as changes to write."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ from dagmaster.store.assets import AssetChange, AssetEvent
 
 
 def begin(asset: Asset, ordinal: int, decision: Decision, job_id: JobId, *, is_new_asset: bool) -> AssetChange:
-    """Of a version that was just added."""
+    """The change for a new version."""
     created = (AssetEvent("asset_created", None, decision.actor),) if is_new_asset else ()
     return AssetChange(
         asset={"next_ordinal": ordinal + 1},
@@ -28,14 +28,14 @@ def begin(asset: Asset, ordinal: int, decision: Decision, job_id: JobId, *, is_n
 
 
 def check_resubmission(asset: Asset, version: AssetVersion) -> None:
-    """Raises Conflict unless the version was rejected, or cannot be reviewed because its processing failed."""
+    """Raises Conflict unless the version was rejected, or its processing failed."""
     check_live(asset, version)
     has_failed = version.processing_status is ProcessingStatus.FAILED
     if version.approval_state is ApprovalState.APPROVED:
         raise Conflict(f"version {version.version_ordinal} is approved; submit the next version instead")
     if version.approval_state is ApprovalState.PENDING_REVIEW and not has_failed:
         raise Conflict(
-            f"version {version.version_ordinal} waits for review; only a version that was rejected, or whose "
+            f"version {version.version_ordinal} is in review; only a version that was rejected, or whose "
             "processing failed, can be resubmitted"
         )
 
@@ -49,7 +49,7 @@ def resubmit(
     label: str | None,
     refs: Mapping[str, str] | None = None,
 ) -> AssetChange:
-    """Back to review with a new revision. A job that still works on the old one is cancelled."""
+    """Return to review with a new revision. A job that still processes the old one is cancelled."""
     check_resubmission(asset, version)
     is_busy = version.processing_status in UNFINISHED
     return AssetChange(
@@ -70,7 +70,7 @@ def resubmit(
 
 
 def reprocess(asset: Asset, version: AssetVersion, decision: Decision, job_id: JobId) -> AssetChange:
-    """A new revision; ordinal and approval stay, and so do the outputs until there are new ones."""
+    """A new revision; ordinal and approval stay, and the outputs stay until there are new ones."""
     check_live(asset, version)
     move(version, version.processing_status, REPROCESS)
     return AssetChange(
@@ -91,7 +91,7 @@ def _restarted(version: AssetVersion, job_id: JobId) -> dict[str, object]:
 
 
 def export(version: AssetVersion, decision: Decision, job_id: JobId) -> AssetChange:
-    """The version is being copied to where the public finds it."""
+    """Export the version to the public zone."""
     return AssetChange(
         version={"export_job_id": job_id, "export_error": None},
         events=(AssetEvent("export_queued", version.version_ordinal, decision.actor, job_id=job_id),),

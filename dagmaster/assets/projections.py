@@ -1,4 +1,4 @@
-"""Projections of a layer: the row of the catalogue and the STAC collection that its metadata makes, as values."""
+"""Projections of a layer: the catalogue row and the STAC collection derived from its metadata, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from dagmaster.store.stac_collections import Collection
 
 STAC_VERSION: Final = "1.0.0"
 WORLD: Final = (-180.0, -90.0, 180.0, 90.0)
-# What a layer says about its collection, besides the summaries with this prefix.
+# The fields that a layer sets in its collection, besides the summaries with this prefix.
 DESCRIBED: Final = ("title", "description", "keywords")
 PREFIX: Final = "layer:"
 SHOWN: Final = tuple(ShownLayer.__annotations__)
@@ -38,7 +38,7 @@ CHANGES: Final = frozenset({ProjectionOutcome.WRITTEN, ProjectionOutcome.REMOVED
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What became of one projection. `target` is the id of the collection or the name of the table."""
+    """The outcome of one projection. `target` is the id of the collection or the name of the table."""
 
     name: ProjectionName
     outcome: ProjectionOutcome
@@ -47,7 +47,7 @@ class Projection:
 
 
 def catalog_entry(layer: LayerRow, version: VersionRow) -> dict[str, Any] | None:
-    """The row of the catalogue; None for a version without a table, such as a raster."""
+    """The catalogue row; None for a version without a table, such as a raster."""
     if version["table_name"] is None:
         return None
     columns: Mapping[str, Any] = layer
@@ -61,14 +61,14 @@ def catalog_entry(layer: LayerRow, version: VersionRow) -> dict[str, Any] | None
 
 
 def collection_id(version: VersionRow) -> str:
-    """The collection that processing has made, or else one for the asset alone, by which its layer is found."""
+    """The collection that processing created, or else one for the asset alone."""
     return version["stac_collection_id"] or version["asset_id"]
 
 
 def described(collection: Collection | None, layer: LayerRow, version: VersionRow) -> Collection:
-    """The collection with the title, description, keywords and style of the layer; the rest of it stays.
+    """The collection with the title, description, keywords and style of the layer; the rest stays.
 
-    Raises Conflict where the layer of another asset describes it.
+    Raises Conflict if the layer of another asset describes it.
     """
     replaced: Mapping[str, Any] | None = None
     if collection is None:
@@ -94,7 +94,7 @@ def described(collection: Collection | None, layer: LayerRow, version: VersionRo
 
 
 def undescribed(collection: Collection) -> Collection | None:
-    """The collection as it was before; None where it existed only for the layer."""
+    """The collection as it was before; None if it existed only for the layer."""
     if collection.replaced is None:
         return None
     content = {name: value for name, value in collection.content.items() if name not in (*DESCRIBED, "summaries")}
@@ -127,7 +127,7 @@ def _other_summaries(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summaries(layer: LayerRow) -> dict[str, Any]:
-    """Sets and ranges, as STAC has them."""
+    """Sets and ranges, as in STAC."""
     values = {
         "asset_id": layer["asset_id"],
         "data_type": layer["data_type"],

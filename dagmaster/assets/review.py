@@ -1,4 +1,4 @@
-"""Review and clearance: what a reviewer decides, as changes to write."""
+"""Review and clearance: the decisions of a reviewer, as changes to write."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +29,7 @@ S = TypeVar("S", ApprovalState, ClearanceState, ProcessingStatus)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who decides, when and why."""
+    """The actor, time and reason of a decision."""
 
     actor: str | None
     at: datetime
@@ -37,7 +37,7 @@ class Decision:
 
 
 def check_live(asset: Asset, version: AssetVersion | None = None) -> None:
-    """What is deleted is not there for anybody who wants to change it."""
+    """Raises for deleted assets and versions, which cannot be changed."""
     if asset.deleted_at is not None:
         raise UnknownAsset(f"asset {asset.asset_id!r} is deleted")
     if version is not None and version.deleted_at is not None:
@@ -45,7 +45,7 @@ def check_live(asset: Asset, version: AssetVersion | None = None) -> None:
 
 
 def move(version: AssetVersion, state: S, step: AssetMove[S]) -> S:
-    """The state after the move; raises Conflict where the move is illegal."""
+    """The state after the move; raises Conflict if the move is illegal."""
     if state not in step.sources:
         raise Conflict(
             f"version {version.version_ordinal} is {state}; {step.event.removeprefix('version_')} takes "
@@ -55,7 +55,7 @@ def move(version: AssetVersion, state: S, step: AssetMove[S]) -> S:
 
 
 def request_review(asset: Asset, version: AssetVersion, decision: Decision, job_id: JobId) -> AssetChange:
-    """Of a version that is processed and waits for review."""
+    """Needs a processed version in review."""
     check_live(asset, version)
     move(version, version.approval_state, APPROVE)
     _check_processed(version)
@@ -64,7 +64,7 @@ def request_review(asset: Asset, version: AssetVersion, decision: Decision, job_
 
 
 def approve(asset: Asset, version: AssetVersion, decision: Decision, level: ClearanceState | None) -> AssetChange:
-    """Needs a version that is processed, and an asset that is cleared already or by `level` in the same step."""
+    """Needs a processed version, and an asset that is cleared already or by `level` in the same step."""
     check_live(asset, version)
     ordinal = version.version_ordinal
     approved = move(version, version.approval_state, APPROVE)
@@ -97,7 +97,7 @@ def _check_processed(version: AssetVersion) -> None:
 def reject(asset: Asset, version: AssetVersion, decision: Decision) -> AssetChange:
     check_live(asset, version)
     if not (decision.reason or "").strip():
-        raise Invalid("a rejection needs a reason: it is what the submitter reads")
+        raise Invalid("a rejection needs a reason for the submitter")
     return AssetChange(
         version={
             "approval_state": move(version, version.approval_state, REJECT),
@@ -110,7 +110,7 @@ def reject(asset: Asset, version: AssetVersion, decision: Decision) -> AssetChan
 
 
 def clear(asset: Asset, decision: Decision, level: ClearanceState) -> AssetChange:
-    """Up to this level, each step on record. Nothing changes where it is reached already."""
+    """Clear up to this level, with each step recorded. No change if it is already reached."""
     check_live(asset)
     columns: dict[str, object] = {}
     events = []
@@ -137,7 +137,7 @@ def expose(asset: Asset, decision: Decision, mode: ExposureMode) -> AssetChange:
 
 
 def delete_version(asset: Asset, version: AssetVersion, decision: Decision) -> AssetChange:
-    """The next submission gets the next ordinal; `latest` falls back to the approved version before."""
+    """The next submission gets the next ordinal; `latest` falls back to the previous approved version."""
     check_live(asset, version)
     remaining = [ordinal for ordinal in asset.approved if ordinal != version.version_ordinal]
     return AssetChange(
@@ -160,7 +160,7 @@ def delete_asset(asset: Asset, decision: Decision, job_ids: list[JobId]) -> Asse
 
 
 def forget_export(version: AssetVersion, decision: Decision, files: int) -> AssetChange:
-    """What was public of the version is removed."""
+    """The public copies of the version are removed."""
     event = AssetEvent(
         EXPORT_REMOVED, version.version_ordinal, decision.actor, decision.reason, event_data={"files": files}
     )
@@ -168,7 +168,7 @@ def forget_export(version: AssetVersion, decision: Decision, files: int) -> Asse
 
 
 def blocking_version(version: AssetVersion) -> str:
-    """Why no other version can be submitted, and what to do about it."""
+    """Why no other version can be submitted, and the remedy."""
     assert version.approval_state in UNRESOLVED
     label = f" ({version.version_label!r})" if version.version_label else ""
     remedy = (

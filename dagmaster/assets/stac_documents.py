@@ -12,7 +12,7 @@ from dagmaster.store.stac_items import CollectionRow, ItemRow
 STAC_VERSION: Final = "1.1.0"
 JSON: Final = "application/json"
 GEOJSON: Final = "application/geo+json"
-# What an item has where a caller names the fields that it needs, and leaves these out of no list.
+# The fields of an item that are included even if the caller names fields.
 BASIC_FIELDS: Final = (
     "type",
     "stac_version",
@@ -28,7 +28,7 @@ BASIC_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """The addresses of the API, as the caller reaches it."""
+    """The URLs of the API, as the caller reaches it."""
 
     base: str
 
@@ -118,7 +118,7 @@ def _extent(row: CollectionRow) -> list[float]:
 
 
 def select_fields(document: dict[str, Any], fields: StacFields) -> dict[str, Any]:
-    """Fields that are included are added to the basic ones; without any, all are there but those that are excluded."""
+    """Included fields are added to the basic ones; without any, all fields except the excluded ones remain."""
     selected = document
     if fields.include is not None or not fields.exclude:
         selected = _picked(document, [*BASIC_FIELDS, *(fields.include or ())])

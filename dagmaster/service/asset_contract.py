@@ -1,4 +1,4 @@
-"""What can be asked of assets, as values."""
+"""The operations on assets, as values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from dagmaster.service.contract import Row, SubmitRequest
 
 @dataclass(frozen=True, slots=True)
 class RequestOrigin:
-    """A request by an id that its sender chose; `platform_id` is the partner's, also for a plain job."""
+    """A request under an id that its sender chose; `platform_id` is the partner's, also for a plain job."""
 
     request_id: str
     platform_id: str | None = None
@@ -19,7 +19,7 @@ class RequestOrigin:
 
 @dataclass(frozen=True, slots=True)
 class AssetSubmission:
-    """A job, and the version of an asset that it processes. `resubmit` replaces a rejected or failed version."""
+    """A job, and the asset version that it processes. `resubmit` replaces a rejected or failed version."""
 
     job: SubmitRequest
     platform_id: str
@@ -32,7 +32,7 @@ class AssetSubmission:
 
 @dataclass(frozen=True, slots=True)
 class AssetSubmitResult:
-    """`is_new` is false for a request that was made before under the same id or key."""
+    """`is_new` is false for a repeated request with the same id or key."""
 
     request_id: str
     job_id: JobId
@@ -48,7 +48,7 @@ class AssetSubmitResult:
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Without an ordinal, the version that waits for review. `level` clears the asset in the same step."""
+    """Without an ordinal, the version in review. `level` clears the asset in the same step."""
 
     ordinal: int | None = None
     level: ClearanceState | None = None
@@ -88,7 +88,7 @@ AssetCommand = Approve | Reject | Clear | Expose | DeleteVersion | DeleteAsset
 
 @dataclass(frozen=True, slots=True)
 class AssetResult:
-    """`ordinal` is the version that was decided on; `export_job_id` the job that publishes it, if one was queued."""
+    """`ordinal` is the decided version; `export_job_id` the job that publishes it, if one was queued."""
 
     asset_id: str
     ordinal: int | None = None
@@ -98,7 +98,7 @@ class AssetResult:
 
 @dataclass(frozen=True, slots=True)
 class Reprocess:
-    """Process a version once more: by default with the workflow and the inputs of its last job.
+    """Process a version again: by default with the workflow and the inputs of its last job.
 
     `resubmits` sends a rejected or failed version back to review.
     """
@@ -114,7 +114,7 @@ class Reprocess:
 
 @dataclass(frozen=True, slots=True)
 class AssetQuery:
-    """Conditions that all hold; None holds for every asset."""
+    """All conditions must hold; None matches every asset."""
 
     platform_id: str | None = None
     data_type: str | None = None
@@ -145,13 +145,13 @@ class AssetService(Protocol):
     async def add_platform(self, platform: Platform) -> Row: ...
 
     async def layers(self, *, limit: int) -> Sequence[Row]:
-        """In the order in which maps list them."""
+        """In display order."""
 
     async def publish_layer(self, asset_id: str) -> Row:
-        """What became of each projection."""
+        """Returns the outcome of each projection."""
 
     async def publish_layers(self) -> Row:
-        """All of them: how many changed, and which failed."""
+        """Publish all layers; returns how many changed, and which failed."""
 
     async def unpublish_layer(self, asset_id: str) -> Row:
-        """What became of each projection."""
+        """Returns the outcome of each projection."""

@@ -1,4 +1,4 @@
-"""The service of assets over the database."""
+"""The asset service over the database."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,7 +46,7 @@ class DatabaseAssetService:
 
     async def reprocess(self, asset_id: str, command: Reprocess) -> AssetSubmitResult:
         if self.definitions is None:
-            raise Invalid("no workflows are known here")
+            raise Invalid("no workflows are loaded here")
         return await asset_submission.reprocess(self.context, self.definitions, asset_id, command)
 
     async def platforms(self) -> Sequence[Row]:

@@ -34,10 +34,10 @@ from dagmaster.store.platforms import find_platform, unknown_platform
 async def submit_version(
     context: ServiceContext, definitions: Definitions, submission: AssetSubmission
 ) -> AssetSubmitResult:
-    """Request, asset, version and job, or nothing. A request that is repeated gets the first one's result.
+    """Create request, asset, version and job, or nothing. A repeated request gets the first result.
 
-    Raises UnknownPlatform, UnknownWorkflow, Invalid for references that are missing, and Conflict while a version of
-    the asset is unresolved.
+    Raises UnknownPlatform, UnknownWorkflow, Invalid for missing references, and Conflict while a version of the asset
+    is unresolved.
     """
     conn, job = context.conn, submission.job
     workflow = definitions.find(job.workflow)
@@ -90,7 +90,7 @@ async def submit_version(
 async def submit_request(
     context: ServiceContext, definitions: Definitions, job: SubmitRequest, origin: RequestOrigin
 ) -> AssetSubmitResult:
-    """A plain job by the sender's own request id, which is its correlation id."""
+    """A plain job under the sender's own request id, which becomes its correlation id."""
     conn = context.conn
     workflow = definitions.find(job.workflow)
     if origin.platform_id is not None:
@@ -129,7 +129,7 @@ def _about(result: AssetSubmitResult, version: AssetVersion, *, revision: int) -
 async def _with_idle_warnings(
     context: ServiceContext, definitions: Definitions, result: AssetSubmitResult
 ) -> AssetSubmitResult:
-    """Asked after the transaction, which holds a lock."""
+    """Read the fleet after the transaction, which holds a lock."""
     if not result.is_new:
         return result
     idle = idle_warnings(definitions.find(result.workflow_id), await context.fleet(), definitions.contracts)
@@ -164,7 +164,7 @@ def _check_accepts(asset: Asset, submission: AssetSubmission) -> None:
 async def _version_to_process(
     conn: Connection, asset: Asset, submission: AssetSubmission, refs: Mapping[str, str]
 ) -> AssetVersion:
-    """A new one, unless it is a resubmission. That no two are unresolved is for the database to see."""
+    """A new version, unless it is a resubmission. The database ensures that at most one is unresolved."""
     if submission.resubmit:
         version = await find_version(conn, asset.asset_id, None)
         if version is None:
@@ -196,7 +196,7 @@ def _with_asset_inputs(
     refs: Mapping[str, Any],
     label: str | None,
 ) -> dict[str, Any]:
-    """With which asset and version it is about, as far as the workflow declares it: no submitter can say otherwise."""
+    """Set the asset and version inputs that the workflow declares; submitters cannot override them."""
     known = {
         "asset_id": asset.asset_id,
         "version_ordinal": version.version_ordinal,
@@ -251,7 +251,7 @@ def _repeated(first: RequestRow, workflow: Workflow) -> AssetSubmitResult:
 async def reprocess(
     context: ServiceContext, definitions: Definitions, asset_id: str, command: Reprocess
 ) -> AssetSubmitResult:
-    """A new job for a version: a new revision of it."""
+    """Start a new job for a version, which makes a new revision of it."""
     conn = context.conn
     actor = context.actor
     origin = RequestOrigin(str(uuid4()))
@@ -297,7 +297,7 @@ async def reprocess(
 
 
 async def _check_platform_of(conn: Connection, asset: Asset, workflow_id: str, command: Reprocess) -> None:
-    """What is there may be processed again as it was, whatever the platform accepts today."""
+    """An existing version may be processed again unchanged, whatever the platform accepts today."""
     if command.resubmits:
         await _platform_for(conn, asset.platform_id, workflow_id)
     elif command.workflow is not None and (platform := await find_platform(conn, asset.platform_id)) is not None:
@@ -307,7 +307,7 @@ async def _check_platform_of(conn: Connection, asset: Asset, workflow_id: str, c
 def _inputs_of(
     workflow: Workflow, asset: Asset, version: AssetVersion, command: Reprocess, last: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Those of the last job, or others. A new label replaces the one that the last job was given."""
+    """The inputs of the last job, or the new ones. A new label replaces that of the last job."""
     label = command.version_label
     inputs = dict(last["input_params"] if command.inputs is None else command.inputs)
     if command.inputs is None and label is not None and "version_label" in inputs:

@@ -1,4 +1,4 @@
-"""One transaction about one asset: lock it, read the version, write the change, tell the orchestrators."""
+"""One transaction on one asset: lock it, read the version, write the change, notify the orchestrators."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -20,13 +20,13 @@ Result = TypeVar("Result")
 
 
 async def transact(context: ServiceContext, attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """All or nothing; again where a job has moved the version between reading and writing."""
-    for left in reversed(range(ATTEMPTS)):
+    """All or nothing; retried if a job has moved the version between read and write."""
+    for remaining in reversed(range(ATTEMPTS)):
         try:
             async with context.conn.transaction():
                 result = await attempt()
         except StaleVersion:
-            if not left:
+            if not remaining:
                 raise
             continue
         context.wake()
@@ -43,7 +43,7 @@ async def get_version(conn: Connection, asset: Asset, ordinal: int | None) -> As
     review.check_live(asset)
     version = await find_version(conn, asset.asset_id, ordinal)
     if version is None:
-        which = f"version {ordinal}" if ordinal is not None else "version that waits for review"
+        which = f"version {ordinal}" if ordinal is not None else "version in review"
         raise UnknownVersion(f"asset {asset.asset_id!r} has no {which}")
     return version
 

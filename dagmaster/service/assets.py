@@ -1,4 +1,4 @@
-"""Decide on assets and their versions; what becomes approved and public is exported."""
+"""Decide on assets and their versions; versions that become approved and public are exported."""
 
 import logging
 from dataclasses import replace
@@ -33,13 +33,13 @@ from dagmaster.store.submission import NewJob
 
 log = logging.getLogger(__name__)
 
-REPAIR: Final = "the orchestrator tries again every few minutes, the command asset.reindex at once"
+REPAIR: Final = "the orchestrator retries every few minutes, the command asset.reindex at once"
 
 
 async def decide(
     context: ServiceContext, definitions: Definitions | None, asset_id: str, command: AssetCommand
 ) -> AssetResult:
-    """Raises UnknownAsset, UnknownVersion, and Conflict where the state does not allow the decision."""
+    """Raises UnknownAsset, UnknownVersion, and Conflict if the state does not allow the decision."""
 
     async def attempt() -> AssetResult:
         asset = await lock_asset(context.conn, asset_id)
@@ -60,7 +60,7 @@ async def decide(
 
 
 async def _refresh_layer(context: ServiceContext, result: AssetResult) -> AssetResult:
-    """Maps show the latest approved version: a published layer follows. If it cannot, the decision stands."""
+    """Update the published layer to the latest approved version. If that fails, the decision stands."""
     dsn = context.settings.external_dsn()
     try:
         publication = await layers.refresh(context.conn, result.asset_id, actor=context.actor, external_dsn=dsn)
@@ -69,7 +69,7 @@ async def _refresh_layer(context: ServiceContext, result: AssetResult) -> AssetR
         errors = [str(error)]
     except psycopg.Error as error:
         log.warning("the database failed while a layer was refreshed: %s", error)
-        errors = ["the database failed; the log of the server says why"]
+        errors = ["the database failed; see the server's log"]
     for reason in errors:
         log.warning("the layer of asset %s is not up to date: %s", result.asset_id, reason)
     warnings = [f"the published layer is not up to date: {reason}; {REPAIR}" for reason in errors]
@@ -77,7 +77,7 @@ async def _refresh_layer(context: ServiceContext, result: AssetResult) -> AssetR
 
 
 async def export_version(context: ServiceContext, definitions: Definitions, asset_id: str, ordinal: int) -> AssetResult:
-    """Queue the export of an approved version of a public asset, also once more."""
+    """Queue the export of an approved version of a public asset, even if it was exported before."""
 
     async def attempt() -> AssetResult:
         asset, version = await lock_version(context.conn, asset_id, ordinal)
@@ -93,7 +93,7 @@ async def export_version(context: ServiceContext, definitions: Definitions, asse
 
 
 async def _version_of(conn: Connection, asset: Asset, command: AssetCommand) -> AssetVersion | None:
-    """The version that is decided on. Public clearance concerns the latest approved one: it is exported."""
+    """The decided version. Public clearance concerns the latest approved one, which is exported."""
     match command:
         case Approve(ordinal) | Reject(ordinal=ordinal) | DeleteVersion(ordinal):
             return await get_version(conn, asset, ordinal)
@@ -138,7 +138,7 @@ async def _queue_export(
     change: AssetChange,
     at: datetime,
 ) -> tuple[JobId | None, tuple[str, ...]]:
-    """What becomes both approved and public by this change is exported: the job, or why there is none."""
+    """Export a version that this change makes both approved and public: returns the job, or why there is none."""
     clearance = change.asset.get("clearance_state", asset.clearance_state)
     if version is None or clearance is not ClearanceState.PUBLIC:
         return None, ()
@@ -148,7 +148,7 @@ async def _queue_export(
         return None, ()
     name = context.settings.export_workflow
     if definitions is None:
-        return None, (f"the version was not exported: no workflows are known here, and so not {name!r}",)
+        return None, (f"the version was not exported: no workflows are loaded here, so {name!r} is missing",)
     try:
         job = _export_job(context, definitions, asset, version)
     except UnknownWorkflow:

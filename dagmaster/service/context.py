@@ -1,4 +1,4 @@
-"""A connection, and on whose behalf it is used."""
+"""A connection and its actor."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from dagmaster.store.connect import Connection
 
 
 def _notified_by_the_database() -> None:
-    """The statements notify; only an orchestrator in the same process can be woken sooner."""
+    """The statements notify; only an orchestrator in the same process can be woken faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """`source_app` and `actor` are for the timeline and the audit.
+    """`source_app` and `actor` are for the timeline and the audit log.
 
-    `wake` tells an orchestrator in this process; `find_fleet` is for a server, which need not ask each time. The owner
-    of a job is waited for no longer than `wait_seconds`, and not at all where there can be none. `owner_id` is the
-    orchestrator that new jobs belong to, where only one may have them; `notifies` is false where `wake` is enough.
+    `wake` wakes an orchestrator in this process; `find_fleet` lets a server use a cached fleet. Commands wait for the
+    owner of a job up to `wait_seconds`, and not at all if there is no orchestrator. `owner_id` is the orchestrator that
+    owns new jobs, if only one may; `notifies` is false if `wake` is enough.
     """
 
     conn: Connection
@@ -37,5 +37,5 @@ class ServiceContext:
         return await read_fleet(self.conn, threshold_seconds=self.settings.orphan_threshold_seconds)
 
     async def patience_seconds(self) -> float:
-        """An owner acts within milliseconds; without one there is no point in waiting."""
+        """An owner responds within milliseconds; without one, waiting is pointless."""
         return self.wait_seconds if (await self.fleet()).is_orchestrated else 0.0

@@ -14,26 +14,26 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nodes that have not started are skipped, running tasks are stopped."""
+    """Skip nodes that have not started, and stop running tasks."""
 
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing more is started; running tasks may end."""
+    """Start nothing more; running tasks may end."""
 
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The end of a pause."""
+    """End a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """One node, everything that failed, or of that what touches a box: west, south, east, north."""
+    """Retry one node, all failed nodes, or those of them that touch a box: west, south, east, north."""
 
     node_id: str | None = None
     bbox: Box | None = None
@@ -54,7 +54,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Wakes the nodes that wait for it; if none does, it is kept for the first that will."""
+    """Wake the nodes that wait for it; if none does, it is kept for the first that will."""
 
     name: str
     data: Any = None
@@ -66,9 +66,9 @@ JobCommand = JobChange | Decide | Signal
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """`status` is that of the job, or of the node that was decided on.
+    """`status` is that of the job, or of the decided node.
 
-    `is_done` is false if the owner of the job has yet to act. A retry within a box runs `selected_nodes` again, of
+    `is_done` is false if the job's owner has not acted yet. A retry within a box runs `selected_nodes` of
     `unfinished_nodes`.
     """
 
@@ -95,7 +95,7 @@ class SubmitRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubmitResult:
-    """`is_new` is false for a job that was submitted before under the same key; `warnings` are for a new one."""
+    """`is_new` is false for a job that was submitted before with the same key; `warnings` are for a new one."""
 
     job_id: JobId
     workflow_id: str
@@ -114,7 +114,7 @@ class TriggerResult:
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """From `start` on and before `end`; times without an offset are in the schedule's timezone."""
+    """From `start` up to but excluding `end`; times without an offset are in the schedule's timezone."""
 
     start: datetime
     end: datetime
@@ -124,7 +124,7 @@ class BackfillRequest:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """Of all `times` in the range, `existing` had a job before; `left` are for another call."""
+    """Of all `times` in the range, `existing` already had a job; `left` remain for another call."""
 
     schedule_id: ScheduleId
     times: int
@@ -158,4 +158,4 @@ class Service(Protocol):
         """Returns the worker's desired state."""
 
     async def clear_cache(self, handler: str | None) -> int:
-        """How many results were forgotten."""
+        """Returns the number of cleared results."""

@@ -1,4 +1,4 @@
-"""The catalog of tables in the database of jobs."""
+"""The catalogue of tables in the jobs' database."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,7 +12,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 class Attempt(Protocol):
-    """The task that works with the tables."""
+    """The task that uses the tables."""
 
     @property
     def job_id(self) -> int: ...
@@ -25,7 +25,7 @@ class Attempt(Protocol):
 
 
 class DatabaseCatalog:
-    """Entries of the tables of one engine, for a task or for a program. No connection is held between calls."""
+    """The entries of one engine's tables, for a task or a program. No connection is held between calls."""
 
     def __init__(
         self,

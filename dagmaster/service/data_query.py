@@ -1,4 +1,4 @@
-"""SQL of people on the tables of jobs and on global ones."""
+"""SQL queries of users on tables of jobs and on global tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ from dagmaster.store.data_objects import find_queryable, queryable_names
 class QueryableTables:
     """The tables of one engine, by the names that a query may use. No connection is held while the query runs.
 
-    `store` makes tables of small ones, whose rows are in their entries.
+    `store` creates real tables from small ones, whose rows are in their entries.
     """
 
     def __init__(self, connect: Connect, location: str, store: TableStore) -> None:
@@ -41,7 +41,7 @@ class QueryableTables:
 async def query_tables(
     connect: Connect, settings: Settings, sql: str, *, max_rows: int, max_bytes: int = MAX_BYTES
 ) -> Answer:
-    """Run one SELECT on the engine of the settings."""
+    """Run one SELECT on the configured engine."""
     url, limits = data_url(settings), limits_of(settings)
     location = location_of(url)
     store = TableStore(url, catalog=DatabaseCatalog(connect, location), limits=limits)
@@ -56,7 +56,7 @@ async def query_tables(
 async def query_shared_tables(
     connect: Connect, settings: Settings, sql: str, *, max_rows: int, max_bytes: int = MAX_BYTES
 ) -> Answer:
-    """For a server. Raises Conflict if the engine would be inside of its process."""
+    """For a server. Raises Conflict if the engine would run inside its process."""
     _check_shared(settings)
     return await query_tables(connect, settings, sql, max_rows=max_rows, max_bytes=max_bytes)
 

@@ -1,4 +1,4 @@
-"""Drop tables that have expired."""
+"""Drop expired tables."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from dagmaster.store.connect import Connection
 
 
 async def sweep(conn: Connection, url: str) -> None:
-    """Those of this engine, with their entries."""
+    """Drop the expired tables of this engine, with their entries."""
 
     @asynccontextmanager
     async def connect() -> AsyncIterator[Connection]:

@@ -32,7 +32,7 @@ class DatabaseService:
 
     async def submit(self, request: SubmitRequest) -> SubmitResult:
         if self.definitions is None:
-            raise Invalid(f"no workflows are known here, and so not {request.workflow!r}")
+            raise Invalid(f"no workflows are loaded here, so {request.workflow!r} is unknown")
         return await submission.submit(self.context, self.definitions, request)
 
     async def control_job(self, job_id: JobId, command: JobCommand) -> ControlResult:

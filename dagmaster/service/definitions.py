@@ -1,4 +1,4 @@
-"""Where submissions find workflows and the contracts of their handlers."""
+"""The workflows and handler contracts for submissions."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ KEEP_GRAPHS = 500
 
 
 class Definitions:
-    """`find` gives the workflow of a name, `find_called` those that it calls; both raise UnknownWorkflow."""
+    """`find` returns a workflow by name, `find_called` its child workflows; both raise UnknownWorkflow."""
 
     def __init__(self, settings: Settings, contracts: Contracts, find: Find, find_called: Find | None = None) -> None:
         self.find, self._find_called = find, find_called or find
@@ -27,7 +27,7 @@ class Definitions:
         return self._contracts
 
     def learn(self, contracts: Contracts) -> None:
-        """Workers have registered other contracts."""
+        """Use the contracts that workers have registered since."""
         self._contracts = contracts
         self.forget_graphs()
         self._refused.clear()
@@ -36,7 +36,7 @@ class Definitions:
         self._graphs.clear()
 
     def graph_of(self, workflow: Workflow) -> Graph:
-        """Ready to be run; compiled once, unless it calls others, which may have changed."""
+        """The graph, ready to run; compiled once, unless it has child workflows, which may have changed."""
         graph = self._graphs.get(workflow.content_hash)
         if graph is None:
             graph = prepare(workflow, self._settings, self._contracts, self._find_called)
@@ -47,7 +47,7 @@ class Definitions:
         return graph
 
     def refused_params(self, workflow: Workflow) -> Sequence[Problem]:
-        """What a worker with the known contracts would refuse; found once."""
+        """The parameters that workers with the known contracts would reject; computed once."""
         refused = self._refused.get(workflow.content_hash)
         if refused is None:
             if len(self._refused) >= KEEP_GRAPHS:

@@ -1,4 +1,4 @@
-"""The active fleet: whether an orchestrator runs, and which tasks some worker would take."""
+"""The active fleet: whether an orchestrator runs, and which tasks its workers can claim."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class KnownFleet:
         return any(queue in worker["queues"] for worker in self.workers)
 
     def takes(self, queue: str, handler: str) -> bool:
-        """Whether some worker would take such a task."""
+        """Whether any worker can claim such a task."""
         return any(
             queue in worker["queues"] and (worker["handlers"] is None or handler in worker["handlers"])
             for worker in self.workers

@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 async def control_job(context: ServiceContext, job_id: JobId, command: JobCommand) -> ControlResult:
-    """Raises UnknownJob, UnknownNode, JobEnded, and Conflict where the command makes no sense for the job as it is."""
+    """Raises UnknownJob, UnknownNode, JobEnded, and Conflict if the command does not fit the job's state."""
     match command:
         case Signal():
             return await _signal(context, job_id, command)
@@ -38,7 +38,7 @@ async def control_job(context: ServiceContext, job_id: JobId, command: JobComman
 
 
 async def _signal(context: ServiceContext, job_id: JobId, signal: Signal) -> ControlResult:
-    """Whether a node waits for it is for the owner to see: there is nothing to wait for here."""
+    """The owner matches the signal with waiting nodes, so there is nothing to wait for here."""
     job = await signals.send_signal(context.conn, job_id, signal.name, data=signal.data, actor=context.actor)
     context.wake()
     return ControlResult(job["status"], is_done=False)
@@ -74,7 +74,7 @@ async def _selection(context: ServiceContext, job_id: JobId, command: JobChange)
 
 
 async def _request(context: ServiceContext, job_id: JobId, command: JobChange, selection: Selection | None) -> Row:
-    """The job as it was."""
+    """Returns the job before the change."""
     conn, actor = context.conn, context.actor
     match command:
         case Cancel(reason):
@@ -100,7 +100,7 @@ def _is_done(command: JobChange, before: Row, now: Row) -> bool:
             return now["paused_at"] is not None
         case Resume():
             return now["paused_at"] is None
-        case Retry():  # It may have failed again by the time it is looked at.
+        case Retry():  # It may have failed again by now.
             return bool(before["status"] != JobStatus.FAILED or now["version"] > before["version"])
         case _:
             assert_never(command)

@@ -1,4 +1,4 @@
-"""Look for the files that the inputs of a job name, before anything is stored."""
+"""Check the files that a job's inputs name, before anything is stored."""
 
 import logging
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 async def find_file_problems(workflow: Workflow, inputs: Mapping[str, Any], settings: Settings) -> list[str]:
-    """Of the inputs that the workflow declares with `format: file`: those that lead nowhere.
+    """The inputs declared with `format: file` whose file does not exist.
 
-    A storage that cannot be reached from here says nothing about the file: the job will see.
+    If the storage cannot be reached from here, nothing is known about the file, and the job will find out.
     """
     names = [name for name, spec in workflow.inputs.items() if spec.format is InputFormat.FILE]
     named = {name: inputs[name] for name in names if isinstance(inputs.get(name), str) and inputs[name]}

@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 async def control_schedule(context: ServiceContext, schedule_id: ScheduleId, command: ScheduleCommand) -> Row:
-    """The schedule as it is now. Raises UnknownSchedule."""
+    """Returns the schedule after the change. Raises UnknownSchedule."""
     change = schedules.pause_schedule if command == "pause" else schedules.resume_schedule
     return await change(context.conn, schedule_id, actor=context.actor, source_app=context.source_app)
 
 
 async def trigger_schedule(context: ServiceContext, schedule_id: ScheduleId) -> TriggerResult:
-    """Start a job now, as the schedule would; it may be paused."""
+    """Start a job now, as the schedule would, even if it is paused."""
     submitted, scheduled_for = await schedule_runs.trigger(
         context.conn,
         schedule_id,
@@ -41,7 +41,7 @@ async def trigger_schedule(context: ServiceContext, schedule_id: ScheduleId) -> 
 async def backfill_schedule(
     context: ServiceContext, schedule_id: ScheduleId, request: BackfillRequest
 ) -> BackfillResult:
-    """Start the jobs of a range of time gone by that are not there yet, the oldest first."""
+    """Start the missing jobs of a past time range, oldest first."""
     backfilled = await schedule_runs.backfill(
         context.conn,
         schedule_id,
@@ -60,7 +60,7 @@ async def backfill_schedule(
 async def sync_schedules(
     context: ServiceContext, catalog: Catalog, contracts: Contracts, *, prune: bool, unread: Collection[str] = ()
 ) -> Synced:
-    """Make the schedules what the workflows of the catalogue say; those of `unread` workflows stay as they are."""
+    """Store the schedules of the catalogue's workflows; those of `unread` workflows stay as they are."""
     if prune:
         _check_prunable(catalog)
     scheduled = find_scheduled(catalog, context.settings, contracts)
@@ -77,7 +77,7 @@ async def sync_schedules(
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """`ended` are workflows of the catalogue that are not started by themselves, or not any more.
+    """`ended` are workflows of the catalogue without a schedule, or without one by now.
 
     `unready` workflows could not be prepared: their schedules stay unchanged.
     """

@@ -1,4 +1,4 @@
-"""Which nodes of a job a retry within a box runs again."""
+"""Select the nodes that a retry within a box runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Selection:
 
 
 async def select_in_box(conn: Connection, job_id: JobId, box: Box) -> Selection:
-    """Raises UnknownJob, JobEnded, and Conflict where no node can be selected."""
+    """Raises UnknownJob, JobEnded, and Conflict if no node can be selected."""
     job = await get_job_head(conn, job_id)
     has_failed = job["status"] == JobStatus.FAILED
     if job["status"] in JOB_TERMINAL and not has_failed:
@@ -55,14 +55,14 @@ async def select_in_box(conn: Connection, job_id: JobId, box: Box) -> Selection:
 async def _tolerated(conn: Connection, workflow_hash: str) -> set[str]:
     """The nodes of the definition that may fail."""
     definition: Any = (await load_definitions(conn, [workflow_hash])).get(workflow_hash)
-    if isinstance(definition, bytes):  # Some connections leave JSON as it is.
+    if isinstance(definition, bytes):  # Some connections do not decode JSON.
         definition = orjson.loads(definition)
     nodes: Mapping[str, Any] = (definition or {}).get("nodes", {})
     return {name for name, node in nodes.items() if node.get("allow_failure")}
 
 
 def _is_tolerated(node: PlacedNode, tolerated: set[str]) -> bool:
-    """The failure of the job has nothing to do with it."""
+    """Whether the node is unrelated to the job's failure."""
     if node["status"] != NodeStatus.FAILED or node["ended_by"] in ENDED_WITH_JOB:
         return False
     return (node["parent_node_id"] or node["node_id"]) in tolerated
@@ -70,14 +70,14 @@ def _is_tolerated(node: PlacedNode, tolerated: set[str]) -> bool:
 
 def _why_none(job_id: JobId, nodes: list[PlacedNode], *, has_failed: bool) -> str:
     if not nodes:
-        wanted = "no node has failed" if has_failed else "no node waits for its next attempt"
-        return f"nothing to retry in job {job_id}: {wanted}"
+        reason = "no node has failed" if has_failed else "no node waits for its next attempt"
+        return f"nothing to retry in job {job_id}: {reason}"
     boxes = [box for node in nodes if (box := box_of(node)) is not None]
     if not boxes:
         return (
-            f"none of the {len(nodes)} unfinished nodes of job {job_id} has a place: their items, parameters, outputs "
-            "and checkpoints have no bbox and no geometry in degrees; retry the job without a bbox"
+            f"none of the {len(nodes)} unfinished nodes of job {job_id} has a location: their items, parameters, "
+            "outputs and checkpoints have no bbox and no geometry in degrees; retry the job without a bbox"
         )
     around = shapes_of([{"bbox": box} for box in boxes[:MAX_SHAPES]]).view or boxes[0]
     extent = ",".join(f"{degree:.6g}" for degree in around)
-    return f"none of the {len(boxes)} unfinished nodes with a place touches the bbox; they lie within {extent}"
+    return f"none of the {len(boxes)} unfinished nodes with a location touches the bbox; they lie within {extent}"

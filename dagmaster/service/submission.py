@@ -33,9 +33,9 @@ def new_job(
     known_problems: Sequence[str] = (),
     **options: Any,
 ) -> NewJob:
-    """A job of a graph that is ready to be run, its inputs checked; `options` are fields of NewJob.
+    """A job for a graph that is ready to run, with checked inputs; `options` are fields of NewJob.
 
-    The inputs of another job may hold sealed secrets.
+    Inputs that come from another job may hold sealed secrets.
     """
     checked = check_inputs(graph.workflow, inputs, may_be_sealed=may_be_sealed, known_problems=known_problems)
     return NewJob(graph, checked, secret_key=settings.chosen_secret(), **options)
@@ -55,7 +55,7 @@ async def store_job(context: ServiceContext, job: NewJob) -> Submitted:
 
 
 async def submit(context: ServiceContext, definitions: Definitions, request: SubmitRequest) -> SubmitResult:
-    """Raises everything that is wrong with it before anything is stored."""
+    """Raises all problems before anything is stored."""
     workflow = definitions.find(request.workflow)
     with span("submit_job", workflow_id=workflow.workflow_id) as traced:
         problems = await find_file_problems(workflow, request.inputs, context.settings)
@@ -96,7 +96,7 @@ async def prepare_job(
 
 
 async def _refused_params(context: ServiceContext, definitions: Definitions, graph: Graph) -> list[str]:
-    """What some worker might refuse; raises InvalidWorkflow for what each of them would."""
+    """The parameters that some worker might reject; raises InvalidWorkflow if every worker would."""
     workflows = [graph.workflow, *(called.workflow for called in graph.called)]
     if not any(definitions.refused_params(workflow) for workflow in workflows):
         return []
@@ -105,7 +105,7 @@ async def _refused_params(context: ServiceContext, definitions: Definitions, gra
 
 
 def idle_warnings(workflow: Workflow, fleet: KnownFleet, contracts: Contracts) -> list[str]:
-    """Why no process would run the job now: it is stored, but waits."""
+    """Why the stored job cannot run now."""
     if not fleet.is_orchestrated:
         return ["no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)"]
     return [

@@ -147,7 +147,7 @@ def test_only_tiles_that_intersect_a_box_are_retried(dsn: str, running: Server) 
     job_id = submit("tiles", "--poll", "--json").json["job_id"]
     far = call("retry", job_id, "--bbox", "100,0,101,1")
     assert far.err == (
-        "error: none of the 3 unfinished nodes with a place touches the bbox; they lie within 5,49,181,51\n"
+        "error: none of the 3 unfinished nodes with a location touches the bbox; they lie within 5,49,181,51\n"
     )
     assert "is not west,south,east,north in degrees" in call("retry", job_id, "--bbox", "5,50").err
     assert "a node or a bbox, not both" in call("retry", job_id, "tiles__1", "--bbox", "5,49,6,50").err

@@ -279,8 +279,8 @@ async def test_a_decision_stands_if_the_layer_cannot_be_refreshed(conn: Connecti
         await second.execute("LOCK TABLE dagapp.stac_collections")
         [warning] = (await decide(decided_by(conn), None, roads, Approve(1))).warnings
     assert warning == (
-        "the published layer is not up to date: the database failed; the log of the server says why; "
-        "the orchestrator tries again every few minutes, the command asset.reindex at once"
+        "the published layer is not up to date: the database failed; see the server's log; "
+        "the orchestrator retries every few minutes, the command asset.reindex at once"
     )
     assert [entry["table_name"] for entry in await list_catalog(conn, limit=10)] == ["geo.roads"]
     assert (await layers.refresh_stale(conn, external_dsn=None)).changed == 1

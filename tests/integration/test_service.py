@@ -158,7 +158,7 @@ async def test_an_unknown_schedule_is_an_error(dsn: str, way: type) -> None:
 async def test_without_definitions_nothing_can_be_submitted(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         service = DatabaseService(ServiceContext(conn, load_settings(database_url=dsn)))
-        with pytest.raises(Invalid, match="no workflows are known here"):
+        with pytest.raises(Invalid, match="no workflows are loaded here"):
             await service.submit(SubmitRequest("single"))
 
 
