@@ -58,7 +58,7 @@ class JobFiles:
         """Copy a file that was made here; its reference."""
         copied = asyncio.run(self.storage.copy(str(local), target))
         if copied.sha256 != sha256:
-            raise RuntimeError(f"the copy at {copied.reference} differs from the file that was made")
+            raise RuntimeError(f"the copy at {copied.reference} differs from the file that was written")
         return copied.reference
 
     def remove(self) -> dict[str, int]:

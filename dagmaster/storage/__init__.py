@@ -1,6 +1,6 @@
-"""Files in zones: folders of this machine, or containers of Azure Blob Storage and buckets of S3.
+"""Files in zones: local folders, containers of Azure Blob Storage, and buckets of S3.
 
-Callers name files by reference. A reference that leads out of the configured zones and folders is refused.
+Callers name files by reference. A reference that leads out of the configured zones and folders is rejected.
 """
 
 from dagmaster.storage.errors import FileMissing, ReferenceRefused, StorageUnavailable

@@ -1,4 +1,4 @@
-"""Access to Azure Blob Storage by the identity of this process: signatures (SAS) of one hour, and no stored secret."""
+"""Access to Azure Blob Storage with the identity of this process: signatures (SAS) of one hour, no stored secrets."""
 
 import logging
 import os
@@ -16,12 +16,12 @@ from dagmaster.storage.errors import StorageUnavailable
 SAS_LIFETIME: Final = timedelta(hours=1)
 KEY_LIFETIME: Final = timedelta(days=1)
 KEY_RENEWED_BEFORE_END: Final = timedelta(hours=6)
-# Clocks differ: a key that begins now may not be valid yet for the server.
+# Clocks differ: for the server, a key that starts now may not be valid yet.
 CLOCK_SKEW: Final = timedelta(minutes=5)
 PERMISSIONS: Final = "racwdl"
 SCOPE: Final = "https://storage.azure.com/.default"
 PATIENCE: Final = {"connection_timeout": 10, "read_timeout": 30}
-# obstore reads these itself; with any of them it needs no identity.
+# obstore reads these itself; any of them makes an identity unnecessary.
 CREDENTIALS: Final = (
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY",
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class SasCredential(TypedDict):
-    """As obstore asks for it. It asks again a few minutes before the end."""
+    """In obstore's format. obstore requests a new one a few minutes before it expires."""
 
     sas_token: str
     expires_at: datetime
@@ -49,9 +49,9 @@ def utc_now() -> datetime:
 
 @dataclass
 class DelegationKeys:
-    """The user delegation key of an account, which all its signatures share until it is renewed.
+    """The user delegation key of an account, shared by all its signatures until it is renewed.
 
-    `fetch` takes the first and the last moment of the key.
+    `fetch` takes the start and the end of the key's validity.
     """
 
     fetch: Callable[[datetime, datetime], Any] = field(repr=False)
@@ -60,7 +60,7 @@ class DelegationKeys:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def get(self, now: datetime) -> Any:
-        """A key that outlasts a signature made now."""
+        """A key that outlives a signature made now."""
         with self._lock:
             if now + KEY_RENEWED_BEFORE_END >= self._end:
                 self._renew(now)
@@ -74,7 +74,7 @@ class DelegationKeys:
             if now + SAS_LIFETIME >= self._end:
                 raise
             logger.warning(
-                "the user delegation key of Azure Blob Storage cannot be renewed (%s); the old one is used until %s",
+                "the user delegation key of Azure Blob Storage cannot be renewed (%s); using the old one until %s",
                 type(error).__name__,
                 self._end,
             )
@@ -127,7 +127,7 @@ def _keys(endpoint: str) -> DelegationKeys:
     service = library.service(endpoint, credential=credential, retry_policy=library.retry(backoff=1), **PATIENCE)
 
     def fetch(start: datetime, end: datetime) -> Any:
-        # Without an identity this fails at once; the service would ask for the token again and again.
+        # Fails at once without an identity; the service would request the token repeatedly.
         credential.get_token(SCOPE)
         return service.get_user_delegation_key(start, end)
 

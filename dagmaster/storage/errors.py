@@ -1,4 +1,4 @@
-"""The exceptions of storage. No message contains a query of a URL: it may be a signature."""
+"""The exceptions of storage. No message contains the query of a URL, which may be a signature."""
 
 from dagmaster.errors import Invalid, NotFound, Unavailable
 

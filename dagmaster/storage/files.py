@@ -1,4 +1,4 @@
-"""Files of this machine: read in chunks, written beside their place and then moved there."""
+"""Local files: read in chunks, written to a temporary name and then renamed."""
 
 import asyncio
 import fcntl
@@ -22,7 +22,7 @@ def stat(location: LocalFile) -> os.stat_result:
 
 
 def head(location: LocalFile) -> Source:
-    found = stat(location)
+    status = stat(location)
 
     async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
         size = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - offset)
@@ -31,11 +31,11 @@ def head(location: LocalFile) -> Source:
             while chunk := await asyncio.to_thread(file.read, size):
                 yield chunk
 
-    return Source(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}", read)
+    return Source(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}", read)
 
 
 def walk(folder: LocalFile) -> Iterator[Listed]:
-    """The files below a folder, by their paths. Hidden ones are left out, as unfinished copies are, and links."""
+    """The files below a folder, by path. Hidden files, such as unfinished copies, and links are left out."""
     for path in sorted(folder.path.rglob("*")):
         below = path.relative_to(folder.path)
         if not any(part.startswith(".") for part in below.parts) and path.is_file() and not path.is_symlink():
@@ -43,7 +43,7 @@ def walk(folder: LocalFile) -> Iterator[Listed]:
 
 
 def remove(location: LocalFile) -> bool:
-    """False where there is no such file."""
+    """False if there is no such file."""
     try:
         location.path.unlink()
     except FileNotFoundError:
@@ -53,9 +53,9 @@ def remove(location: LocalFile) -> bool:
 
 @contextmanager
 def partial_file(target: Path, identity: str) -> Iterator[IO[bytes]]:
-    """The unfinished copy of what has this identity, at its end. It stays when the copy is interrupted.
+    """The unfinished copy of the source with this identity, opened at its end. It stays if the copy is interrupted.
 
-    Who finds it in use by another copy gets a file of its own: the same task may run twice.
+    If another copy is using it, the caller gets its own file: the same task may run twice.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     name = f".{target.name}.{sha256(identity.encode()).hexdigest()[:12]}.part"
@@ -65,7 +65,7 @@ def partial_file(target: Path, identity: str) -> Iterator[IO[bytes]]:
         except BlockingIOError:
             is_ours = False
         else:
-            # Whoever had it may have moved it to its place in the meantime.
+            # The former holder may have renamed it in the meantime.
             is_ours = target.with_name(name).exists() and os.path.samestat(
                 os.fstat(shared.fileno()), target.with_name(name).stat()
             )

@@ -35,7 +35,7 @@ def _library() -> tuple[Any, Any, Any]:
 
 @cache
 def _open(zone_url: str) -> Any:
-    """The store of a zone. Its credentials come from the environment: AWS_..., AZURE_STORAGE_..., or an identity."""
+    """The store of a zone. Credentials come from the environment: AWS_..., AZURE_STORAGE_..., or an identity."""
     _, stores, exceptions = _library()
     patience = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
     try:
@@ -52,14 +52,14 @@ def _open(zone_url: str) -> Any:
 async def head(location: RemoteObject) -> Source:
     obstore, _, _ = _library()
     store = _open(location.zone_url)
-    async with _told(location):
+    async with _translated_async(location):
         meta = await obstore.head_async(store, location.key)
 
     async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
         if offset >= meta["size"]:
             return
-        async with _told(location):
-            # `if_match`: a file that is replaced while it is read is not a mixture of both.
+        async with _translated_async(location):
+            # `if_match`: a file that is replaced during the read must not yield a mixture of both.
             interval = {"offset": offset} if end is None else (offset, end)
             options = {"range": interval, "if_match": meta["e_tag"]}
             answer = await obstore.get_async(store, location.key, options=options)
@@ -70,9 +70,9 @@ async def head(location: RemoteObject) -> Source:
 
 
 async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
-    """Nothing is there until all of it is."""
+    """The object appears only when it is complete."""
     obstore, _, _ = _library()
-    async with _told(location):
+    async with _translated_async(location):
         await obstore.put_async(
             _open(location.zone_url), location.key, chunks, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
         )
@@ -81,7 +81,7 @@ async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
 async def walk(folder: RemoteObject) -> AsyncIterator[Listed]:
     """The objects below a prefix, in the order of the store."""
     obstore, _, _ = _library()
-    async with _told(folder):
+    async with _translated_async(folder):
         async for page in obstore.list(_open(folder.zone_url), prefix=f"{folder.key}/" if folder.key else None):
             for meta in page:
                 below = meta["path"].removeprefix(folder.key).lstrip("/")
@@ -89,10 +89,10 @@ async def walk(folder: RemoteObject) -> AsyncIterator[Listed]:
 
 
 async def remove(location: RemoteObject) -> bool:
-    """False where there is no such object."""
+    """False if there is no such object."""
     obstore, _, _ = _library()
     try:
-        async with _told(location):
+        async with _translated_async(location):
             await obstore.head_async(_open(location.zone_url), location.key)
             await obstore.delete_async(_open(location.zone_url), location.key)
     except FileMissing:
@@ -101,7 +101,7 @@ async def remove(location: RemoteObject) -> bool:
 
 
 class _ObjectFile(io.RawIOBase):
-    """Each read is a request for a range."""
+    """Each read is a range request."""
 
     def __init__(self, location: RemoteObject) -> None:
         self._location, self._store = location, _open(location.zone_url)
@@ -141,7 +141,7 @@ def open_file(location: RemoteObject) -> io.BufferedReader:
 
 
 @asynccontextmanager
-async def _told(location: RemoteObject) -> AsyncIterator[None]:
+async def _translated_async(location: RemoteObject) -> AsyncIterator[None]:
     with _translated(location):
         yield
 
@@ -158,5 +158,5 @@ def _translated(location: RemoteObject) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What follows is for those who debug the library."""
+    """The rest of the message is for debugging the library."""
     return redact_text(str(error).partition("\n")[0])

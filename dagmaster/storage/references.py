@@ -21,7 +21,7 @@ _CURL: Final = "/vsicurl/"
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file of this machine, with all symbolic links resolved."""
+    """A local file, with all symbolic links resolved."""
 
     path: Path
     reference: str
@@ -38,7 +38,7 @@ class RemoteObject:
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """A file of a web server that the settings allow. Its URL may be signed."""
+    """A file on an allowed web server. Its URL may be signed."""
 
     url: str = field(repr=False)
     reference: str = ""
@@ -49,7 +49,7 @@ Location = LocalFile | RemoteObject | WebFile
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A folder of this machine, or a container of an object store with an optional prefix."""
+    """A local folder, or a container of an object store with an optional prefix."""
 
     name: str
     folder: Path | None = None
@@ -57,7 +57,7 @@ class Zone:
 
     @property
     def container(self) -> str:
-        """The name by which `container/path` refers to it."""
+        """The name of the container, for references such as `container/path`."""
         if self.folder is not None:
             return self.folder.name
         parts = urlsplit(self.url)
@@ -74,7 +74,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """Where references may lead: the zones, other folders that are named by absolute path, and web servers."""
+    """The allowed targets of references: the zones, other folders by absolute path, and web servers."""
 
     zones: Mapping[str, Zone]
     folders: tuple[Path, ...] = ()
@@ -83,8 +83,8 @@ class Zones:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         below = settings.data_dir / "storage"
-        chosen = {name: getattr(settings, f"storage_{name}") for name in ZONES}
-        zones = {name: _zone(name, place or str(below / name)) for name, place in chosen.items()}
+        configured = {name: getattr(settings, f"storage_{name}") for name in ZONES}
+        zones = {name: _zone(name, target or str(below / name)) for name, target in configured.items()}
         hosts = frozenset(host.lower().rstrip(".") for host in settings.storage_allowed_hosts)
         return cls(zones, tuple(Path(folder).expanduser() for folder in settings.storage_folders), hosts)
 
@@ -104,14 +104,14 @@ class Zones:
         if plain.startswith("/"):
             return self._locate_path(plain)
         first, *rest = _segments(plain)
-        zone = self.zones.get(first) or next((one for one in self.zones.values() if one.container == first), None)
+        zone = self.zones.get(first) or next((zone for zone in self.zones.values() if zone.container == first), None)
         if zone is None or not rest:
             known = ", ".join(f"{name}/..." for name in self.zones)
             raise ReferenceRefused(f"{_shown(reference)}: a file is named {known}, or by its container and path")
         return zone.locate(tuple(rest))
 
     def locate_folder(self, reference: str) -> Location:
-        """As `locate`, also of a whole zone. Raises ReferenceRefused."""
+        """Like `locate`, but also accepts a whole zone. Raises ReferenceRefused."""
         name = reference.removesuffix("/")
         zone = self.zones.get(name) or next((zone for zone in self.zones.values() if zone.container == name), None)
         return zone.locate(()) if zone is not None else self.locate(name)
@@ -144,26 +144,26 @@ class Zones:
         return WebFile(url, shown)
 
 
-def _zone(name: str, place: str) -> Zone:
-    scheme = place.partition("://")[0] if "://" in place else ""
+def _zone(name: str, target: str) -> Zone:
+    scheme = target.partition("://")[0] if "://" in target else ""
     if scheme in ("", "file"):
-        folder = Path(urlsplit(place).path if scheme else place).expanduser()
+        folder = Path(urlsplit(target).path if scheme else target).expanduser()
         return Zone(name, folder=Path(os.path.abspath(folder)))  # noqa: PTH100 - links are resolved at each use
-    is_azure = scheme == "https" and (urlsplit(place).hostname or "").endswith(_AZURE_HOST)
+    is_azure = scheme == "https" and (urlsplit(target).hostname or "").endswith(_AZURE_HOST)
     if scheme not in OBJECT_SCHEMES and not is_azure:
         raise Misconfigured(
             f"DAGMASTER_STORAGE_{name.upper()} should be a folder, s3://bucket/prefix, az://container/prefix or "
             f"https://account{_AZURE_HOST}/container"
         )
-    if urlsplit(place).query:
+    if urlsplit(target).query:
         raise Misconfigured(
             f"DAGMASTER_STORAGE_{name.upper()} should have no query: a SAS is set as AZURE_STORAGE_SAS_TOKEN"
         )
-    return Zone(name, url=place.rstrip("/"))
+    return Zone(name, url=target.rstrip("/"))
 
 
 def _segments(text: str) -> tuple[str, ...]:
-    """The parts of a path, none of which climbs or hides a separator, also when it is decoded."""
+    """The parts of a path. None may climb or hide a separator, even when decoded."""
     parts = tuple(text.split("/"))
     for part in parts:
         decoded = unquote(unquote(part))
@@ -180,7 +180,7 @@ def _confined(path: Path, folder: Path, reference: str) -> Path:
 
 
 def _below(path: Path, folder: Path) -> Path | None:
-    """The path with its links resolved, if it is then below the folder."""
+    """The path with resolved links, if it is below the folder."""
     resolved = path.resolve()
     return resolved if resolved.is_relative_to(folder.resolve()) else None
 

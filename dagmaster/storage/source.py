@@ -1,4 +1,4 @@
-"""A file that is to be read, wherever it is."""
+"""A readable file, wherever it is."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file of a folder, by its reference."""
+    """A file in a folder, by its reference."""
 
     reference: str
     size_bytes: int
 
 
 class Read(Protocol):
-    """The bytes from an offset on. `end` says how far the caller is going to read; there may be more."""
+    """The bytes from an offset on. `end` is how far the caller is going to read; there may be more."""
 
     def __call__(self, offset: int, end: int | None = None) -> AsyncIterator[bytes]: ...
 
@@ -30,10 +30,10 @@ class Source:
     read: Read
 
     async def read_range(self, start: int, end: int) -> AsyncIterator[bytes]:
-        """The bytes from `start` up to `end`, which is not one of them."""
-        left = end - start
+        """The bytes from `start` up to but excluding `end`."""
+        remaining = end - start
         async for chunk in self.read(start, end):
-            yield chunk[:left]
-            left -= len(chunk)
-            if left <= 0:
+            yield chunk[:remaining]
+            remaining -= len(chunk)
+            if remaining <= 0:
                 return

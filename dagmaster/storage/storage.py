@@ -1,4 +1,4 @@
-"""Find out about files and copy them, wherever they are."""
+"""Stat, list, read and copy files, wherever they are."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ OnProgress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """`reference` names the copy; `resumed_at` is how many bytes an earlier attempt had copied."""
+    """`reference` names the copy; `resumed_at` is the number of bytes that an earlier attempt had copied."""
 
     reference: str
     size_bytes: int
@@ -33,7 +33,7 @@ class Storage:
         self._zones = zones
 
     def locate(self, reference: str) -> Location:
-        """Raises ReferenceRefused for what leads out of the configured storage."""
+        """Raises ReferenceRefused if it leads out of the configured storage."""
         return self._zones.locate(reference)
 
     def local_path(self, reference: str) -> Path:
@@ -56,50 +56,50 @@ class Storage:
             yield chunk
 
     async def list(self, folder: str, *, limit: int) -> list[Listed]:
-        """The files below a folder or in a zone, at most `limit`. A folder that is not there has none."""
+        """The files below a folder or in a zone, at most `limit`. A missing folder has none."""
         match self._zones.locate_folder(folder):
-            case LocalFile() as place:
-                return await asyncio.to_thread(_take, files.walk(place), limit)
-            case RemoteObject() as place:
+            case LocalFile() as location:
+                return await asyncio.to_thread(_take, files.walk(location), limit)
+            case RemoteObject() as location:
                 listed = []
-                async for file in objects.walk(place):
+                async for file in objects.walk(location):
                     listed.append(file)
                     if len(listed) == limit:
                         break
                 return listed
-            case WebFile() as place:
-                raise ReferenceRefused(f"{place.reference}: the files of a web server cannot be listed")
+            case WebFile() as location:
+                raise ReferenceRefused(f"{location.reference}: the files of a web server cannot be listed")
 
     async def remove(self, reference: str) -> bool:
-        """False where there is no such file."""
+        """False if there is no such file."""
         match self.locate(reference):
-            case LocalFile() as place:
-                return await asyncio.to_thread(files.remove, place)
-            case RemoteObject() as place:
-                return await objects.remove(place)
-            case WebFile() as place:
-                raise ReferenceRefused(f"{place.reference}: files of a web server cannot be removed")
+            case LocalFile() as location:
+                return await asyncio.to_thread(files.remove, location)
+            case RemoteObject() as location:
+                return await objects.remove(location)
+            case WebFile() as location:
+                raise ReferenceRefused(f"{location.reference}: files of a web server cannot be removed")
 
     async def copy(self, source: str, target: str, on_progress: OnProgress | None = None) -> Copied:
-        """Copy in chunks, with the checksum of all bytes. A copy to this machine continues where one was interrupted.
+        """Copy in chunks, with the checksum of all bytes. A copy to this machine resumes an interrupted one.
 
-        The target is replaced at once when the copy is complete, and is as it was until then.
+        The target is replaced atomically when the copy is complete.
         """
-        found = self.locate(source)
-        opened = await self.source(found)
-        place = self.locate(target)
+        origin = self.locate(source)
+        opened = await self.source(origin)
+        destination = self.locate(target)
         counting = _Counting(opened, on_progress)
-        match place:
+        match destination:
             case LocalFile():
-                await self._to_file(counting, place)
+                await self._to_file(counting, destination)
             case RemoteObject():
-                await objects.put(place, counting.chunks())
+                await objects.put(destination, counting.chunks())
             case WebFile():
-                raise ReferenceRefused(f"{place.reference}: files cannot be written to a web server")
+                raise ReferenceRefused(f"{destination.reference}: files cannot be written to a web server")
             case _:
-                assert_never(place)
-        counting.check(found.reference)
-        return Copied(place.reference, counting.size_bytes, counting.digest.hexdigest(), counting.resumed_at)
+                assert_never(destination)
+        counting.check(origin.reference)
+        return Copied(destination.reference, counting.size_bytes, counting.digest.hexdigest(), counting.resumed_at)
 
     async def source(self, location: Location) -> Source:
         """Raises FileMissing or StorageUnavailable."""
@@ -109,26 +109,26 @@ class Storage:
             case RemoteObject():
                 return await objects.head(location)
             case WebFile():
-                # Not before it is needed: httpx would slow down the start of every short command.
+                # Imported on demand: httpx would slow down the start of every short command.
                 from dagmaster.storage import web  # noqa: PLC0415
 
                 return await web.head(location)
             case _:
                 assert_never(location)
 
-    async def _to_file(self, counting: "_Counting", place: LocalFile) -> None:
-        with files.partial_file(place.path, counting.source.identity) as part:
+    async def _to_file(self, counting: "_Counting", destination: LocalFile) -> None:
+        with files.partial_file(destination.path, counting.source.identity) as part:
             counting.take(part)
             async for chunk in counting.chunks():
                 part.write(chunk)
             part.flush()
             os.fsync(part.fileno())
-            counting.check(place.reference)
-            Path(part.name).replace(place.path)
+            counting.check(destination.reference)
+            Path(part.name).replace(destination.path)
 
 
 class _Counting:
-    """The bytes of a copy on their way."""
+    """Counts and hashes the bytes of a copy."""
 
     def __init__(self, source: Source, on_progress: OnProgress | None) -> None:
         self.source = source
@@ -138,7 +138,7 @@ class _Counting:
         self._on_progress = on_progress
 
     def take(self, part: Any) -> None:
-        """What an earlier attempt has copied, unless nobody can say whether the source is still the same."""
+        """Resume from an earlier attempt's bytes, unless the source may have changed."""
         if not self.source.identity or (self.source.size_bytes or 0) < os.fstat(part.fileno()).st_size:
             part.truncate(0)
         while chunk := part.read(CHUNK_BYTES):

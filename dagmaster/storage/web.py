@@ -1,4 +1,4 @@
-"""Files of web servers that the settings allow."""
+"""Files on allowed web servers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ async def head(location: WebFile) -> Source:
 
 @asynccontextmanager
 async def _opened(location: WebFile, offset: int = 0) -> AsyncIterator[httpx.Response]:
-    """Redirects are not followed: they would lead to hosts that nobody has allowed."""
+    """Redirects are not followed: they would lead to hosts that are not allowed."""
     headers = {"accept-encoding": "identity", **({"range": f"bytes={offset}-"} if offset else {})}
     try:
         async with (

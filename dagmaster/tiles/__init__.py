@@ -1,8 +1,8 @@
-"""Tiles of rasters, by TiTiler. Needs the extra `serve`; the web application loads it when somebody asks for a tile."""
+"""Tiles of rasters, by TiTiler. Needs the extra `serve`; the web application loads it with the first tile."""
 
 import logging
 
 from dagmaster import geo
 
-assert geo  # Before numpy: it decides how many threads that starts.
-logging.getLogger("numexpr").setLevel(logging.WARNING)  # Loaded by TiTiler, it tells how many threads it has.
+assert geo  # Imported before numpy: it sets the number of its threads.
+logging.getLogger("numexpr").setLevel(logging.WARNING)  # Loaded by TiTiler; it logs its number of threads.

@@ -1,4 +1,4 @@
-"""What the colours of a raster mean, for whoever draws a legend."""
+"""The meaning of a raster's colours, for legends."""
 
 from typing import Any, Final, Literal
 
@@ -14,11 +14,11 @@ from dagmaster.tiles.sources import Raster
 
 STOPS: Final = 9
 MAX_CLASSES: Final = 256
-GREYS: Final = {place: (place, place, place, 255) for place in range(256)}
+GREYS: Final = {level: (level, level, level, 255) for level in range(256)}
 
 
 class LegendEntry(BaseModel):
-    """`colour` as CSS has it."""
+    """`colour` is in CSS notation."""
 
     value: float
     colour: str

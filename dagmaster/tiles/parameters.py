@@ -1,4 +1,4 @@
-"""What callers may ask of a raster: TiTiler's parameters without formulas, addresses and unbounded sizes."""
+"""The accepted parameters of rasters: TiTiler's, without formulas, URLs and unbounded sizes."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -47,7 +47,7 @@ class Sampling(DefaultDependency):
 
 @dataclass
 class ImageSize(DefaultDependency):
-    """A part of the path, or of the query."""
+    """In the path or in the query."""
 
     max_size: Annotated[Pixels | None, Field(description="The longer side in pixels.")] = 1024
     height: Annotated[Pixels | None, Field(description="Height in pixels.")] = None
@@ -96,7 +96,7 @@ def parse_rescale(rescale: list[str] | None) -> RescaleType | None:
 
 @dataclass
 class Rendering(DefaultDependency):
-    """`accepted` is the image type that the caller prefers where the path names none."""
+    """`accepted` is the caller's preferred image type if the path names none."""
 
     request: Request
     rescale: Rescale = None
@@ -131,10 +131,10 @@ def colour_map(
 
 
 def no_algorithm() -> None:
-    """Algorithms and formulas compute what the caller writes, for as long as that takes."""
+    """Algorithms and formulas run the caller's code for an unbounded time."""
 
 
 def check_tile_size(
     tilesize: Annotated[int | None, Query(ge=1, le=MAX_TILE_PIXELS, description="Pixels on each side.")] = None,
 ) -> None:
-    """TiTiler itself takes any size."""
+    """TiTiler itself accepts any size."""

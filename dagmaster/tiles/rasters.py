@@ -46,7 +46,7 @@ def render(
     colormap: Any = None,
     **options: Any,
 ) -> tuple[bytes, str]:
-    """The type that the path names, else the one that the caller accepts, else the one that suits the data."""
+    """The type in the path, else one that the caller accepts, else one that suits the data."""
     kind = output_format or accepted
     if kind is not None and kind not in IMAGE_TYPES:
         raise Invalid(f"images are {', '.join(known.value for known in IMAGE_TYPES)}; not {kind.value}")
@@ -76,7 +76,7 @@ class RasterFactory(TilerFactory):
         self.router.routes[:] = [route for route in self.router.routes if route.methods == {"GET"}]
 
     def url_for(self, request: Request, name: str, **path_params: Any) -> str:
-        """As the caller reaches this server, past proxies."""
+        """The URL as the caller reaches this server, through proxies."""
         path = self.router.url_path_for(name, asset_id=request.path_params["asset_id"], **path_params)
         base: str = request.app.state.services.settings.public_url or str(request.base_url)
         return f"{base.rstrip('/')}{path}"

@@ -13,7 +13,7 @@ from rio_tiler.models import ImageData
 from dagmaster.errors import Invalid
 from dagmaster.tiles.sources import RasterSource
 
-# What a reader without overviews would have to read for one tile.
+# Without overviews, a tile may need the whole raster, so only small rasters may lack them.
 MAX_SIDE_WITHOUT_OVERVIEWS: Final = 512
 MAX_COLOURS: Final = 3
 SAMPLE_PIXELS: Final = 256
@@ -26,7 +26,7 @@ _known_ranges: dict[tuple[str, tuple[int, ...]], list[Range]] = {}
 
 
 class CogReader(Reader):
-    """By the GeoTIFF driver alone: GDAL would choose another one by the content of the file."""
+    """Uses the GeoTIFF driver only: otherwise GDAL would choose a driver by the content of the file."""
 
     input: RasterSource
 
@@ -63,18 +63,18 @@ class CogReader(Reader):
         return self._with_range(super().preview(indexes=bands, **kwargs), bands)
 
     def shown_bands(self, indexes: Sequence[int] | None) -> tuple[int, ...]:
-        """Those that are asked for; else the colours, or the first band of what is not a picture."""
+        """The requested bands; else the colours, or the first band if there are none."""
         count = self.dataset.count
         if indexes:
             if max(indexes) > count:
                 raise Invalid(f"bidx: the raster has {count} bands, and no band {max(indexes)}")
             return tuple(indexes)
-        places = {colour: place for place, colour in enumerate(self.dataset.colorinterp, 1)}
+        bands = {colour: band for band, colour in enumerate(self.dataset.colorinterp, 1)}
         colours = (ColorInterp.red, ColorInterp.green, ColorInterp.blue)
-        return tuple(places[colour] for colour in colours) if all(colour in places for colour in colours) else (1,)
+        return tuple(bands[colour] for colour in colours) if all(colour in bands for colour in colours) else (1,)
 
     def ranges(self, bands: tuple[int, ...]) -> list[Range]:
-        """Of the values of each band, without the extremes: the same for all tiles, whatever they show."""
+        """The value range of each band without the extremes: the same for all tiles, whatever they show."""
         key = (self.input.identity, bands)
         if key not in _known_ranges:
             if len(_known_ranges) >= MAX_KNOWN_RANGES:
@@ -84,14 +84,14 @@ class CogReader(Reader):
         return _known_ranges[key]
 
     def _with_range(self, image: ImageData, bands: tuple[int, ...]) -> ImageData:
-        """Bytes and palettes are drawn as they are."""
+        """Bytes and palettes are drawn unchanged."""
         has_colours = image.array.dtype == "uint8" or self.colormap
         image.dataset_statistics = None if has_colours else self.ranges(bands)
         return image
 
 
 def range_of(values: Any) -> Range:
-    """A raster may have one value, or none."""
+    """Values may be constant or missing."""
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""All the routes that need the libraries of tiles."""
+"""All routes that need the tile libraries."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What all routes of tiles have in common: caches, refused parameters, and the errors of TiTiler in our words."""
+"""The common parts of tile routes: caches, rejected parameters, and translated errors of TiTiler."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -12,16 +12,16 @@ from rio_tiler.errors import PointOutsideBounds, RioTilerError, TileOutsideBound
 from dagmaster.errors import DagmasterError, Invalid, NotFound, Unavailable
 from dagmaster.web.served_versions import VARY, Served, ServedVersion
 
-# Their parsers read files of the machine that a definition names.
+# Their parsers read local files that a definition may name.
 REFUSED_PARAMETERS: Final = frozenset({"coord_crs", "dst_crs", "crs"})
 
 
 class NotModified(Exception):
-    """The caller already has what it asks for."""
+    """The caller already has the current response."""
 
 
 async def check_cache(request: Request, served: Served) -> None:
-    """Before anything is drawn. Whether the caller may see it was checked first."""
+    """Runs after the access check and before anything is drawn."""
     request.state.served = served
     if etag_of(request, served) in request.headers.get("if-none-match", "").split(", "):
         raise NotModified
@@ -57,13 +57,13 @@ class TileRoute(APIRoute):
 
 
 def query_names(dependant: Dependant) -> set[str]:
-    """Of the parameters that a route and its dependencies know."""
+    """The parameters that a route and its dependencies accept."""
     names = {field.alias for field in dependant.query_params}
     return names.union(*map(query_names, dependant.dependencies))
 
 
 def translated(error: Exception) -> DagmasterError:
-    """Messages of GDAL name files of the machine: they are not repeated."""
+    """GDAL's messages name local files, so they are not repeated."""
     match error:
         case TileOutsideBounds():
             return NotFound("the tile is outside of the data")

@@ -1,4 +1,4 @@
-"""The file of a version, as GDAL opens it."""
+"""The file of a version, for GDAL."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ ELSEWHERE: Final = "the data of this version is not in the storage of this serve
 
 @dataclass(frozen=True, slots=True)
 class RasterSource:
-    """`opener` reads what is not a file of this machine: credentials stay with the storage, GDAL needs none.
+    """`opener` reads remote files: credentials stay with the storage, GDAL needs none.
 
     `identity` changes with the content.
     """
@@ -32,7 +32,7 @@ class RasterSource:
 
 
 async def find_raster(served: Served, services: Given) -> RasterSource:
-    """The raster of the version that the path and the query name."""
+    """The raster of the version in the path and the query."""
     reference = served.blob_path
     if served.asset["data_type"] != DataType.RASTER or reference is None:
         raise NotFound(f"version {served.row['version_ordinal']} of this asset has no raster")
@@ -54,14 +54,14 @@ def open_raster(location: Location, identity: str) -> RasterSource:
 
 
 def _open(location: RemoteObject, path: str, mode: str = "rb", **_: Any) -> IO[bytes]:
-    """Only the object itself: GDAL looks for others beside it."""
+    """Opens only the object itself: GDAL also looks for sidecar files."""
     if path != location.key or "w" in mode:
         raise FileNotFoundError(path)
     return open_file(location)
 
 
 def open_location(location: Location) -> IO[bytes]:
-    """A file that is not a raster, to be read in parts."""
+    """Open a file that is not a raster, to read parts of it."""
     match location:
         case LocalFile():
             files.stat(location)

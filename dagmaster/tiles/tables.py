@@ -1,4 +1,4 @@
-"""Vector tiles from the PostGIS table of a version: the zooms that its archive does not have."""
+"""Vector tiles from the PostGIS table of a version, for zooms that its archive does not have."""
 
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ _TILE: Final = SQL("""
 
 
 async def read_tile(conn: Connection, table_name: str, z: int, x: int, y: int) -> bytes:
-    """Empty where there are no features. Bounded in features, bytes and time."""
+    """Empty if there are no features. Bounded in features, bytes and time."""
     table = Table.parse(table_name)
     try:
         async with conn.transaction():
@@ -48,7 +48,7 @@ async def read_tile(conn: Connection, table_name: str, z: int, x: int, y: int) -
 
 
 async def _statement(conn: Connection, table: Table) -> Composed:
-    """The functions of PostGIS are found in the schema of the extension, which only this transaction looks into."""
+    """PostGIS functions are found in the extension's schema, which only this transaction searches."""
     cursor = await conn.execute(
         "SELECT n.nspname AS schema FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
         "WHERE e.extname = 'postgis'"

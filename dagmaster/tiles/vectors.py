@@ -1,4 +1,4 @@
-"""The routes of vectors: TileJSON and the tiles of the version's PMTiles archive, one by one."""
+"""The routes of vectors: TileJSON and the tiles of the version's PMTiles archive."""
 
 import asyncio
 from collections.abc import Iterator
