@@ -90,7 +90,7 @@ class Reader:
         self._valid: list[Path] = []
         self._workflows = 0
         self._background: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
-        self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self._ports = dict(zip(PORTS, hold_ports(self._stack, len(PORTS)), strict=True))
         self._env["DAGMASTER_API_PORT"] = self._ports[PORTS[0]]
 
     def read(self, page: Page) -> None:
@@ -348,12 +348,13 @@ def _has_said(log: Path, word: str) -> bool:
     return word in log.read_text(errors="replace") if word else log.stat().st_size > 0
 
 
-def free_ports(number: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for socket_ in sockets:
-            socket_.bind(("127.0.0.1", 0))
-        return [str(socket_.getsockname()[1]) for socket_ in sockets]
+def hold_ports(stack: ExitStack, number: int) -> list[str]:
+    """Ports that no other process is given while the stack is open; a server with SO_REUSEADDR can listen on them."""
+    sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+    for held in sockets:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+    return [str(held.getsockname()[1]) for held in sockets]
 
 
 def _split_console(text: str) -> Iterator[tuple[str, str]]:

@@ -36,7 +36,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def dsn(server: EmbeddedServer, request: pytest.FixtureRequest) -> str:
-    name = request.node.name
+    name = request.node.name[:60]  # PostgreSQL truncates longer names.
     with psycopg.connect(server.dsn, autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE {name}")
     upgrade(server.dsn_of(name))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import httpx
 import psutil
 import psycopg
 import pytest
-from docs_runner import free_ports
+from docs_runner import hold_ports
 from processes import ORCHESTRATOR, PATIENCE_SECONDS, POLL_SECONDS, WORKER, Process, Stage
 from reading import as_role, make_reader
 from test_api_process import first_line
@@ -105,8 +106,15 @@ def test_the_gateway_starts_without_a_database_and_serves_only_probes(stage: Sta
     assert "hidden-word" not in it.process.log.read_text()
 
 
-def test_the_gateway_waits_for_an_unreachable_orchestrator(stage: Stage, keys: dict[str, str], tmp_path: Path) -> None:
-    [port] = free_ports(1)
+@pytest.fixture
+def port() -> Iterator[str]:
+    with ExitStack() as stack:
+        yield hold_ports(stack, 1)[0]
+
+
+def test_the_gateway_waits_for_an_unreachable_orchestrator(
+    stage: Stage, keys: dict[str, str], tmp_path: Path, port: str
+) -> None:
     it = start(stage, keys, url=f"http://127.0.0.1:{port}")
     it.until("/api/readyz", 200)
     refused = it.submit()

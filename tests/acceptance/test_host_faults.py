@@ -98,7 +98,7 @@ def look_at(pid: int) -> str:
         pytest.skip(f"hiding /proc takes root, a mount namespace of its own, unshare and setpriv: {reason}")
 
 
-def test_an_orchestrator_cut_off_from_the_database_declares_no_worker_lost(stage: Stage) -> None:
+def test_an_orchestrator_that_cannot_see_worker_processes_declares_none_lost(stage: Stage) -> None:
     """One that is dead it knows for certain all the same, long before the lease has passed."""
     assert look_at(os.getpid()) == "False PermissionError"
     [worker] = stage.launch(WORKER)

@@ -33,7 +33,7 @@ nodes:
   {STEP}: {{handler: ingest, queue: q, retry: {{max_attempts: 0}}, params: {{source: "{{{{ inputs.source }}}}"}}}}
 """
 OUTPUTS = {"blob_path": "silver/ddh/0038272.tif", "table_name": "geo.ddh_0038272", "content_hash": "sha256:abc"}
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Processing:

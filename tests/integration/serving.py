@@ -31,7 +31,7 @@ class Server:
         self._failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, args=[ready])
         self._thread.start()
-        ready.wait(30)
+        assert ready.wait(60)
         if self._failed:
             raise self._failed[0]
 

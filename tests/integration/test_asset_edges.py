@@ -174,7 +174,7 @@ async def test_a_job_ends_while_its_asset_is_being_decided_on(dsn: str, conn: Co
             await lock_asset(conn, first["asset_id"])
             job_id = await it.fleet.value("SELECT current_job_id FROM dagapp.asset_versions")
             await rows(dsn, "UPDATE dagapp.asset_versions SET processing_status = 'processing'")
-            async with asyncio.timeout(5), opened(dsn, application="test") as owner:
+            async with asyncio.timeout(60), opened(dsn, application="test") as owner:
                 await owner.execute("UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = $1", [job_id])
                 await owner.execute("UPDATE dagapp.dag_jobs SET status = 'completed' WHERE job_id = $1", [job_id])
         assert (await version_of(it))["processing_status"] == "completed"

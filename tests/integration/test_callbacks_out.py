@@ -42,7 +42,7 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}{path}"
 
     async def called(self, times: int = 1) -> None:
-        async with asyncio.timeout(20), self.changed:
+        async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(lambda: len(self.calls) >= times)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

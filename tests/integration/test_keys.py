@@ -111,7 +111,7 @@ async def test_a_key_is_found_while_its_row_is_locked(conn: Connection, dsn: str
     text = await make(conn)
     async with opened(dsn, application="locker") as locker, locker.transaction():
         await locker.execute("SELECT FROM dagapp.dag_api_keys FOR UPDATE")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await find_key(conn, text) is not None
 
 

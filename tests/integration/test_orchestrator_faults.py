@@ -201,10 +201,9 @@ async def test_terminated_connections_fail_no_job(dsn: str, is_local: bool) -> N
         job_id = await running.submit(fan(retry=retry(20)), {"items": list(range(300))})
         chained = await running.submit(chain(10, retry=retry(20)))
         killed = 0
-        for _ in range(5):
+        while killed < 25:  # An orchestrator has four connections, a worker three.
             await asyncio.sleep(0.12)
             killed += await kill_connections(dsn)
-        assert killed > 10
         [job, _] = await running.ended(job_id, chained, seconds=60)
         assert job["status"] == "completed", job["error_message"]
         results = job["result_data"]["gather"]["results"]
@@ -307,7 +306,7 @@ async def test_a_timer_that_expires_during_a_database_outage_still_fires(
         monkeypatch.setattr(inbox, "read_mail", fail_with_timers)
         await running.worker()
         definition = single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.3))
-        await running.completed(await running.submit(definition), seconds=15)
+        await running.completed(await running.submit(definition))
         assert failures == 5
 
 
@@ -341,7 +340,7 @@ async def test_jobs_submitted_during_a_connection_outage_are_found(dsn: str) -> 
         await running.worker()
         for _ in range(3):
             await kill_connections(dsn)
-            await running.completed(await running.submit(graph({"a": task("echo", "END")}, start="a")), seconds=15)
+            await running.completed(await running.submit(graph({"a": task("echo", "END")}, start="a")))
 
 
 async def test_after_an_outage_no_worker_is_declared_lost_for_one_lease(

@@ -129,7 +129,7 @@ async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
         second.it.adopt([job_id])
         await running.until("SELECT true AS ok")
         gate.open.set()
-        await running.completed(job_id, seconds=10)
+        await running.completed(job_id)
         assert gate.runs == {f"{job_id}_n0_0": 1, f"{job_id}_n1_0": 1}
         await assert_nothing_doubled(running, job_id)
 
@@ -144,7 +144,7 @@ async def test_an_orchestrator_can_take_over_from_itself(dsn: str) -> None:
         await make_stale(running, only)
         await running.until("SELECT owner_epoch > 1 AS ok FROM dagapp.dag_jobs")
         await running.rows("UPDATE dagapp.dag_orchestrators SET heartbeat_at = now()")
-        await running.completed(job_id, seconds=10)
+        await running.completed(job_id)
 
 
 async def test_on_stop_jobs_are_handed_to_another_orchestrator(dsn: str) -> None:
@@ -159,7 +159,7 @@ async def test_on_stop_jobs_are_handed_to_another_orchestrator(dsn: str) -> None
         await first.stop()
         assert {await owner_of(running, job_id) for job_id in ids} == {(second.id, 2)}
         gate.open.set()
-        await running.completed(*ids, waiting, seconds=20)
+        await running.completed(*ids, waiting, seconds=40)
         [row] = await running.rows("SELECT status FROM dagapp.dag_orchestrators WHERE orchestrator_id = %s", first.id)
         assert row["status"] == "stopped"
         await running.is_clean()
@@ -207,7 +207,7 @@ async def test_jobs_of_a_dead_local_process_are_taken_over_at_once(dsn: str) -> 
             await running.rows(f"UPDATE dagapp.{table} SET pid = %s", ended.pid)
         second = await running.orchestrator(orphan_scan_seconds=NEVER)
         await running.worker(owner=second)
-        [job] = await running.completed(job_id, seconds=10)
+        [job] = await running.completed(job_id)
         assert gate.runs == {f"{job_id}_n0_0": 1, f"{job_id}_n0_1": 1, f"{job_id}_n1_0": 1}
         assert job["status"] == "completed"
         await running.is_clean()
@@ -244,7 +244,7 @@ async def test_an_instance_whose_row_was_deleted_registers_again(dsn: str) -> No
         await running.rows("DELETE FROM dagapp.dag_orchestrators")
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'running'")
         gate.open.set()
-        await running.completed(job_id, seconds=10)
+        await running.completed(job_id)
         assert set(gate.runs.values()) == {1}
 
 
@@ -256,7 +256,7 @@ async def test_reloading_all_jobs_loses_no_local_report(dsn: str) -> None:
         for _ in range(10):
             await asyncio.sleep(0.01)
             role.it.forget_all()
-        await running.completed(job_id, seconds=20)
+        await running.completed(job_id)
         await assert_nothing_doubled(running, job_id)
 
 
@@ -336,10 +336,11 @@ async def test_a_waiting_job_causes_no_queries(dsn: str) -> None:
         await asyncio.wait_for(gate.entered.wait(), 60)
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
-        await asyncio.sleep(0.1)
-        before = role.it.stats.cycles
-        await asyncio.sleep(0.4)
-        assert role.it.stats.cycles == before
+        async with asyncio.timeout(60):  # Until the notifications of its start have all been read.
+            before = -1
+            while role.it.stats.cycles != before:
+                before = role.it.stats.cycles
+                await asyncio.sleep(0.4)
         gate.open.set()
         await running.completed(job_id)
 
@@ -348,9 +349,9 @@ async def test_an_idle_orchestrator_queries_once_per_poll(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=0.1)
         await asyncio.sleep(0.2)
-        before = role.it.stats.cycles
+        before, began = role.it.stats.cycles, monotonic()
         await asyncio.sleep(0.5)
-        assert role.it.stats.cycles - before <= 7
+        assert role.it.stats.cycles - before <= (monotonic() - began) / 0.1 + 2
 
 
 async def test_jobs_run_without_notifications(dsn: str) -> None:
@@ -362,7 +363,7 @@ async def test_jobs_run_without_notifications(dsn: str) -> None:
             await running.submit(single("fail", queue="q", retry=retry(400, 0.05, backoff="fixed"))) for _ in range(3)
         ]
         job_id = await running.submit(chain(3))
-        await running.completed(job_id, seconds=20)
+        await running.completed(job_id)
         for task in ticking:
             await running.cancel(task)
         await running.ended(*ticking)

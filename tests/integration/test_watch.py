@@ -83,8 +83,7 @@ async def test_a_task_within_its_timeout_is_no_stall_and_hides_none(dsn: str) ->
         stuck = await running.submit(single())
         await until_it_waits(running)
         job_id = await running.submit(single("long", queue="slow"))
-        async with asyncio.timeout(10):
-            await begun.wait()
+        await asyncio.wait_for(begun.wait(), 60)
         await running.until(
             "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'",
             lambda: [job_id],

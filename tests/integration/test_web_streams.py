@@ -56,7 +56,7 @@ async def watch(url: str, path: str, *, first: Any = None, **options: Any) -> tu
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - what is waited for belongs to the application
             await asyncio.sleep(0.01)
 

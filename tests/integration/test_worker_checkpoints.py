@@ -120,7 +120,7 @@ async def test_a_thread_waits_for_its_checkpoint_and_ends_at_one_when_its_worker
         for phase in ctx.remaining(PHASES):
             if phase == "two" and not go_on.is_set():
                 at_two.set()
-                go_on.wait(30)
+                go_on.wait(100)
             ctx.checkpoint(phase)
             seen.append(phase)
         return {"attempt": ctx.retry_count}
@@ -129,7 +129,7 @@ async def test_a_thread_waits_for_its_checkpoint_and_ends_at_one_when_its_worker
         await running.orchestrator()
         first = await running.worker(shutdown_grace_seconds=60)
         job_id = await running.submit(single("work"))
-        await asyncio.to_thread(at_two.wait, 20)
+        assert await asyncio.to_thread(at_two.wait, 60)
         assert await running.value("SELECT count(*) FROM dagapp.dag_checkpoints") == 1
         stopping = asyncio.create_task(first.stop())
         await wait_until(lambda: first.it.is_stopping)

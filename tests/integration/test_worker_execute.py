@@ -198,7 +198,7 @@ async def test_a_thread_is_told_that_it_timed_out(pool: Executor) -> None:
     waits: list[bool] = []
 
     def patient(ctx: HandlerContext) -> None:
-        waits.append(ctx.cancelled.wait(20))
+        waits.append(ctx.cancelled.wait(60))
 
     report = await run(pool, patient, timeout_seconds=0.05)
     assert report.error == "timed out after 0.05 s"
@@ -211,7 +211,7 @@ async def test_plain_functions_do_not_block_the_event_loop(pool: Executor) -> No
 
     def wait(ctx: HandlerContext) -> None:
         entered.release()
-        assert may_go.wait(20)
+        assert may_go.wait(60)
 
     running = [asyncio.create_task(run(pool, wait)) for _ in range(4)]
     for _ in running:  # All are in their threads, and this goes on.

@@ -131,8 +131,8 @@ async def test_a_task_cancelled_while_its_worker_was_suspended_never_starts(
         await wait_until(lambda: bool(late))
         await running.cancel(job_id)
         await running.ended(job_id)
-        await asyncio.sleep(1.0)
-        begin(*late[0])
+        [(message, requested_at)] = late
+        begin(message, requested_at - 10)
         await running.completed(await running.submit(single("work")))
         assert job_id not in started
         await wait_until(lambda: worker.it.free_slots == worker.it.options.concurrency)
@@ -174,6 +174,8 @@ async def test_a_drained_worker_finishes_its_tasks_and_claims_no_more(dsn: str) 
         assert await want(dsn, first.id, "drain")
         await wait_until(lambda: not first.it.is_taking)
         waits = await running.submit(single("wait"))
+        waiting = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE job_id = %s"
+        await running.until(waiting, lambda: [waits])
         go_on.set()
         [job] = await running.completed(blocked_id)
         assert job["result_data"]["work"] == {"by": first.id}

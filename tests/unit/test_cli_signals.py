@@ -50,12 +50,11 @@ async def test_a_signal_after_a_commanded_stop_counts_as_the_first(monkeypatch: 
     monkeypatch.setattr(os, "_exit", ended.append)
     stop = runtime.stop_on_signals()
     stop.set()
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep(0.05)
+    signal.raise_signal(signal.SIGTERM)  # Handled in this thread before it returns.
     assert ended == []
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep(0.05)
+    signal.raise_signal(signal.SIGTERM)
     assert ended == [128 + signal.SIGTERM]
+    await asyncio.sleep(0)
 
 
 def test_a_signal_after_the_end_changes_nothing() -> None:

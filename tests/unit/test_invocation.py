@@ -95,7 +95,7 @@ async def test_a_failure_without_a_message_gets_one():
 
 async def test_a_plain_function_does_not_block_the_loop():
     release = threading.Event()
-    task = asyncio.create_task(run(lambda ctx: release.wait(5)))
+    task = asyncio.create_task(run(lambda ctx: release.wait(60)))
     await asyncio.sleep(0.01)
     release.set()
     assert (await task).output == {"result": True}
@@ -197,7 +197,7 @@ async def test_a_panic_is_a_failure(function):
 
 @pytest.mark.parametrize("function", raising(StopIteration()))
 async def test_stop_iteration_is_a_failure_and_does_not_hang(function):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         result = await run(function)
     assert "StopIteration" in result.error_message
 
@@ -274,16 +274,17 @@ async def test_an_exception_group_names_its_first_members():
 
 
 async def test_cancelling_the_call_cancels_an_async_handler():
-    stopped = []
+    entered, stopped = asyncio.Event(), []
 
     async def handler(ctx):
+        entered.set()
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(60)
         finally:
             stopped.append(True)
 
     task = asyncio.create_task(run(handler))
-    await asyncio.sleep(0.01)
+    await entered.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -291,18 +292,19 @@ async def test_cancelling_the_call_cancels_an_async_handler():
 
 
 async def test_cancelling_the_call_tells_a_thread_to_stop():
-    stopped = threading.Event()
+    entered, stopped = threading.Event(), threading.Event()
 
     def handler(ctx):
-        if ctx.cancelled.wait(5):
+        entered.set()
+        if ctx.cancelled.wait(60):
             stopped.set()
 
     task = asyncio.create_task(run(handler))
-    await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(entered.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.to_thread(stopped.wait, 5)
+    assert await asyncio.to_thread(stopped.wait, 60)
 
 
 async def test_a_timeout_around_the_call_is_raised():
