@@ -34,7 +34,7 @@ LEVELS = (None, ClearanceState.OUO, ClearanceState.OUO, ClearanceState.PUBLIC)
 
 @dataclass(frozen=True)
 class Sensible:
-    """Something that can succeed now."""
+    """An operation that can succeed now."""
 
     pick: int
     asset: str = "a"
@@ -42,7 +42,7 @@ class Sensible:
 
 @dataclass(frozen=True)
 class Anything:
-    """Also what makes no sense."""
+    """Any operation, valid or not."""
 
     pick: int
     asset: str = "a"
@@ -50,7 +50,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Quarrel:
-    """About one version: its jobs, those that it no longer has too, and whoever decides on it."""
+    """Operations on one version: its jobs, including former ones, and decisions on it."""
 
     pick: int
     asset: str = "a"
@@ -59,7 +59,7 @@ class Quarrel:
 
 @dataclass(frozen=True)
 class Delete:
-    """The whole asset, after which nothing more can happen to it."""
+    """Delete the whole asset; no operation on it can follow."""
 
     asset: str = "b"
 
@@ -82,7 +82,7 @@ def resolve(world: World, intent: Intent) -> Operation:
 
 
 def _sensible(world: World, name: str, asset: Asset) -> Iterator[Operation]:
-    """Jobs are moved more often than anything is decided."""
+    """Job moves are more frequent than decisions."""
     live = {ordinal: version for ordinal, version in asset.versions.items() if not version.is_deleted}
     unresolved = {ordinal: version for ordinal, version in live.items() if version.is_unresolved}
     if not unresolved:

@@ -1,4 +1,4 @@
-"""What must hold for assets after each round of operations: some order explains it, and the invariants hold."""
+"""What must hold for assets after each round of operations: the round is linearizable and the invariants hold."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ UNFINISHED = ("pending", "running")
 
 
 class Violation(AssertionError):
-    """What must never happen has happened."""
+    """An invariant is broken."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An operation and how it went."""
+    """An operation and its outcome."""
 
     operation: Operation
     actor: str
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass
 class Checks:
-    """Of one world. `ids` are those of the assets by name."""
+    """The checks of one world. `ids` maps the names of its assets to their ids."""
 
     ids: Mapping[str, str]
     last_revisions: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -97,11 +97,11 @@ class Checks:
             "failed": ("failed",),
             "cancelled": ("failed",),
         }[job.status]
-        if not version.is_deleted:  # What is deleted stays as it was.
+        if not version.is_deleted:  # Deleted rows do not change.
             expect(version.processing in agreeing, "a version and its job disagree", (name, ordinal, version, job))
 
     def _check_exposure(self, name: str, asset: Asset, seen: Seen) -> None:
-        """What the public gets, by the functions that decide it."""
+        """What the public gets, according to the functions that decide it."""
         [row] = [row for row in seen.assets if row["asset_id"] == self.ids[name]]
         rows = [row for row in seen.versions if row["asset_id"] == self.ids[name]]
         for requested in (None, *asset.versions):
@@ -120,7 +120,7 @@ class Checks:
             expect(is_exposed, "served although not exposed", (name, ordinal, asset))
 
     def _check_cancellations(self, before: World, attempts: Sequence[Attempt], seen: Seen) -> None:
-        """A job that nobody needs any more is told so, unless it had failed and somebody reopened it."""
+        """A job that is no longer needed is asked to stop, unless it had failed and was reopened."""
         after = seen.world
         for attempt in attempts:
             match attempt:
@@ -137,7 +137,7 @@ class Checks:
 
 
 def explain(before: World, attempts: Sequence[Attempt], after: World) -> None:
-    """Some order of the operations, one after the other, has these outcomes and leads to this world."""
+    """Some sequential order of the operations has these outcomes and leads to this world."""
     ends = []
     for order in permutations(attempts):
         world = before

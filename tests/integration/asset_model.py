@@ -58,7 +58,7 @@ class Export:
 
 @dataclass(frozen=True)
 class MoveJob:
-    """What the owner of a job does: start, end or reopen it."""
+    """An owner starts, ends or reopens a job."""
 
     job_id: int
     status: str
@@ -66,7 +66,7 @@ class MoveJob:
 
 @dataclass(frozen=True)
 class Publish:
-    """The layer of the asset. Whether it shows the latest version is an invariant, not part of the world."""
+    """Publish the layer of the asset. That it shows the latest version is an invariant, not part of the world."""
 
     asset: str
 
@@ -132,11 +132,11 @@ class World:
 
 
 class Refused(Exception):
-    """The name of the error is its message."""
+    """The message is the name of the error."""
 
 
 def apply(world: World, operation: Operation, job_id: int | None, actor: str) -> World:
-    """The world afterwards; `job_id` is that of the job that the operation submits, if it does. Raises Refused."""
+    """Return the next world; `job_id` is the job that the operation submits, if any. Raises Refused."""
     return Step(world, job_id, actor).apply(operation)
 
 
@@ -290,7 +290,7 @@ class Step:
         return asset
 
     def _find(self, name: str, ordinal: int | None) -> tuple[int, Version]:
-        """By its ordinal, or the one that is unresolved."""
+        """Find a version by its ordinal, or the unresolved one."""
         for known, version in self._live(name).versions.items():
             is_meant = version.is_unresolved if ordinal is None else known == ordinal
             if is_meant and not version.is_deleted:

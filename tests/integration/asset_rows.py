@@ -1,4 +1,4 @@
-"""Assets as rows, for tests that are not about how they come to be."""
+"""Assets as rows, for tests that do not submit them."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ async def add_asset(
     latest: int | None = 0,
     **version: Any,
 ) -> str:
-    """With version 0: processed, and approved unless `latest` is None. `version` are columns of it."""
+    """Add version 0, processed, and approved unless `latest` is None. `version` overrides its columns."""
     await rows(
         dsn,
         """INSERT INTO dagapp.geospatial_assets (asset_id, platform_id, platform_refs, data_type, clearance_state,
@@ -41,7 +41,7 @@ async def add_version(dsn: str, asset_id: str, ordinal: int, *, is_approved: boo
 
 
 async def add_item(dsn: str, asset_id: str, clearance: str, collection_id: str = "c") -> None:
-    """The entry of an approved version."""
+    """Add the catalogue entry of an approved version."""
     await add_asset(dsn, asset_id, clearance=clearance)
     item = {
         "type": "Feature",

@@ -89,7 +89,7 @@ async def nobody(_: Connection) -> KnownFleet:
 
 @dataclass
 class Site:
-    """One world in a database that others use too: its assets have references of their own."""
+    """One world in a shared database: its assets have their own references."""
 
     name: str
     conns: Sequence[Connection]
@@ -109,7 +109,7 @@ class Site:
 
     @classmethod
     def of(cls, conns: Sequence[Connection], name: str) -> "Site":
-        """The last of the connections is to look."""
+        """The last connection reads."""
         return cls(name, conns[:-1], conns[-1])
 
     async def round(self, *operations: Operation, gate: str = "none") -> list[Attempt]:
@@ -132,7 +132,7 @@ class Site:
         return await asyncio.gather(*tasks)
 
     async def _settled(self, attempt: "asyncio.Future[Attempt]", conn: Connection) -> None:
-        """Until it has ended or waits for a lock."""
+        """Wait until the task has ended or waits for a lock."""
         query = "SELECT cardinality(pg_blocking_pids($1)) > 0 AS is_blocked"
         while not attempt.done():
             [row] = await (await self.observer.execute(query, [conn.info.backend_pid])).fetchall()
@@ -149,7 +149,7 @@ class Site:
             return Attempt(operation, actor, error=str(error) if isinstance(error, Refused) else type(error).__name__)
 
     async def _perform(self, operation: Operation, context: ServiceContext) -> int | None:
-        """The job that it submitted, if any."""
+        """Return the job that the operation submitted, if any."""
         match operation:
             case Submit(name, is_resubmission):
                 submission = AssetSubmission(
@@ -234,7 +234,7 @@ async def describe_layer(conn: Connection, asset_id: str) -> None:
 
 
 async def move_job(conn: Connection, job_id: int, status: str) -> None:
-    """As its owner does it: the output of the node and the status of the job in one transaction."""
+    """Write the node's output and the job's status in one transaction, as an owner does."""
     async with conn.transaction():
         if status == "completed":
             await conn.execute(
@@ -260,6 +260,6 @@ async def move_job(conn: Connection, job_id: int, status: str) -> None:
 
 @asynccontextmanager
 async def connections(dsn: str) -> AsyncIterator[list[Connection]]:
-    """As many as operations run at once, and one to look."""
+    """One connection per concurrent operation, and one that reads."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(opened(dsn, application="test")) for _ in range(AT_ONCE + 1)]

@@ -1,4 +1,4 @@
-"""The engines of tables that a test runs on, one after the other."""
+"""The table engines that a test runs on."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A handler that counts how often it was called, and jobs of it: what is taken from the cache is not called."""
+"""A handler that counts its calls, and jobs that use it; a cached result adds no call."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ CACHED = "SELECT * FROM dagapp.dag_task_cache ORDER BY stored_at"
 
 
 class Counter:
-    """A handler that counts how often it was called."""
+    """A handler that counts its calls."""
 
     def __init__(self, fails: int = 0) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""Values for tables, of every kind."""
+"""Values of every type for tables."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

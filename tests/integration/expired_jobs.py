@@ -1,4 +1,4 @@
-"""Jobs that ended some days ago, and what removes them."""
+"""Jobs that ended some days ago, and their removal."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from dagmaster.store import submission
 from dagmaster.store.connect import Connection
 from dagmaster.store.retention import Removed, read_limits, remove_old
 
-# Those that hold rows of jobs.
+# The tables with rows of jobs.
 TABLES = (
     "dag_jobs",
     "dag_node_states",
@@ -42,7 +42,7 @@ async def ended(
 
 
 async def add_groups(dsn: str, job_id: int, count: int = 1) -> None:
-    """Groups of added tasks, each behind the one before."""
+    """Groups of added tasks, each after the previous one."""
     await rows(
         dsn,
         "INSERT INTO dagapp.dag_groups (group_id, job_id, name) "
@@ -70,7 +70,7 @@ async def age(dsn: str, job_ids: list[JobId], days: float) -> None:
 
 
 async def make_day(dsn: str, days_ago: int) -> str:
-    """The timeline's partition of that day."""
+    """Create the timeline's partition of that day."""
     low = datetime.now(UTC).date() - timedelta(days=days_ago)
     await rows(
         dsn,
@@ -81,7 +81,7 @@ async def make_day(dsn: str, days_ago: int) -> str:
 
 
 async def remove_alone(conn: Connection) -> None:
-    """Let nobody else remove old jobs while this connection lives: a running orchestrator does so now and then."""
+    """Let no other process remove old jobs while this connection is open; a running orchestrator tries periodically."""
     await conn.execute("SELECT pg_advisory_lock(7233, 1)")
 
 

@@ -47,7 +47,7 @@ from dagmaster.worker.worker import Worker
 
 assert dagmaster.handlers.basic  # imported for the handlers that it registers
 
-SOON = 60.0  # How long a busy machine may take; what comes ends the wait at once.
+SOON = 60.0  # The limit for a busy machine; a wait ends as soon as its condition holds.
 ASK_AGAIN_SECONDS, MAX_ASK_AGAIN_SECONDS = 0.005, 0.05
 TERMINAL = ("completed", "failed", "cancelled")
 POLL = 0.05
@@ -72,7 +72,7 @@ def retry(times: int, delay: float = 0.0, **policy: Any) -> RetryPolicy:
 
 
 def task(handler: str = "echo", *next_nodes: str, **options: Any) -> TaskNode:
-    """A task on queue `q` that is not retried, unless the options say otherwise."""
+    """A task on queue `q` without retries, unless the options override it."""
     return TaskNode(**{"handler": handler, "queue": "q", "next": next_nodes, "retry": NO_RETRY, **options})
 
 
@@ -81,7 +81,7 @@ def child(handler: str = "echo", **options: Any) -> ChildTask:
 
 
 def graph(nodes: Mapping[str, Node], workflow_id: str = "test", *, start: str | None = None, **fields: Any) -> Graph:
-    """Compile it; `start` adds START before that node, and an END is there if one is named."""
+    """Compile the graph; `start` adds START before that node, and END is added if a node names it."""
     all_nodes = dict(nodes)
     if start is not None:
         all_nodes["START"] = StartNode(next=(start,))
@@ -109,7 +109,7 @@ def chain(length: int, handler: str = "echo", **options: Any) -> Graph:
 
 
 def fan(aggregation: str = "collect", *, max_parallel: int | None = None, **options: Any) -> Graph:
-    """One fan-out over the input `items`, and its fan-in."""
+    """A fan-out over the input `items`, and its fan-in."""
     nodes: dict[str, Any] = {
         "spread": FanOutNode(
             source="{{ inputs.items }}", task=child(**options), max_parallel=max_parallel, next=("gather",)
@@ -120,7 +120,7 @@ def fan(aggregation: str = "collect", *, max_parallel: int | None = None, **opti
 
 
 def handlers(**functions: Callable[..., Any]) -> Registry:
-    """These, the basic ones and those of the test module."""
+    """A registry with these handlers, the basic ones and those of the test module."""
     chosen = Registry()
     for handler in registry:
         chosen.register(handler)
@@ -133,7 +133,7 @@ def handlers(**functions: Callable[..., Any]) -> Registry:
 
 
 class Role:
-    """Something that runs until it is stopped, in order or not."""
+    """A process role that runs until it is stopped or killed."""
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()
@@ -149,7 +149,7 @@ class Role:
         return self._main is None or self._main.done()
 
     async def stop(self) -> None:
-        """As a signal would; raises what it failed with."""
+        """Stop as after a signal; raises the error that the role failed with."""
         self._stop.set()
         await self._end()
 
@@ -165,7 +165,7 @@ class Role:
 
     async def _drop(self) -> None:
         assert self._main is not None
-        while not self._main.done():  # in a connection that is just being lost a cancellation gets lost too
+        while not self._main.done():  # A cancellation can get lost in a connection that is being closed.
             self._main.cancel()
             await asyncio.wait([self._main], timeout=1.0)
         await asyncio.gather(self._main, return_exceptions=True)
@@ -197,7 +197,7 @@ class OrchestratorRole(Role):
             await self._main
 
     async def kill(self) -> None:
-        """Gone without a word, as after SIGKILL."""
+        """End without cleanup, as after SIGKILL."""
         with patch.object(process, "leave", _nothing):
             await self._drop()
 
@@ -244,13 +244,13 @@ class Fleet:
     dsn: str
     roles: list[Role] = field(default_factory=list)
     known: Registry = field(default_factory=handlers)
-    is_open: bool = False  # Only then somebody will close what it keeps.
+    is_open: bool = False  # Only then are its resources closed.
     _conn: Connection | None = None
     _is_asking: bool = False
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        """The fleet's own connection, and another for who asks while it is in use."""
+        """The fleet's own connection, or a new one while that is in use."""
         if self._is_asking or not self.is_open:
             async with opened(self.dsn, application="test") as conn:
                 yield conn
@@ -314,7 +314,7 @@ class Fleet:
             await add_mail(conn, [encode(job_id, Cancel(actor))])
             await conn.execute(f"NOTIFY {MAIL}")
 
-    # What the database says.
+    # Queries.
 
     async def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
         async with self.connected() as conn:
@@ -326,7 +326,7 @@ class Fleet:
         return value
 
     async def until(self, query: str, values: Callable[[], list[Any]] = list, seconds: float = SOON) -> None:
-        """Ask until the answer is true."""
+        """Repeat the query until its columns are all true."""
         deadline, pause = monotonic() + seconds, ASK_AGAIN_SECONDS
         while True:
             answer = await self.rows(query, *values())
@@ -335,16 +335,16 @@ class Fleet:
             self._complain()
             assert monotonic() < deadline, f"waited in vain for: {query}"
             await asyncio.sleep(pause)
-            pause = min(1.3 * pause, MAX_ASK_AGAIN_SECONDS)  # What lasts longer is asked for less often.
+            pause = min(1.3 * pause, MAX_ASK_AGAIN_SECONDS)  # Longer waits poll less often.
 
     def _complain(self) -> None:
-        """A role that died explains more than a test that waits for it in vain."""
+        """Raise the error of a role that died, if any, rather than a timeout."""
         for role in self.roles:
             if role._main is not None and role._main.done() and not role._main.cancelled():
                 role._main.result()
 
     async def ended(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
-        """The jobs, when all of them have ended, in the order asked for."""
+        """Wait until all these jobs have ended; return them in this order."""
         query = "SELECT count(*) = %s AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status::text = ANY(%s)"
         await self.until(query, lambda: [len(job_ids), list(job_ids), list(TERMINAL)], seconds)
         jobs = {
@@ -359,7 +359,7 @@ class Fleet:
         return jobs
 
     async def run(self, definition: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-        """Submit it and wait for its end."""
+        """Submit a job and wait for its end."""
         [row] = await self.ended(await self.submit(definition, inputs, **options))
         return row
 
@@ -379,7 +379,7 @@ class Fleet:
         return [" ".join(filter(None, [row["event_type"], row["node_id"]])) for row in await self.events(job_id)]
 
     async def is_clean(self) -> None:
-        """Nothing that ended leaves anything behind in the hot tables."""
+        """Wait until the hot tables are empty."""
         await self.until(
             """SELECT (SELECT count(*) FROM dagapp.dag_tasks_waiting) = 0 AS waiting,
                       (SELECT count(*) FROM dagapp.dag_tasks_running) = 0 AS running,
@@ -388,7 +388,7 @@ class Fleet:
 
 
 async def wait_until(holds: Callable[[], bool], seconds: float = SOON) -> None:
-    """For what only memory knows."""
+    """Wait for a condition in memory."""
     deadline = monotonic() + seconds
     while not holds():
         assert monotonic() < deadline, "waited in vain"
@@ -397,7 +397,7 @@ async def wait_until(holds: Callable[[], bool], seconds: float = SOON) -> None:
 
 @asynccontextmanager
 async def fleet(dsn: str, **functions: Callable[..., Any]) -> AsyncIterator[Fleet]:
-    """An empty fleet whose workers know these handlers; workers stop first."""
+    """An empty fleet whose workers have these handlers; workers stop first."""
     running = Fleet(dsn, known=handlers(**functions), is_open=True)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""A gateway in the test's own loop, before a whole installation in a thread of its own."""
+"""A gateway in the test's event loop, in front of a whole installation in a thread."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ SECONDS = 60.0
 
 
 class Processing:
-    """Its outcome is chosen by the input `source`. Everything that it says is full of the inside."""
+    """The input `source` selects the outcome. All its messages contain internals."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -57,7 +57,7 @@ class Processing:
 
 @dataclass
 class Site:
-    """`owner_dsn` may do everything, the settings of the gateway name the reader."""
+    """`owner_dsn` has all privileges; the gateway's settings name the reader."""
 
     owner_dsn: str
     reader_dsn: str
@@ -131,7 +131,7 @@ class Gateway:
 
 @contextmanager
 def site(dsn: str, folder: Path) -> Iterator[Site]:
-    """An orchestrator, a worker and the API; keys of every role."""
+    """An orchestrator, a worker and the API, with keys of every role."""
     write_workflow(folder, INGEST, "ingest.yaml")
     processing = Processing()
     with dropped_after(dsn, new_role()) as role:

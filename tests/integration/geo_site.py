@@ -1,4 +1,4 @@
-"""The shipped workflows on a real fleet, with a storage of folders."""
+"""The shipped workflows on a real fleet, with zones in folders."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def make_cog(target: Path, source: Path = DEM) -> CogInfo:
 
 
 async def run_job(it: Web, workflow_id: str, **inputs: Any) -> dict[str, Any]:
-    """The nodes of a job that has completed, by their ids."""
+    """The nodes of a completed job by id."""
     job = await it.post("/api/v1/jobs", {"workflow_id": workflow_id, "input_params": inputs}, 201)
     await it.fleet.completed(int(job["job_id"]), seconds=90)
     return await it.fleet.nodes(int(job["job_id"]))
@@ -35,7 +35,7 @@ async def run_job(it: Web, workflow_id: str, **inputs: Any) -> dict[str, Any]:
 async def submit_version(
     it: Web, workflow_id: str, dataset: str, data_type: str = "raster", **inputs: Any
 ) -> dict[str, Any]:
-    """Submit a job for an asset; the version when the job has ended."""
+    """Submit a job for an asset; return the version when the job has ended."""
     body = {
         "workflow_id": workflow_id,
         "platform_id": "ddh",

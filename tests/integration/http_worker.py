@@ -1,4 +1,4 @@
-"""A worker that has nothing but HTTP: here it is httpx."""
+"""A worker that uses only HTTP, through httpx."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ OFFER = {"hostname": "far", "pid": 7, "queues": ["q"], "handlers": ["echo"], "co
 
 
 class HttpWorker:
-    """A registered worker, by hand."""
+    """A registered worker that the test controls."""
 
     def __init__(self, it: Web, worker_id: str, headers: dict[str, str]) -> None:
         self.it, self.id, self.headers = it, worker_id, headers

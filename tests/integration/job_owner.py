@@ -1,4 +1,4 @@
-"""An owner of jobs without a loop: loads, decides and commits step by step, as an orchestrator would."""
+"""A job owner without an event loop: loads, decides and commits step by step."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -51,7 +51,7 @@ class Owner:
         return Batch(self.id, change_sets=list(change_sets), **options)
 
     async def advance(self, *messages: Message, mail: tuple[int, ...] = ()) -> ChangeSet:
-        """Decide and commit, in the memory of the job last submitted."""
+        """Decide and commit for the job last submitted."""
         if self.loaded is None or self.loaded.state.job_id != self.job_id:
             self.loaded = await self.load()
         changes = self.decide(self.loaded, *messages)
@@ -63,7 +63,7 @@ class Owner:
 
 @asynccontextmanager
 async def owner(dsn: str, *, hot: bool = True) -> AsyncIterator[Owner]:
-    """A registered orchestrator that does only what it is told."""
+    """A registered orchestrator that acts only on request."""
     connected = connect_hot(dsn, application="test owner") if hot else connect(dsn, application="test owner")
     async with await connected as conn:
         keep_json(conn)

@@ -39,7 +39,7 @@ async def describe(conn: Connection, asset_id: str, **changes: Any) -> None:
 
 
 async def add_roads(conn: Connection, dsn: str) -> str:
-    """A vector whose version 0 is approved, with metadata."""
+    """A vector asset with approved version 0 and metadata."""
     await add_asset(dsn, "roads")
     await describe(conn, "roads")
     return "roads"

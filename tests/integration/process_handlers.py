@@ -1,4 +1,4 @@
-"""Handlers for processes of their own; what they do to their process is the point."""
+"""Handlers for handler processes, which change or break their process."""
 
 import asyncio
 import ctypes
@@ -47,7 +47,7 @@ def who(ctx: Context) -> dict[str, Any]:
 
 @handler("process.adds", isolation="process")
 def adds(ctx: Context) -> dict[str, str]:
-    """Two nodes, in two slices."""
+    """Add two nodes, in two slices."""
     nodes = [AddedNode(f"{ctx.node_id}.{number}", "echo") for number in (1, 2)]
     ctx.add(encode_slices(nodes, size=1))
     return {"$result_of": f"{ctx.node_id}.2"}
@@ -146,13 +146,13 @@ def tidy_plainly(ctx: Context) -> None:
 
 @handler("process.sleep_in_c", isolation="process")
 def sleep_in_c(ctx: Context) -> None:
-    """Holds the interpreter's lock, so that no other thread and no signal handler of Python runs."""
+    """Hold the GIL, so that no other thread and no Python signal handler runs."""
     ctypes.PyDLL(None).system(b"echo asleep; sleep 60")
 
 
 @handler("process.busy", isolation="process")
 def busy(ctx: Context) -> None:
-    """Catches whatever is raised in it, and goes on."""
+    """Catch every exception and continue."""
     ctx.progress(1)
     while True:
         try:
@@ -272,7 +272,7 @@ def stdin(ctx: Context) -> dict[str, str]:
 
 @handler("process.uncle", isolation="process")
 def uncle(ctx: Context) -> None:
-    """Stops a process that it forked the way that multiprocessing does."""
+    """Stop a forked process as multiprocessing does."""
     born, telling = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""A worker's process that is there to be killed: it tells the pids of its child and of what that started."""
+"""A worker process to be killed: it prints the pids of its handler process and of that one's child."""
 
 import asyncio
 

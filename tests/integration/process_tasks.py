@@ -15,7 +15,7 @@ from dagmaster.handlers.contract import Progress
 from dagmaster.worker.processes.children import Children, Outcome
 
 KILL_AFTER = 0.5
-PATIENCE = 30.0  # with a busy machine; handlers that do not stop would run for longer
+PATIENCE = 30.0  # Generous for a busy machine; handlers that do not stop would run longer.
 MB = 1024 * 1024
 PARENT = Path(__file__).with_name("process_parent.py")
 
@@ -33,7 +33,7 @@ async def started(**options: Any) -> AsyncIterator[Children]:
 
 
 class Task:
-    """A run of a handler, with all that is heard of it."""
+    """A run of a handler, with everything that it reports."""
 
     def __init__(self, children: Children, handler: str | Handler, /, **fields: Any) -> None:
         self.handler = registry.get(handler) if isinstance(handler, str) else handler

@@ -1,4 +1,4 @@
-"""A role of the gateway on the test's own server."""
+"""Reader roles for the gateway on the test's server."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ numbers = itertools.count(1)
 
 
 def new_role() -> str:
-    """Roles belong to the server, not to the database of a test."""
+    """A new role; roles belong to the server, not to the database of a test."""
     return f"gateway_reader_{next(numbers)}"
 
 
 def as_role(dsn: str, role: str) -> str:
-    """The same database for this role, as a URL."""
+    """The same database as a URL for this role."""
     parts = conninfo_to_dict(dsn)
     query: dict[str, str] = {name: str(value) for name, value in parts.items() if name in ("host", "port")}
     return f"postgresql://{role}:{quote(PASSWORD)}@/{parts['dbname']}?{urlencode(query)}"
@@ -42,7 +42,7 @@ def dropped_after(dsn: str, role: str) -> Iterator[str]:
 
 
 async def make_reader(dsn: str, role: str) -> str:
-    """Its address."""
+    """Return the URL of the reader."""
     async with opened(dsn, application="test") as conn:
         await create_reader(conn, role, PASSWORD)
     return as_role(dsn, role)

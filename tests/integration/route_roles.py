@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# A new route is not served before its roles are listed here too.
+# A new route fails its tests until its roles are listed here.
 ALL, READ, OWN, SUBMIT, OPERATE, REPORT, MEASURE, ADMIN = (
     "everybody",
     {"admin", "operator", "viewer", "reviewer"},
@@ -24,7 +24,7 @@ DECIDED: dict[str, Any] = {
     "GET /readyz": ALL,
     "GET /health": ALL,
     "GET /health/{check}": ALL,
-    "WS /ws/jobs/{job_id}": ALL,  # It looks at the key itself: browsers send it as the first message.
+    "WS /ws/jobs/{job_id}": ALL,  # These check the key themselves: browsers send it as the first message.
     "POST /api/v1/jobs": SUBMIT,
     "GET /api/v1/jobs": OWN,
     "GET /api/v1/jobs/{job_id}": OWN,
@@ -123,12 +123,12 @@ DECIDED: dict[str, Any] = {
     "GET /api/v1/review": REVIEW,
     "GET /api/v1/requests": SEE_ASSETS,
     "GET /api/v1/requests/{request_id}": SEE_ASSETS,
-    "GET /api/v1/assets/{asset_id}/service": ALL,  # They look at the key themselves: what is public needs none.
+    "GET /api/v1/assets/{asset_id}/service": ALL,  # These check the key themselves: public data needs none.
     "GET /assets/{asset_id}/service": ALL,
     "GET /tiles/{asset_id}": ALL,
     "GET /tiles/{asset_id}/data.pmtiles": ALL,
     "GET /tiles/{asset_id}/{path:path}": ALL,
-    "GET /stac": ALL,  # It shows each caller what it may see.
+    "GET /stac": ALL,  # These show each caller only permitted data.
     "GET /stac/conformance": ALL,
     "GET /stac/queryables": ALL,
     "GET /stac/collections/{collection_id}/queryables": ALL,
@@ -177,7 +177,7 @@ DECIDED: dict[str, Any] = {
     "GET /api/dag/jobs/{job_id}/nodes": OWN,
     "POST /api/dag/jobs/{job_id}/cancel": SUBMIT,
 }
-# Other names of the same operations, for the same roles.
+# Aliases of the same operations, with the same roles.
 MIRRORED = tuple(f"/api/v1/{noun}" for noun in ("assets", "status", "commands"))
 DECIDED |= {
     name.replace("/api/v1/", "/api/dag/"): roles

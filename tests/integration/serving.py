@@ -1,4 +1,4 @@
-"""A whole installation behind HTTP, in a thread of its own: the test asks as any other program would."""
+"""A whole installation with HTTP in a thread; tests use it like any other client."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from dagmaster.web.server import bind, url_of
 
 
 class Server:
-    """Can be stopped and started again at the same address."""
+    """A server that can be stopped and restarted at the same address."""
 
     def __init__(self, dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> None:
         self._dsn, self._workflows, self._works, self._known = dsn, workflows, works, handlers(**functions)
@@ -66,7 +66,7 @@ class Server:
 
 @contextmanager
 def server(dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> Iterator[Server]:
-    """With an orchestrator and a worker of queue `q`, unless `works` is false."""
+    """Includes an orchestrator and a worker of queue `q`, unless `works` is false."""
     started = Server(dsn, workflows, works=works, **functions)
     started.start()
     try:

@@ -1,4 +1,4 @@
-"""What is removed is written to the archive before."""
+"""Removed jobs are archived first."""
 
 from datetime import UTC
 from pathlib import Path
@@ -18,7 +18,7 @@ SOURCES = dict(zip(KINDS, TABLES[:-1], strict=True))
 
 
 def as_written(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON as it is in the file, read again."""
+    """JSON as read back from the file."""
     names = (
         "input_params",
         "result_data",
@@ -81,7 +81,7 @@ async def test_an_interruption_after_the_export_leaves_each_job_in_the_archive_o
         await remove(conn, export=killed)
     assert await left(dsn) == set(first)
     names = sorted(path.name for path in (tmp_path / "jobs").rglob("*.parquet"))
-    more = await ended(dsn, days_ago=50)  # would otherwise have gone with the first ones
+    more = await ended(dsn, days_ago=50)  # Would otherwise have been removed with the first ones.
     await remove(conn, export=files.export)
     assert await left(dsn) == set()
     assert sorted(row["job_id"] for row in exported(tmp_path, "jobs")) == sorted([*first, *more])

@@ -1,4 +1,4 @@
-"""Assets at the edges: odd outputs and references, removed jobs, locks that people hold, and the ids of strangers."""
+"""Edge cases of assets: unusual outputs and references, removed jobs, locks, and ids of other submitters."""
 
 import asyncio
 from pathlib import Path
@@ -180,7 +180,7 @@ async def test_a_job_ends_while_its_asset_is_being_decided_on(dsn: str, conn: Co
         assert (await version_of(it))["processing_status"] == "completed"
 
 
-# Jobs that are gone.
+# Removed jobs.
 
 
 async def test_asset_requests_outlive_their_jobs_and_other_requests_do_not(
@@ -228,7 +228,7 @@ async def test_a_secret_is_reused_when_a_version_is_processed_again(dsn: str) ->
             assert not await rows(dsn, f"SELECT FROM dagapp.{table} AS t WHERE t::text LIKE %s", f"%{CLEAR}%"), table
 
 
-# What people send.
+# Request input.
 
 
 async def test_references_are_any_strings_and_numbers_of_a_bounded_length(dsn: str) -> None:
@@ -263,10 +263,10 @@ async def test_a_request_id_reveals_nothing_to_another_submitter(dsn: str) -> No
         plain = await it.post("/api/v1/submit", {"workflow_id": "plain", "request_id": "r-1"}, 409, headers=arcgis)
         for answer in (refused, plain):
             assert not [value for value in (first["job_id"], ASSET_ID, "ddh", "k-1") if value in str(answer)]
-        # The same key of another partner is another key.
+        # Keys are separate for each partner.
         other = {**body, "request_id": "r-2", "idempotency_key": "k-1"}
         assert (await it.post("/api/v1/submit", other, 201, headers=arcgis))["is_new"]
-        # An operator that submits for several platforms does not mix them up.
+        # Keys of an operator are separate for each platform.
         same = {"workflow_id": "plain", "request_id": "r-3"}
         await it.post("/api/v1/submit", same, 201, headers={**admin, "X-Dagmaster-Platform": "ddh"})
         await it.post("/api/v1/submit", same, 409, headers={**admin, "X-Dagmaster-Platform": "arcgis"})

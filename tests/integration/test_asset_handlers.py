@@ -1,4 +1,4 @@
-"""Handlers decide on versions as the API does, in the name of the job's submitter, and withdraw them completely."""
+"""Handlers decide on versions like the API, as the job's submitter, and withdraw them completely."""
 
 import asyncio
 from pathlib import Path
@@ -35,7 +35,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def run(it: Web, name: str, **params: Any) -> dict[str, Any]:
-    """As a task of a job that Ada has submitted: its output, after a repetition that has changed nothing."""
+    """Run the handler twice as a task of Ada's job; return its output, which the repetition must not change."""
     job_id = await it.fleet.submit(
         graph({"decide": task(name, "END", params=params)}, "decide", start="decide"), submitted_by="ada"
     )
@@ -49,7 +49,7 @@ async def run(it: Web, name: str, **params: Any) -> dict[str, Any]:
 
 
 async def attempt(it: Web, name: str, job_id: int, params: dict[str, Any], *, has_pool: bool = True) -> HandlerResult:
-    """Once more, as after a worker that died when it had decided."""
+    """Run it again, as after a worker that died after its decision."""
     pool = HandlerPool(it.dsn)
     ids: dict[str, Any] = {"task_id": f"{job_id}_decide_1", "job_id": job_id, "node_id": "decide", "handler": name}
     try:
@@ -132,7 +132,7 @@ async def check_rejection(it: Web) -> None:
 
 
 async def check_promotion(it: Web, storage: Path) -> None:
-    """Also where this machine has no workflow files: the export is then the one that ran last."""
+    """Without workflow files on this machine, the last export is used."""
     promoted = await run(it, "promote_to_external", asset_id="old", version_ordinal=0)
     assert promoted["clearance_state"] == "public"
     await it.fleet.completed(int(promoted["export_job_id"]))
@@ -194,7 +194,7 @@ async def test_withdrawing_a_version_removes_all_its_public_copies(dsn: str, sto
 
 
 async def check_vector(it: Web, storage: Path) -> None:
-    """Only tables that a job has made for this version are dropped, whatever the version says."""
+    """Only tables that a job created for this version are dropped, whatever the version says."""
     await add_public(it, storage, "roads", table_name="geo.private")
     for name in ("roads", "private"):
         await rows(it.dsn, f"CREATE SCHEMA IF NOT EXISTS geo; CREATE TABLE geo.{name} ()")
@@ -235,7 +235,7 @@ async def test_the_catalogue_export_matches_what_readers_see(dsn: str, storage: 
 async def test_a_version_whose_copies_cannot_be_removed_stays_in_the_catalogue(
     dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A version is withdrawn when nothing of it is public, not before."""
+    """A version is withdrawn only when nothing of it is public."""
     async with web(dsn, runs=False) as it:
         folder = await add_public(it, storage, "dem", data_type="raster")
         job_id = await it.fleet.submit(SLOW)

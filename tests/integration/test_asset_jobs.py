@@ -1,4 +1,4 @@
-"""Jobs of real orchestrators move the versions of assets, while others move or decide on the same versions."""
+"""Jobs of real orchestrators update versions of assets while others update or decide on them."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ ROUNDS = int(os.environ.get("DAGMASTER_ASSET_WORLDS", "5"))
 async def process_and_export(
     running: Fleet, owner: OrchestratorRole, processed: str, exported: str
 ) -> tuple[JobId, JobId]:
-    """Two jobs of this owner, one that processes a version and one that exports another."""
+    """Two jobs of this owner: one processes a version, one exports another."""
     job_ids = []
     async with running.connected() as conn:
         for asset_id, column in ((processed, "current_job_id"), (exported, "export_job_id")):
@@ -49,14 +49,14 @@ async def process_and_export(
 
 
 async def end_at_once(conn: Connection, *job_ids: JobId) -> None:
-    """Each owner reads its mail at once, and ends its jobs in one transaction."""
+    """Each owner reads its mail at once and ends its jobs in one transaction."""
     async with conn.transaction():
         await add_mail(conn, [encode(job_id, Cancel("ada")) for job_id in job_ids])
         await conn.execute(f"NOTIFY {MAIL}")
 
 
 async def until_waiting(conn: Connection, sessions: int) -> None:
-    """Until so many sessions wait for locks."""
+    """Wait until this many sessions wait for locks."""
     query = "SELECT count(*) >= $1 AS ok FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
     while True:
         [row] = await (await conn.execute(query, [sessions])).fetchall()
@@ -68,7 +68,7 @@ async def until_waiting(conn: Connection, sessions: int) -> None:
 async def test_two_owners_updating_the_same_versions_in_opposite_order_do_not_deadlock(
     dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each has a job that processes the version that the other one exports, and ends both in one transaction."""
+    """Each owner has a job that processes the version that the other exports, and ends both in one transaction."""
     for asset_id in ("a", "b"):
         await add_asset(dsn, asset_id, latest=None)
     async with fleet(dsn) as running, opened(dsn, application="observer") as observer:
@@ -88,7 +88,7 @@ async def test_two_owners_updating_the_same_versions_in_opposite_order_do_not_de
 
 
 async def add_collections(conn: Connection, *collection_ids: str) -> None:
-    """As the end of a job does, once for each collection that a node of its batch describes."""
+    """Update each collection once, as the end of a job does."""
     async with conn.transaction():
         for collection_id in collection_ids:
             outputs = json.dumps({"stac_collection": {"id": collection_id}})
@@ -108,7 +108,7 @@ async def test_two_owners_updating_the_same_collections_in_opposite_order_do_not
 
 
 class Processing:
-    """A job that processes version 0 of asset `a`, and ends when it is told to."""
+    """A job that processes version 0 of asset `a` and ends on request."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Assets in random worlds, where people and jobs act at once; and the proof that these worlds find bugs."""
+"""Random worlds of assets with concurrent users and jobs, and the proof that they detect bugs."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from dagmaster.store.assets import AssetChange, AssetRow
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import SQL, Statement, fetch
 
-# `DAGMASTER_ASSET_WORLDS=500` looks for more, each time elsewhere; by default the same worlds are played in every run.
+# `DAGMASTER_ASSET_WORLDS=500` searches more worlds, new ones each time; by default every run repeats the same ones.
 WORLDS = int(os.environ.get("DAGMASTER_ASSET_WORLDS", "0"))
 SEARCH = settings(
     max_examples=WORLDS or 8,
@@ -47,7 +47,7 @@ Scenario = Callable[[Site], Awaitable[None]]
 BUGS: dict[str, tuple[Patch, Scenario | None]] = {}
 
 
-picks = st.integers(0, 119)  # In a range this small, all are equally likely.
+picks = st.integers(0, 119)  # In such a small range, all values are equally likely.
 assets_by_use = st.sampled_from(["a", "a", "a", "a", "b"])
 ages = st.sampled_from([0, 0, 0, 1])
 sensible = st.builds(Sensible, picks, assets_by_use)
@@ -56,7 +56,7 @@ gates = st.sampled_from(list(GATES))
 
 
 class AssetWorld(RuleBasedStateMachine):
-    """Each rule plays a round; what must hold is checked after it."""
+    """Each rule runs a round and then checks the invariants."""
 
     def __init__(self, runner: asyncio.Runner, conns: Sequence[Connection]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class AssetWorld(RuleBasedStateMachine):
         self.runner.run(self.site.round(*operations, gate=gate if len(operations) > 1 else "none"))
 
     def submit(self, ending: str) -> None:
-        """A version whose processing ends like this; nothing where another one is unresolved."""
+        """Submit a version with this processing outcome, unless another one is unresolved."""
         [submitted] = self.runner.run(self.site.round(Submit("a")))
         if submitted.job_id is not None:
             for status in ("running", ending):
@@ -75,7 +75,7 @@ class AssetWorld(RuleBasedStateMachine):
 
     @initialize(levels=st.lists(st.sampled_from(list(ClearanceState)[1:]), max_size=2), is_published=st.booleans())
     def begin(self, levels: list[ClearanceState], is_published: bool) -> None:
-        """With some approved versions."""
+        """Start with some approved versions."""
         for ordinal, level in enumerate(levels):
             self.submit("completed")
             self.runner.run(self.site.round(Decide("a", Approve(ordinal, level))))
@@ -104,7 +104,7 @@ class AssetWorld(RuleBasedStateMachine):
 
 
 def search(dsn: str, options: settings) -> None:
-    """Raises what Hypothesis finds, as small as it can make it."""
+    """Raises the smallest failure that Hypothesis finds."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
@@ -114,12 +114,12 @@ def search(dsn: str, options: settings) -> None:
             runner.run(stack.aclose())
 
 
-@pytest.mark.timeout(900)  # Only a failure takes long: it is made small.
+@pytest.mark.timeout(900)  # Only a failure takes long, because it is shrunk.
 def test_concurrent_operations_are_linearizable(shared_dsn: str) -> None:
     search(shared_dsn, SEARCH)
 
 
-# Where a random world would have to be lucky, a scenario makes it certain that operations meet.
+# Scenarios force conflicts that random worlds meet only by luck.
 
 
 async def submit_and_run(site: Site, ending: str, *, resubmit: bool = False) -> int:
@@ -207,11 +207,11 @@ async def test_a_scenario_holds(shared_dsn: str, scenario: Scenario) -> None:
         await scenario(Site.of(conns, scenario.__name__))
 
 
-# Each of these is a bug that a system like this could have.
+# Bugs that such a system could have.
 
 
 def bug(scenario: Scenario | None = None) -> Callable[[Patch], Patch]:
-    """Found by the scenario, or else by random worlds."""
+    """Register a bug that the scenario, or otherwise the search, detects."""
 
     def register(patch: Patch) -> Patch:
         BUGS[patch.__name__] = (patch, scenario)
@@ -288,7 +288,7 @@ def the_approved_versions_are_read_before_the_lock(patch: pytest.MonkeyPatch, ds
 @bug(delete_the_only_approved_version)
 def the_public_sees_what_is_not_cleared(patch: pytest.MonkeyPatch, dsn: str) -> None:
     def check_asset(asset: AssetRow, audience: exposure.Audience) -> None:
-        """Whatever its clearance."""
+        """Ignores the clearance."""
 
     patch.setattr(exposure, "check_asset", check_asset)
 
@@ -312,7 +312,7 @@ def a_revision_is_not_counted(patch: pytest.MonkeyPatch, dsn: str) -> None:
 @bug(approve_the_next_version_of_a_published_layer)
 def a_published_layer_stays_as_it_was(patch: pytest.MonkeyPatch, dsn: str) -> None:
     async def refresh(*args: Any, **options: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     patch.setattr(layers, "refresh", refresh)
 
@@ -341,5 +341,5 @@ async def test_a_scenario_detects_the_bug(dsn: str, monkeypatch: pytest.MonkeyPa
 def test_the_search_detects_the_bug(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     patch, _ = BUGS[name]
     patch(monkeypatch, dsn)
-    with pytest.raises((Violation, FlakyFailure)):  # Where it takes a race, the last look may see none.
+    with pytest.raises((Violation, FlakyFailure)):  # A race may not recur in the last, shrunk run.
         search(dsn, settings(SEARCH, phases=[Phase.generate]))

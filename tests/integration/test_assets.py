@@ -1,4 +1,4 @@
-"""Partners submit versions of assets, reviewers decide on them, and jobs move them."""
+"""Partners submit versions of assets, reviewers decide on them, and jobs process them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -29,7 +29,7 @@ class Call:
 
 @dataclass
 class Receiver:
-    """A real server that answers with these statuses in turn; the last one stays."""
+    """A real server that returns these statuses in turn; the last one repeats."""
 
     statuses: list[int] = field(default_factory=lambda: [200])
     calls: list[Call] = field(default_factory=list)
@@ -78,7 +78,7 @@ def options(**chosen: Any) -> CallbackOptions:
 
 
 async def owe(dsn: str, url: str, *, job_id: int = 7, status: str = "completed") -> None:
-    """A job with a callback that ends, as the trigger sees it."""
+    """An ended job with a callback, as the trigger stores it."""
     await rows(
         dsn,
         """INSERT INTO dagapp.dag_jobs
@@ -274,7 +274,7 @@ async def test_a_long_response_is_not_read_to_its_end(dsn: str) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n" + b"x" * 8192)
         await writer.drain()
-        await reader.read()  # until the caller has had enough
+        await reader.read()  # Until the client closes the connection.
         writer.close()
 
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
@@ -295,7 +295,7 @@ async def test_callbacks_of_a_killed_orchestrator_are_sent_by_another(dsn: str) 
         receiver.silent = False
         await make_calls(dsn, options())
         assert len(receiver.calls) == 1
-        await rows(dsn, "UPDATE dagapp.dag_callbacks SET next_attempt_at = now()")  # the lease is over
+        await rows(dsn, "UPDATE dagapp.dag_callbacks SET next_attempt_at = now()")  # The lease has expired.
         await make_calls(dsn, options())
     row = await callback(dsn)
     assert (row["status"], row["attempts"], len(receiver.calls)) == ("delivered", 2, 2)

@@ -1,4 +1,4 @@
-"""Whole containers enter the catalogue, and its entries are made again and mended from the files of versions."""
+"""Containers are added to the catalogue, and its entries are rebuilt and repaired from the files of versions."""
 
 import json
 from pathlib import Path
@@ -31,16 +31,16 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def contents(it: Web) -> dict[str, Any]:
-    """The items of the catalogue, whoever may see them."""
+    """The items of the catalogue, whatever their visibility."""
     items = {row["item_id"]: row["content"] for row in await rows(it.dsn, "SELECT * FROM dagapp.stac_items")}
     for item in items.values():
-        for band in item["assets"]["data"].get("bands", []):  # Sums of floats differ in their last digits.
+        for band in item["assets"]["data"].get("bands", []):  # Sums of floats differ in the last digits.
             band["statistics"] = {name: round(value, 6) for name, value in band["statistics"].items()}
     return items
 
 
 async def add_layer(dsn: str, storage: Path) -> None:
-    """The version of an asset whose vector layer the catalogue has lost."""
+    """A version with a vector layer that is missing from the catalogue."""
     target = storage / "silver" / "glaciers.parquet"
     layer = layer_files.prepare(GLACIERS, target)
     await add_asset(
@@ -100,7 +100,7 @@ async def check_container(it: Web, storage: Path, version: dict[str, Any]) -> No
 
 
 async def check_rebuild(it: Web, storage: Path, version: dict[str, Any]) -> None:
-    """The rebuilt items say what the lost ones said, as far as it is in files and versions."""
+    """The rebuilt items equal the lost ones as far as files and versions contain the data."""
     before = await contents(it)
     await rows(it.dsn, "DELETE FROM dagapp.stac_items")
     await rows(it.dsn, "DELETE FROM dagapp.stac_collections")
@@ -111,7 +111,7 @@ async def check_rebuild(it: Web, storage: Path, version: dict[str, Any]) -> None
     layer = after.pop("glaciers-0")
     pystac.Item.from_dict({**layer, "stac_extensions": []}).validate()
     assert (layer["collection"], layer["properties"]["table:row_count"]) == ("vectors", 134)
-    for item_id, item in before.items():  # The time is that of the registration, or of the end of the processing.
+    for item_id, item in before.items():  # The time of the registration, or of the end of the processing.
         item["properties"]["datetime"] = after[item_id]["properties"]["datetime"]
     assert after == before
 
@@ -147,7 +147,7 @@ async def check_repair(it: Web, storage: Path, version: dict[str, Any]) -> None:
 
 
 async def check_damage(it: Web, storage: Path, version: dict[str, Any]) -> None:
-    """No entry is made to fit a file that is not the one that was processed."""
+    """An entry is not changed to match a file other than the processed one."""
     good = await contents(it)
     damaged = storage / "silver" / "archive" / "dem.tif"
     make_cog(damaged, RGB)

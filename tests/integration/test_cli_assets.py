@@ -1,4 +1,4 @@
-"""Assets, layers and platforms on the command line: over the database and over HTTP, with the same results."""
+"""Assets, layers and platforms on the command line have the same results on the database and over HTTP."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def serving(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(params=["database", "http"])
 def where(request: pytest.FixtureRequest, serving: Server, shared_dsn: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the commands of the test find the assets."""
+    """The options that select database or server."""
     if request.param == "database":
         monkeypatch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
     else:
@@ -41,7 +41,7 @@ def where(request: pytest.FixtureRequest, serving: Server, shared_dsn: str, monk
 
 @pytest.fixture
 def roads(shared_dsn: str, where: str) -> str:
-    """A vector whose version 0 waits for review."""
+    """A vector asset whose version 0 waits for review."""
     return add(shared_dsn, f"roads_{where}", latest=None, clearance="uncleared")
 
 

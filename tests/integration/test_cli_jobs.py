@@ -39,7 +39,7 @@ def working(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ended(tmp_path: Path) -> str:
-    """A job that has ended, after a fork and some retries."""
+    """An ended job with a fork and some retries."""
     done = call("run", write_workflow(tmp_path, TWO_WAYS, "two_ways.yaml"), "--json")
     assert done.code == 0, done.err
     job_id: str = done.json["job_id"]
@@ -219,7 +219,7 @@ def test_child_nodes_are_shown_on_request(ended: str) -> None:
     assert nodes == {"START", "END", "fork", "yes", "no"}
     job = call("show", ended, "--children", "--json").json
     children = {node["node_id"]: node["retry_count"] for node in job["nodes"] if node["parent_node_id"] == "no"}
-    assert children == {"no__0": 1, "no__1": 1}  # Which of them is listed first is a matter of when they began.
+    assert children == {"no__0": 1, "no__1": 1}  # The order depends on which started first.
 
 
 @pytest.mark.parametrize("command", ["show", "timeline", "cancel"])

@@ -20,7 +20,7 @@ from dagmaster.tasklogs.files import FileLogs
 
 @pytest.fixture(params=["directly", "over http"])
 def where(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Iterator[list[str]]:
-    """The options that say where the jobs are."""
+    """The options that select database or server."""
     if request.param == "directly":
         yield ["--database-url", dsn]
         return
@@ -38,7 +38,7 @@ def two(handler: str = "echo") -> Graph:
 
 
 async def run(job_owner: Owner, node: str, logs: TaskLogs, text: str, *, fails: bool = False, attempt: int = 0) -> None:
-    """One attempt from its beginning to its end."""
+    """One attempt from start to end."""
     task_id, now = f"{job_owner.job_id}_{node}_{attempt}", datetime.now(UTC)
     await job_owner.advance(TaskStarted(node, task_id, "w", now))
     await logs.append(task_id, text.encode())

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, on the PostgreSQL of a data folder."""
+"""The command line in separate processes, on the embedded PostgreSQL of a data folder."""
 
 import os
 import pty
@@ -46,12 +46,12 @@ START_SECONDS = 60.0
 
 
 def program(*, is_real: bool) -> list[str]:
-    """A fork of a process that has loaded everything is the same program, and there at once."""
+    """A fork of a process with everything imported behaves the same and starts at once."""
     return [sys.executable, "-m", "dagmaster"] if is_real or IS_REAL else [str(fork_server().programs / "dagmaster")]
 
 
 class Folder:
-    """A folder with an installation of its own."""
+    """A folder with its own installation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,7 +80,7 @@ class Folder:
 
 @pytest.fixture
 def folder() -> Iterator[Folder]:
-    # Not below pytest's temporary folder, which other users may not pass: as root the server is one.
+    # Not in pytest's temporary folder, which other users cannot enter: as root, the server runs as another user.
     new = Folder(Path(tempfile.mkdtemp(prefix="dagmaster-cli-")))
     yield new
     for process in new.started:
@@ -171,7 +171,7 @@ def test_on_a_terminal_a_job_is_shown_while_it_runs(folder: Folder, dsn: str) ->
     running = subprocess.Popen(script, cwd=folder.path, env=env, stdout=follower, stderr=follower)
     os.close(follower)
     screen = b""
-    with suppress(OSError):  # the other end was closed
+    with suppress(OSError):  # The other end was closed.
         while part := os.read(leader, 65536):
             screen += part
     os.close(leader)

@@ -1,4 +1,4 @@
-"""A project from `dagmaster init`: it runs, it is tested, and `dev` takes up what is edited."""
+"""A project from `dagmaster init` runs, its tests pass, and `dev` reloads edited files."""
 
 import os
 import queue
@@ -43,7 +43,7 @@ def test_the_tests_of_a_project_pass(project: Path) -> None:
 
 
 class Dev:
-    """`dagmaster dev` and what it says."""
+    """`dagmaster dev` and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(

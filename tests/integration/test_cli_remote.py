@@ -21,7 +21,7 @@ workflow_id: broken
 nodes:
   work: {handler: broken, queue: q, retry: {max_attempts: 0}}
 """
-# The first tile is made, the second fails, and the third and the fourth never begin.
+# The first tile succeeds, the second fails, the others never start.
 TILES = """\
 workflow_id: tiles
 nodes:
@@ -45,7 +45,7 @@ nodes:
 
 
 def broken(ctx: HandlerContext) -> None:
-    raise Permanent("no luck")  # without a traceback in the log, which is that of the command too
+    raise Permanent("no luck")  # Without a traceback in the log, which goes to the command's stderr.
 
 
 def tile(ctx: HandlerContext) -> None:

@@ -42,7 +42,7 @@ def result_of(*args: object) -> dict[str, Any]:
     return result
 
 
-# Every workflow that is shipped
+# Shipped workflows
 
 
 def test_hello_world_greets() -> None:
@@ -100,7 +100,7 @@ def test_the_demo_computes_pi() -> None:
     }
 
 
-# What is shown
+# Output
 
 
 def test_without_a_terminal_each_change_is_a_line_and_the_result_comes_last() -> None:
@@ -181,7 +181,7 @@ def test_other_waiting_jobs_run_as_well(tmp_path: Path) -> None:
     assert call("show", other, "--json").json["status"] == "completed"
 
 
-# Wrong use: one clear message
+# Usage errors: one clear message
 
 
 def refused(*args: object) -> str:

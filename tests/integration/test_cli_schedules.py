@@ -1,4 +1,4 @@
-"""Schedules on the command line, on the database and at a server."""
+"""Schedules on the command line, on the database and over HTTP."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def write(folder: Path, name: str, schedule: str) -> None:
 
 @pytest.fixture(params=["database", "server"])
 def place(request: pytest.FixtureRequest, dsn: str, folder: Path) -> Iterator[list[str]]:
-    """The options that name it."""
+    """The options that select database or server."""
     if request.param == "database":
         assert call("schedules", "sync", "--database-url", dsn).out == "added nightly\n"
         yield ["--database-url", dsn]
@@ -101,7 +101,7 @@ def test_sync_reads_the_schedules_from_the_workflow_folder(folder: Path, place: 
 
 
 def test_the_schedule_of_a_broken_workflow_stays_unchanged(folder: Path, place: list[str]) -> None:
-    """Also when others are pruned: what it was called cannot be read from it any more."""
+    """Even when others are pruned: its id cannot be read from the broken file."""
     write(folder, "nightly", '"61 6 * * *"')
     assert call("schedules", "sync", *place).out == "no changes\n"
     refused = call("schedules", "sync", "--prune", *place)

@@ -1,4 +1,4 @@
-"""What people see in a real terminal, which is a pseudo-terminal of a given width."""
+"""Output in a real terminal: a pseudo-terminal of a given width."""
 
 import fcntl
 import os
@@ -64,7 +64,7 @@ def at_terminal(width: int, *args: str) -> list[str]:
         try:
             while piece := os.read(leader, 65536):
                 seen += piece
-        except OSError:  # what Linux says when the last process has closed the terminal
+        except OSError:  # Linux raises this when the last process has closed the terminal.
             pass
     os.close(leader)
     return ESCAPES.sub("", seen.decode()).splitlines()
@@ -97,7 +97,9 @@ def test_a_long_result_prints_one_line_per_node(failed: str, tmp_path: Path) -> 
     path = write_workflow(tmp_path, f"workflow_id: wordy\nnodes:\n{nodes}  step_8: {{handler: hello_world}}\n")
     screen = at_terminal(80, "run", str(path))
     assert max(len(line) for line in screen) <= 80
-    cut = [line.split()[0] for line in screen if line.startswith("step_") and line.endswith("…")]  # not the live view's
+    cut = [
+        line.split()[0] for line in screen if line.startswith("step_") and line.endswith("…")
+    ]  # Not the live view's.
     assert cut == [f"step_{n}" for n in range(8)]
     assert screen[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
     [hint] = [line for line in screen if line.startswith("complete result: ")]

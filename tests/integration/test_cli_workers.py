@@ -1,4 +1,4 @@
-"""Workers are drained, stopped and resumed, on the database and at a server."""
+"""Workers can be drained, stopped and resumed, on the database and over HTTP."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from dagmaster.store.remote_workers import leave_remote, register_remote
 def place(
     request: pytest.FixtureRequest, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[str]]:
-    """The options that name it."""
+    """The options that select database or server."""
     monkeypatch.chdir(tmp_path)
     if request.param == "database":
         yield ["--database-url", dsn]

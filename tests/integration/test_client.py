@@ -46,7 +46,7 @@ nodes:
 
 
 class Gate:
-    """A handler that waits for the test, and another that fails until it may not."""
+    """A handler that waits for the test, and one that fails until allowed to succeed."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -226,7 +226,7 @@ async def test_the_async_client_does_the_same(running: Server, gate: Gate) -> No
             await client.job(1)
 
 
-# Against a server that says what the test wants.
+# Against a scripted server.
 
 Answer = Callable[[httpx.Request], httpx.Response]
 JOB = {
@@ -250,7 +250,7 @@ CREATED = {"job_id": "7", "workflow_id": "w", "workflow_version": 1, "status": "
 
 
 def scripted(*answers: Answer | int | dict[str, object]) -> tuple[Client, list[httpx.Request]]:
-    """A client of a server that gives these answers, one after the other."""
+    """A client of a server that returns these responses in turn."""
     waiting, requests = list(answers), []
 
     def answer(request: httpx.Request) -> httpx.Response:

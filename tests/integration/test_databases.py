@@ -1,4 +1,4 @@
-"""Tests share databases, and no test can tell."""
+"""Tests reuse databases without seeing each other's data."""
 
 from typing import Any
 

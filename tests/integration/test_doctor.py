@@ -1,4 +1,4 @@
-"""Each check finds what it is for, and nothing else; what it repairs goes on to its end."""
+"""Each check finds only its own problem, and a repaired job runs to its end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,7 +21,7 @@ from dagmaster.store.health import Point, State, _graded, examine_database, heal
 AT_ONCE = Limits(settle_seconds=0, orphan_seconds=30, worker_lost_seconds=30)
 
 
-# Healthy jobs, held by an owner that does nothing by itself.
+# Healthy jobs, held by a passive owner.
 
 
 def report(job_id: int, node: str = "work", kind: type = TaskCompleted) -> Any:
@@ -45,7 +45,7 @@ async def failed(job_owner: Owner) -> None:
 
 
 async def forgiven(job_owner: Owner) -> None:
-    """Completed although nodes of it, and a child of a fan-out, have failed."""
+    """A completed job with tolerated failures of nodes and of a fan-out's child."""
     nodes: dict[str, Any] = {
         "work": task("echo", "spread", allow_failure=True),
         "spread": FanOutNode(source="{{ [1] }}", task=child(), allow_failure=True, next=("gather",)),
@@ -81,7 +81,7 @@ INSERT INTO dag_task_results (task_id, job_id, node_id, status, output, reported
 VALUES ('{{job}}_work_0', {{job}}, 'work', 'completed', '{{{{}}}}', {LONG_AGO})
 """
 
-# What each check is for: from a healthy state, one change that must never be.
+# For each check: one change that breaks a healthy state.
 BREAKS: dict[str, tuple[Base, str]] = {
     "tasks_of_ended_jobs": (completed, A_WAITING_TASK),
     "superseded_tasks": (live, ANOTHER_RUNNING_TASK),
@@ -155,7 +155,7 @@ async def healthy(dsn: str, base: Base) -> AsyncIterator[Owner]:
 
 
 def change(dsn: str, statements: str, job_owner: Owner) -> None:
-    """By hand, without the triggers, as the worst of operators could."""
+    """Without triggers, like a manual change."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("SET session_replication_role = replica; SET search_path = dagapp")
         conn.execute(statements.format(job=job_owner.job_id, owner=job_owner.id))
@@ -220,7 +220,7 @@ async def test_a_finding_that_disappears_is_not_reported(dsn: str) -> None:
 
 
 async def until_first_pass(dsn: str) -> None:
-    """The last check has been asked."""
+    """Wait until the last check has run once."""
     await Fleet(dsn).until(
         "SELECT count(*) > 0 AS ok FROM pg_stat_activity "
         "WHERE query LIKE '%YYYYMMDD%' AND state = 'idle' AND application_name = 'test' "
@@ -228,7 +228,7 @@ async def until_first_pass(dsn: str) -> None:
     )
 
 
-# With a fleet that goes on with what was repaired.
+# With a fleet that continues repaired jobs.
 
 REPAIRED_BY_HAND = {
     "lost_tasks": "DELETE FROM dag_tasks_waiting",
@@ -317,7 +317,7 @@ async def test_the_command_lists_findings_and_repairs_them(dsn: str) -> None:
         assert {point["state"] for point in result.json["database"]} <= {"ok", "warning", "problem"}
 
 
-# The database itself.
+# The database server.
 
 
 async def points(dsn: str) -> dict[str, Point]:

@@ -39,7 +39,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def postmasters(folder: Path) -> list[int]:
-    """The living servers of a folder, found without the help of the code under test."""
+    """The running servers of a folder, found without the code under test."""
     data_folder = str(folder.resolve() / "postgres" / "data")
     return [
         process.pid
@@ -63,7 +63,7 @@ def ask(dsn: str, question: str) -> object:
 
 
 class Holder:
-    """Another process that holds the server of a folder, in a process group of its own."""
+    """Another process, in its own process group, that holds the server of a folder."""
 
     def __init__(self, folder: Path, **as_user: Any) -> None:
         self.process = subprocess.Popen(
@@ -125,7 +125,7 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def folder(shared_folder: Path) -> Iterator[Path]:
-    """A folder whose server was made before and does not run; nor may it run on after the test."""
+    """A folder with a created but stopped server; the test must leave it stopped."""
     yield shared_folder
     left_over = postmasters(shared_folder)
     for pid in left_over:
@@ -136,7 +136,7 @@ def folder(shared_folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def moved(folder: Path, place: Path) -> Iterator[Path]:
-    """The folder at another place for a while; quicker than making a new one there."""
+    """The folder moved for a while, which is quicker than creating a new one."""
     place.parent.mkdir(parents=True, exist_ok=True)
     folder.rename(place)
     try:
@@ -176,7 +176,7 @@ def test_only_the_last_process_stops_the_server(folder, hold):
 
 
 def test_five_processes_creating_a_folder_at_once_share_one_server(empty_folder, hold):
-    unfinished = empty_folder / "postgres" / "data.new"  # as an initdb leaves it that was killed
+    unfinished = empty_folder / "postgres" / "data.new"  # As left by a killed initdb.
     unfinished.mkdir(parents=True)
     (unfinished / "PG_VERSION").write_text("18\n")
     holders = [hold(empty_folder) for _ in range(5)]
@@ -399,7 +399,7 @@ def _use_a_server_as(account: pwd.struct_passwd, folder: Path) -> None:
 def test_an_ordinary_users_server_is_run_as_that_user_even_by_root(empty_folder):
     nobody = pwd.getpwnam("nobody")
     shutil.chown(empty_folder, nobody.pw_uid)
-    # Forked and not executed: root's Python may be closed to other users.
+    # Forked without exec: root's Python may be inaccessible to other users.
     user = multiprocessing.get_context("fork").Process(target=_use_a_server_as, args=(nobody, empty_folder))
     user.start()
     user.join(30)

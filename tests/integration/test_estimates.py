@@ -22,14 +22,14 @@ PROMPT = 0.2
 
 
 class Gate:
-    """A handler that takes a moment, and waits if it is closed until it is opened."""
+    """A handler that takes a moment and then waits while the gate is closed."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.open.set()
 
     def let_through(self) -> None:
-        """Those who wait now, and nobody after them."""
+        """Release the current waiters only."""
         self.open.set()
         self.open = asyncio.Event()
 
@@ -51,7 +51,7 @@ async def gated(dsn: str, *graphs: Graph) -> AsyncIterator[tuple[Web, Gate]]:
 
 
 async def begun(it: Web, workflow: Graph, inputs: dict[str, Any] | None = None, running: int = 1) -> dict[str, Any]:
-    """How far a job is as soon as so many of its tasks run."""
+    """The job's progress once this many of its tasks run."""
     job_id = await it.fleet.submit(workflow, inputs)
     query = "SELECT count(*) = %s AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
     await it.fleet.until(query, lambda: [running, job_id])
@@ -71,7 +71,7 @@ async def test_a_jobs_end_is_estimated_from_earlier_runs(dsn: str) -> None:
         progress = await begun(it, three)
         assert progress["estimate_basis"] == "history"
         assert progress["overall_percent"] == 20.0
-        # Three tasks of a little more than PROMPT each, of which one has begun.
+        # Three tasks of a little more than PROMPT each, one of them running.
         assert PROMPT / 2 < seconds_until(progress["estimated_completion"]) < 3 * PROMPT + 2
         gate.open.set()
         await it.fleet.completed(int(progress["job_id"]))
@@ -196,11 +196,11 @@ async def test_histories_are_cached_with_an_expiry_and_a_size_limit(dsn: str) ->
         assert result is not None and result.basis is Basis.HISTORY
 
 
-# What the history tells, of rows that are made by hand
+# Histories from hand-written rows
 
 
 async def complete_all(dsn: str, seconds: float = 10.0) -> None:
-    """Every job that is there, each of its nodes after so many seconds."""
+    """Complete every job, each node taking this many seconds."""
     await rows(
         dsn,
         """WITH j AS (UPDATE dagapp.dag_jobs SET status = 'completed', owner_id = NULL WHERE status <> 'completed'
@@ -214,7 +214,7 @@ async def complete_all(dsn: str, seconds: float = 10.0) -> None:
 
 
 async def usual(conn: Connection, workflow: Graph) -> dict[str, Usual]:
-    """The times in hundredths of a second: the rows of a job are not all written in the same moment."""
+    """Times in hundredths of a second: the rows of a job are not all written at the same moment."""
     by_node = {}
     for name, row in (await usual_times(conn, workflow)).items():
         run_seconds = round(row.run_seconds, 2) if row.run_seconds is not None else None
@@ -234,7 +234,7 @@ async def test_the_median_counts_and_the_same_definition_is_preferred(dsn: str) 
             await job_owner.submit(present)
             await complete_all(dsn, seconds)
         assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
-        await job_owner.submit(present)  # it has not ended, and tells nothing
+        await job_owner.submit(present)  # Has not ended, so it is no history.
         assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
 
 

@@ -1,4 +1,4 @@
-"""Explanations of jobs as they stand in a real database."""
+"""Explanations of jobs in a real database."""
 
 import asyncio
 from collections.abc import Callable
@@ -164,7 +164,7 @@ async def test_a_full_queue_is_named_with_its_depth_and_limit(dsn: str) -> None:
         submitted = await job_owner.submit(single())
         await job_owner.advance(Load())
         running = Fleet(dsn)
-        # As a dispatch that was held back leaves it: ready, with nothing on the queue.
+        # As left by a held dispatch: ready, with no row in the queue.
         await running.rows("DELETE FROM dagapp.dag_tasks_waiting")
         await running.rows(
             "UPDATE dagapp.dag_node_states SET status = 'ready', dispatched_at = NULL WHERE node_id = 'work'"
@@ -278,7 +278,7 @@ async def test_explaining_a_job_with_a_hundred_thousand_children_takes_seconds(d
                SELECT job_id || '_spread__' || i || '_0', job_id, 'spread__' || i, 0, 'q', 0, now(), 'echo', 60, now()
                FROM job, generate_series(0, 99999) i"""
         )
-        start = process_time()  # Others may use the machine, too.
+        start = process_time()  # CPU time, because the machine may be busy.
         explanation = await why(running, job_id, "spread__99999")
         of_job = await why(running, job_id)
         assert process_time() - start < 10

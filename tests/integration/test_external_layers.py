@@ -1,4 +1,4 @@
-"""Layers are published outside only when they are public, and are withdrawn there when they are gone."""
+"""Only public layers are published externally, and they are withdrawn with their asset."""
 
 import asyncio
 from collections.abc import Iterator
@@ -158,7 +158,7 @@ async def tables_outside(external: str) -> list[str]:
 
 @pytest.fixture
 async def public_roads(conn: Connection, roads: str, dsn: str, external: str) -> str:
-    """Version 0 is published outside, version 1 waits for review."""
+    """Version 0 is published externally, version 1 waits for review."""
     await make_public(dsn)
     await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
     await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
@@ -209,7 +209,7 @@ async def test_a_slow_external_database_does_not_block_other_decisions(
 
 
 async def until_blocked(conn: Connection, blocker_pid: int) -> None:
-    """Until some session waits for a lock that this one holds."""
+    """Wait until a session waits for a lock that this one holds."""
     query = "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
     while not await (await conn.execute(query, [blocker_pid])).fetchall():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
@@ -218,7 +218,7 @@ async def until_blocked(conn: Connection, blocker_pid: int) -> None:
 async def test_an_older_state_never_overwrites_a_newer_one_externally(
     conn: Connection, public_roads: str, external: str
 ) -> None:
-    """Whichever arrives first; also where the newer one has removed the row."""
+    """Whichever arrives first, and also if the newer one has removed the row."""
 
     layer, version = await get_layer(conn, public_roads), await get_version_row(conn, public_roads, 0)
     entry = catalog_entry(layer, version)
@@ -241,7 +241,7 @@ async def test_a_publication_with_unknown_outcome_is_withdrawn_externally(
     await make_public(dsn)
     monkeypatch.setattr("dagmaster.store.external_catalog.LOCK_SECONDS", 0.05)
     async with opened(external, application="slow") as slow, slow.transaction():
-        await slow.execute("CREATE SCHEMA dagapp")  # A lock that the transaction there waits for.
+        await slow.execute("CREATE SCHEMA dagapp")  # A lock that the external transaction waits for.
         with pytest.raises(OutcomeUnknown):
             await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
     layer = await get_layer(conn, roads)

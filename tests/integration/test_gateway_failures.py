@@ -1,4 +1,4 @@
-"""What is told when the orchestrator or the database fails, and when the gateway serves at all."""
+"""Responses when the orchestrator or the database fails, and when the gateway is ready."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,7 +51,7 @@ def keys(shared_dsn: str) -> dict[str, str]:
 
 
 class Orchestrator:
-    """Answers every request as a test wants it, and remembers them."""
+    """Returns the response that a test chooses, and records the requests."""
 
     def __init__(self, answer: Callable[[Request], Any]) -> None:
         self.requests: list[Request] = []
@@ -232,7 +232,7 @@ async def test_a_response_that_is_too_large_is_not_passed_on(
 
 
 async def not_ready(it: Gateway) -> dict[str, str]:
-    """By check; nothing but the probes is served."""
+    """The failed checks; only the probes are served."""
     error = (await it.get("/api/readyz", 503, None))["error"]
     assert (await it.get("/api/livez", key=None)) == {"status": "alive"}
     for path in ("/api/assets", "/api/status/stats", "/api/nothing"):
@@ -281,7 +281,7 @@ async def test_the_gateway_is_ready_when_the_database_returns(dsn: str, monkeypa
             assert "database" in await not_ready(it)
 
 
-# The rate.
+# The rate limit.
 
 
 def test_a_token_bucket_refills_at_its_rate() -> None:

@@ -1,4 +1,4 @@
-"""The gateway as an Azure Function answers as it does under a web server."""
+"""The gateway as an Azure Function responds as it does under a web server."""
 
 import asyncio
 import importlib.util
@@ -25,8 +25,8 @@ from dagmaster.web.server import bind, served, url_of
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "function"
 REQUEST_ID = str(uuid4())
-# Written by the server that holds the socket: uvicorn here, the Functions host there. A request id that the caller does
-# not send differs too: it is made for each request.
+# Set by the server that owns the socket: uvicorn here, the Functions host there. A generated request id
+# differs for each request, too.
 OF_THE_SERVER = {"date", "server", "connection", "transfer-encoding"}
 
 
@@ -62,7 +62,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
 
 @pytest.fixture
 async def function(environment: None) -> AsyncIterator[Any]:
-    """What the host finds in the folder."""
+    """The function app as the host loads it."""
     spec = importlib.util.spec_from_file_location("function_app", FOLDER / "function_app.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -71,7 +71,7 @@ async def function(environment: None) -> AsyncIterator[Any]:
     yield registered
     if module.app.startup_task_done:
         await module.app.middleware.notify_shutdown()
-        module.app.startup_task_done = False  # It would do that again, in a loop of its own, when it is collected.
+        module.app.startup_task_done = False  # Otherwise it would do so again, in its own loop, when it is collected.
 
 
 async def call(
@@ -110,7 +110,7 @@ async def test_one_function_serves_all_routes(function: Any) -> None:
 
 @pytest.fixture
 async def uvicorn_client(environment: None) -> AsyncIterator[httpx.AsyncClient]:
-    """Of the same application, as `dagmaster gateway` serves it."""
+    """A client of the same application as served by `dagmaster gateway`."""
     app = create_app(load_settings())
     listener = bind("127.0.0.1", 0)
     client = httpx.AsyncClient(base_url=url_of(listener))

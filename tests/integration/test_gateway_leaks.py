@@ -1,4 +1,4 @@
-"""Nothing of our inside leaves through the gateway: every endpoint, in every state of a job."""
+"""No internals leave through the gateway: every endpoint, in every state of a job."""
 
 import re
 import tempfile
@@ -15,7 +15,7 @@ from test_gateway_operations import ALL, DECIDED
 
 STATES = ("pending", "running", "completed", "failed", "cancelled", "removed", "without a job")
 OWNER, HOST = "leaky-owner-1", "leaky-host-1"
-# Of what partners and reviewers use. All else is for operators, who know jobs and nodes.
+# Routes of partners and reviewers. Operators may see jobs and nodes.
 OUTSIDE = ("/api/livez", "/api/readyz", "/api/platform/", "/api/assets")
 CODE = re.compile(r"SELECT |INSERT |dagapp\.|dag_jobs|Traceback|File \"|postgresql://|psycopg")
 IDS = re.compile(r"(?<![\w.])\d{15,19}(?!\w)|\"(?:job|node|task|owner|correlation)_ids?\"|/var/lib")
@@ -23,7 +23,7 @@ IDS = re.compile(r"(?<![\w.])\d{15,19}(?!\w)|\"(?:job|node|task|owner|correlatio
 
 @dataclass(frozen=True)
 class Request:
-    """What a test knows of it from behind."""
+    """The internals of a request, known to the test."""
 
     request_id: str
     asset_id: str
@@ -81,7 +81,7 @@ async def prepare(it: Gateway, state: str) -> Request:
 
 
 def hold_back(site: Site, request: Request, *, has_job: bool) -> None:
-    """As it was before anybody took it up."""
+    """Put the request back to the state before it was picked up."""
     site.rows(
         "UPDATE dagapp.dag_jobs SET status = 'pending', owner_id = %s, started_at = NULL, completed_at = NULL, "
         "result_data = NULL WHERE job_id = %s",
@@ -96,7 +96,7 @@ def hold_back(site: Site, request: Request, *, has_job: bool) -> None:
 
 
 def calls(request: Request) -> Iterator[tuple[str, str, str, Any]]:
-    """Each route as method, path, key and body: reads first, deletions last."""
+    """Method, path, key and body of each route: reads first, deletions last."""
     order = {"GET": 0, "POST": 1, "PUT": 2, "DELETE": 3}
     for name in sorted(DECIDED, key=lambda name: order[name.split()[0]]):
         method, template = name.split()
@@ -139,7 +139,7 @@ def seen_in(response: httpx.Response) -> str:
 
 
 def machines(site: Site) -> set[str]:
-    """What names processes and hosts."""
+    """The names of processes and hosts."""
     rows = site.rows(
         "SELECT orchestrator_id AS id, hostname, host_key FROM dagapp.dag_orchestrators "
         "UNION ALL SELECT worker_id, hostname, host_key FROM dagapp.dag_workers"

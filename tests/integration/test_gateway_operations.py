@@ -1,4 +1,4 @@
-"""Operators see jobs through the gateway, and send through it what the allow-list names; others do not."""
+"""Operators read jobs through the gateway and send what the allow-list permits; other roles cannot."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +22,7 @@ ALL, SUBMIT, READ, REVIEW, OPERATE = (
     {"admin", "operator", "reviewer"},
     {"admin", "operator"},
 )
-# Who may use what: a new route is not served before somebody has written it down here too.
+# Roles of each route: a new route fails its tests until it is listed here.
 DECIDED: dict[str, Any] = {
     "GET /api/livez": ALL,
     "GET /api/readyz": ALL,
@@ -93,7 +93,7 @@ async def operator_gets(it: Gateway, path: str, status: int = 200) -> Any:
     return await it.get(path, status, "operator")
 
 
-# Who may.
+# Roles.
 
 
 def routes() -> dict[str, Allow | None]:
@@ -389,7 +389,7 @@ async def test_the_proxy_reads_and_controls_jobs(it: Gateway) -> None:
         ("POST", "orchestrator/api/v1/jobs"),
         ("POST", "orchestrator/api/v1/keys"),
         ("POST", "worker/livez"),
-        ("GET", "worker/livez"),  # None is configured.
+        ("GET", "worker/livez"),  # No worker is configured.
     ],
 )
 async def test_the_proxy_refuses_paths_that_are_not_listed(it: Gateway, method: str, path: str) -> None:

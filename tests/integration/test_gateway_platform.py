@@ -1,4 +1,4 @@
-"""Partners submit and poll through the gateway; reviewers decide; each sees only its own."""
+"""Partners submit and poll through the gateway, reviewers decide; each sees only its own data."""
 
 import asyncio
 import tempfile
@@ -34,7 +34,7 @@ async def it(installed: Site) -> AsyncIterator[Gateway]:
 
 
 def refs() -> dict[str, str]:
-    """Of a dataset that no other test has."""
+    """References that no other test uses."""
     return {"dataset_id": str(uuid4()), "resource_id": "shapefile"}
 
 
@@ -142,7 +142,7 @@ async def test_a_second_version_waits_until_the_first_is_resolved(it: Gateway) -
     assert "version 0" in refused["error"]["message"]
 
 
-# Only one's own.
+# Isolation of platforms.
 
 
 async def test_a_request_of_another_platform_is_not_found(it: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""Workers register what their handlers promise; submission is the same from everywhere."""
+"""Workers register the contracts of their handlers, and every way to submit applies them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def far(dsn: str, folder: Path) -> AsyncIterator[Web]:
-    """A server that knows the workflow, and not its handler."""
+    """A server that has the workflow but not its handler."""
     async with web(dsn) as it:
         it.services.catalog = Catalog(folder, queues=QueueRules(None, None, is_open=True))
         yield it
@@ -159,7 +159,7 @@ REFUSED = "node 'dig': handler 'dig' rejects the parameter 'depth': it must be a
 
 
 def older_diggers() -> Registry:
-    """As they were when a depth was a word."""
+    """An older contract in which the depth is a string."""
 
     class Word(BaseModel):
         depth: str
@@ -188,7 +188,7 @@ async def test_parameters_that_no_worker_accepts_are_refused_at_submission(dsn: 
         with pytest.raises(InvalidWorkflow, match="rejects the parameter 'depth'"):
             await submit_locally(dsn, folder)
         assert await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs") == []
-        # What cannot be submitted can still be looked at, with the reason.
+        # A workflow that cannot be submitted can still be read, with the reason.
         assert REFUSED in (await it.get("/api/v1/workflows/far"))["warnings"]
         assert "rejects the parameter &#39;depth&#39;" in await it.get("/ui/submit?workflow=far")
         [problem] = (await it.get("/api/v1/workflows"))["problems"]
@@ -208,7 +208,7 @@ async def test_parameters_that_only_some_workers_accept_cause_a_warning(dsn: str
         await older.stop()
         assert (await it.get("/api/v1/handlers/dig"))["is_uniform"] is True
         await it.post("/api/v1/jobs", {"workflow_id": "far"}, 422)
-        await newer.stop()  # Whoever comes next may have any code.
+        await newer.stop()  # A worker that starts later may have any code.
         await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
 
 
@@ -234,7 +234,7 @@ async def test_validate_checks_against_registered_contracts(dsn: str, folder: Pa
         await it.fleet.worker(known=diggers(), queues=("earth",))
         database = ("--database-url", dsn)
         good = await asyncio.to_thread(call, *database, "validate", str(folder / "far.yaml"))
-        assert (good.code, good.err) == (0, "")  # The queue is the one that the worker has registered.
+        assert (good.code, good.err) == (0, "")  # The queue that the worker registered.
         checked = await asyncio.to_thread(call, *database, "validate", wrong, typo)
         assert checked.code == 2
         assert checked.out.splitlines() == [

@@ -1,4 +1,4 @@
-"""The statistics of a real raster by hexagon, from the file to the layer that a map draws."""
+"""The statistics of a real raster by hexagon, from the file to the layer of a map."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The direct way to libpq must fail, be cancelled and recover as the driver's own way does."""
+"""Statements sent directly through libpq fail, are cancelled and recover like the driver's own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -163,7 +163,7 @@ async def test_a_connection_lost_while_idle_fails_the_next_statement_and_no_othe
             await other.fetch_prepared(b"SELECT pg_terminate_backend($1, 10000)", [lost.info.backend_pid])
             with pytest.raises(psycopg.OperationalError):
                 await lost.fetch_prepared(ADD, [1])
-            async with await connect_hot(shared_dsn, application="test") as next_conn:  # with the socket's old number
+            async with await connect_hot(shared_dsn, application="test") as next_conn:  # With the socket's old number.
                 await next_conn.fetch_prepared(ADD, [1])
                 await lost.close()
                 assert await next_conn.fetch_prepared(ADD, [1]) == [{"number": 2}]

@@ -1,4 +1,4 @@
-"""A worker's link to a real server: what it carries, and what becomes of it when the server is away."""
+"""A worker's link to a real server, and its behaviour when the server is away."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ async def transport_to(url: str, key: str | None = None, **options: Any) -> Asyn
 
 @asynccontextmanager
 async def linked(it: Web, **options: Any) -> AsyncIterator[HttpLink]:
-    """Registered at a server with an orchestrator behind it."""
+    """A link registered at a server with an orchestrator."""
     await it.fleet.orchestrator()
     async with it.real_server() as url, transport_to(url, **options) as transport, transport.open(None) as link:
         await link.register(OFFER)
@@ -45,7 +45,7 @@ async def linked(it: Web, **options: Any) -> AsyncIterator[HttpLink]:
 
 
 def fits(transport: HttpTransport, link: HttpLink) -> tuple[Transport, Link]:
-    """The type checker compares them with the contract."""
+    """The type checker compares them with the protocol."""
     return transport, link
 
 
@@ -164,7 +164,7 @@ async def test_a_lost_worker_registers_again(dsn: str) -> None:
         assert not await link.beat(Heartbeat())
 
 
-# What does not fit
+# Refused reports
 
 
 async def test_a_refused_result_fails_only_its_task(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +196,7 @@ def test_reports_are_split_into_requests_that_fit() -> None:
     assert list(batches([], Limits())) == []
 
 
-# Servers that are not as they should be
+# Faulty servers
 
 
 async def test_the_link_recovers_from_a_server_outage(dsn: str) -> None:
@@ -213,7 +213,7 @@ async def test_the_link_recovers_from_a_server_outage(dsn: str) -> None:
 
 
 async def answered(*answers: httpx.Response, ask: str = "register") -> Any:
-    """What the link makes of these answers."""
+    """The link's reaction to these responses."""
     left = list(answers)
     transport = HttpTransport("https://dagmaster.example.com", "dm_x")
     await transport._http.aclose()
@@ -308,7 +308,7 @@ async def test_a_cancelled_claim_leaves_no_request_open(dsn: str, monkeypatch: p
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await asyncio.wait_for(is_over.wait(), 60)  # The server has heard of it.
+        await asyncio.wait_for(is_over.wait(), 60)  # The server has received it.
         await submitted(it)
         assert len(await claimed(link)) == 1
 

@@ -1,4 +1,4 @@
-"""What people ask of running and failed jobs: pause, go on, try again."""
+"""Pause, resume and manual retry of jobs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def resume(running: Fleet, job_id: JobId) -> dict[str, Any]:
 
 
 async def reopened(running: Fleet, job_id: JobId, *, times: int = 1) -> None:
-    """Until the job was taken up again so often."""
+    """Wait until the job was reopened this often."""
     await running.until(
         "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE job_id = %s AND event_type = 'job_reopened'",
         lambda: [times, job_id],
@@ -59,7 +59,7 @@ async def retry_job(running: Fleet, job_id: JobId, node_id: str | None = None) -
 
 
 class Faulty:
-    """Fails for good until it is mended."""
+    """Fails permanently until it is fixed."""
 
     def __init__(self) -> None:
         self.is_mended = False
@@ -337,7 +337,7 @@ async def test_a_pending_reopen_survives_the_new_owners_death(dsn: str) -> None:
         job_id = await running.submit(single(handler="faulty"))
         await running.ended(job_id)
         faulty.is_mended = True
-        await first.kill()  # Its row still says that it lives, and so it is chosen.
+        await first.kill()  # Its row still says that it is alive, so it is chosen.
         await retry_job(running, job_id)
         await running.orchestrator(orphan_threshold_seconds=0.5)
         await reopened(running, job_id)
@@ -355,7 +355,7 @@ async def test_a_full_queue_delays_dispatch_until_it_has_room(dsn: str) -> None:
 
 
 class Eager:
-    """A local worker with a free slot for everything."""
+    """A local worker that always has a free slot."""
 
     worker_id = "eager"
 

@@ -1,4 +1,4 @@
-"""Layers are published to the catalogue and to STAC, and follow what is decided about their versions."""
+"""Layers are published to the catalogue and to STAC, and follow decisions on their versions."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Notifications bring small mail along: its owner acts on it at once, if the mailbox still has the same."""
+"""Notifications carry small mail: its owner acts on it at once if the mailbox still contains it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,14 +24,14 @@ from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL, Notifier
 
 GRAPH = graph({"work": task("echo", "END", params={"x": "{{ inputs.x }}"})}, start="work", inputs={"x": "string"})
-# Where payloads have them.
+# The positions within payloads.
 OUTPUT = 7
 HASH, STATUS, INPUTS = 5, 6, 11
 
 
 @dataclass
 class Desk:
-    """An orchestrator whose cycles and notifications are at the test's hand, and a worker without a loop."""
+    """An orchestrator whose cycles and notifications the test controls, and a worker without a loop."""
 
     dsn: str
     conn: HotConnection
@@ -42,7 +42,7 @@ class Desk:
     worker = this_instance()
 
     async def payload(self) -> str:
-        """Of the notification that was sent last."""
+        """The payload of the last notification."""
         while not self.heard:
             await self.conn.fetch_prepared(b"SELECT 1 AS number", [])
         return self.heard.pop()
@@ -59,7 +59,7 @@ class Desk:
         return (await submission.submit(self.sender, new, threshold_seconds=60, owner_id=owner_id)).job_id
 
     async def begin(self, **inputs: Any) -> JobId:
-        """A job whose task is claimed."""
+        """Start a job and claim its task."""
         job_id = await self.submit(**inputs)
         await self.cycle(await self.payload())
         assert len(await tasks.claim(self.sender, self.worker.worker_id, 5)) == 1
@@ -179,14 +179,14 @@ async def test_a_report_does_not_overtake_other_mail_of_its_job(desk: Desk) -> N
     await add_mail(desk.sender, [{"job_id": job_id, "kind": "pause", "data": {}}])
     await desk.report(job_id)
     assert await desk.payload() == ""
-    await desk.report(other)  # Of its own there is none.
+    await desk.report(other)  # It has none of its own.
     assert await desk.payload() != ""
     await add_mail(desk.sender, [{"job_id": JobId(1), "kind": "pause", "data": {}}] * 10)
     third = await desk.submit()
     await desk.cycle("")
     await tasks.claim(desk.sender, desk.worker.worker_id, 5)
     desk.heard.clear()
-    await desk.report(third)  # Nobody looks through much mail.
+    await desk.report(third)  # A large amount of mail is not searched.
     assert await desk.payload() == ""
 
 
@@ -204,7 +204,7 @@ async def test_mail_of_a_job_that_changed_owner_waits_for_its_new_owner(desk: De
 
 
 async def test_a_forged_notification_is_ignored(desk: Desk) -> None:
-    """Whoever may connect to the database may notify. Neither does it make a job fail."""
+    """Every role that can connect to the database can notify. It does not fail a job either."""
     job_id = await desk.submit()
     submitted = await desk.payload()
     for place, content in ((INPUTS, '{"x": "forged"}'), (INPUTS, "["), (HASH, "forged"), (STATUS, "forged")):
@@ -214,7 +214,7 @@ async def test_a_forged_notification_is_ignored(desk: Desk) -> None:
     await desk.report(job_id)
     reported = await desk.payload()
     broken = [forged(reported, 0, 2**63), forged(reported, OUTPUT, "["), forged(reported, OUTPUT, "\0")]
-    # Together, because the first that is refused makes the owner read the mailbox.
+    # Together, because the first refusal makes the owner read the mailbox.
     await desk.cycle(*broken, forged(reported, OUTPUT, '{"y": "forged"}'))
     job = await desk.job(job_id)
     assert (job["status"], job["output"]) == ("completed", {"y": 1.0})

@@ -18,7 +18,7 @@ VALUES (%s, %s, 1, 'h', 0, %s, %s, now() - make_interval(hours => %s), now() - m
 
 
 class Past:
-    """Jobs of which only the rows are left."""
+    """Jobs of which only rows exist."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn

@@ -42,7 +42,7 @@ def downgrade() -> None:
 
 @pytest.fixture
 def empty(pg_server: EmbeddedServer) -> Iterator[str]:
-    """The address of a database without any schema of ours."""
+    """The URL of a database without the schema."""
     name = f"migrations_{next(numbers)}"
     with psycopg.connect(pg_server.dsn_of("postgres"), autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE {name} STRATEGY WAL_LOG")
@@ -52,7 +52,7 @@ def empty(pg_server: EmbeddedServer) -> Iterator[str]:
 
 @pytest.fixture
 def two_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program of a later release, which has a second revision."""
+    """A later release with a second revision."""
     folder = tmp_path / "migrations"
     shutil.copytree(schema.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "versions" / "0002_colour.py").write_text(NEXT_REVISION.lstrip())
@@ -67,7 +67,7 @@ def ask(dsn: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def objects(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything in our schema that a migration can make, by kind."""
+    """Everything that a migration can create in the schema, by kind."""
     return {
         "columns": ask(
             dsn,

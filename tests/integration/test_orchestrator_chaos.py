@@ -1,4 +1,4 @@
-"""Everything at once, at random: connections end, processes die, stop, or are taken for dead."""
+"""Random faults at once: connections are lost, and processes die, are suspended or declared lost."""
 
 import asyncio
 from random import Random
@@ -8,7 +8,7 @@ from fleet import Fleet, OrchestratorRole, WorkerRole, chain, fan, fleet, retry,
 
 from dagmaster.handlers import HandlerContext
 
-# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+# psycopg's pipelines raise in the background when their connection is lost.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 ENDLESS_RETRIES = retry(100)

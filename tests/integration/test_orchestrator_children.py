@@ -1,4 +1,4 @@
-"""Nodes that run another workflow: a job of its own, submitted once, called off with its caller."""
+"""Nodes that run another workflow as a job, which is submitted once and cancelled with its caller."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -51,7 +51,7 @@ def patient() -> Graph:
 
 
 def calls(definition: Graph, **fields: Any) -> Graph:
-    """A parent whose only node calls it, with the definition pinned as at a submission."""
+    """A parent with one node that calls it, with the definition pinned as at submission."""
     node = WorkflowNode(
         workflow=definition.workflow.workflow_id,
         workflow_hash=definition.workflow.content_hash,
@@ -135,7 +135,7 @@ async def test_cancelling_the_child_fails_its_caller(running: Fleet) -> None:
 
 
 async def test_a_new_owner_submits_children_that_the_old_one_could_not(dsn: str) -> None:
-    """The owner dies between the writing of the attempt and the submission."""
+    """The owner dies between writing the attempt and submitting the child."""
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         await running.worker()
@@ -212,7 +212,7 @@ async def test_a_definition_that_may_still_be_called_is_not_removed(running: Fle
 
 
 async def test_an_unreadable_definition_fails_only_the_caller(running: Fleet) -> None:
-    """Pinned by another version, or spoiled by hand: the orchestrator goes on."""
+    """Pinned by another version or damaged; the orchestrator continues."""
     callee = child()
     nodes: dict[str, Any] = {
         "w": WaitNode(signal="go", next=("sub",)),
@@ -229,7 +229,7 @@ async def test_an_unreadable_definition_fails_only_the_caller(running: Fleet) ->
 
 
 async def test_a_manually_retried_child_is_not_cancelled(running: Fleet) -> None:
-    """Its caller has failed with it and waits no more; what it has done before need not be done twice."""
+    """Its caller has failed with it and no longer waits; completed work is not repeated."""
     job = await running.run(calls(child("flaky"), inputs={"x": 1}))
     [child_] = await children(running, job["job_id"])
     nap = "UPDATE dagapp.dag_jobs SET created_at = now() - interval '1 hour' WHERE job_id = %s RETURNING 1"
@@ -247,7 +247,7 @@ async def test_a_manually_retried_child_is_not_cancelled(running: Fleet) -> None
 
 
 async def test_a_child_gets_the_stored_inputs_whoever_submits_it(dsn: str) -> None:
-    """The owner dies between the two; the next one has another environment, in which the inputs make no sense."""
+    """The owner dies in between; the next one has another environment, in which the inputs are invalid."""
     async with fleet(dsn) as running:
         first = await running.orchestrator(rules=Rules(env={"X": "3"}))
         await running.worker()

@@ -1,4 +1,4 @@
-"""How many connections an orchestrator and a worker hold, and that those who share one do not harm each other."""
+"""The number of connections of orchestrators and workers, and isolation of the chores that share one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ BEATS = "SELECT heartbeat_at AS at FROM dagapp.dag_orchestrators"
 
 
 async def beats_on(running: Fleet) -> None:
-    """The next heartbeat but one: the first may have been on its way."""
+    """Wait for the next heartbeat but one: the first may have been on its way."""
     for _ in range(2):
         [row] = await running.rows(BEATS)
         await running.until("SELECT heartbeat_at > %s AS ok FROM dagapp.dag_orchestrators", partial(list, [row["at"]]))
@@ -68,7 +68,7 @@ async def test_a_chore_that_waits_for_a_lock_does_not_block_the_others(dsn: str)
     async with fleet(dsn) as running:
         role = await running.orchestrator(worker_lost_after_seconds=0.5, back_pressure_seconds=0.05)
         async with locked(dsn, "dagapp.dag_workers"):
-            role.it.closed_queues.add("full")  # opened again by the chore that looks at the queues
+            role.it.closed_queues.add("full")  # Opened again by the chore that watches the queues.
             await wait_until(lambda: "full" not in role.it.closed_queues)
 
 
@@ -80,7 +80,7 @@ async def locked(dsn: str, table: str) -> AsyncIterator[None]:
 
 
 class Counted:
-    """A chore that counts its turns, or fails in each."""
+    """A chore that counts its runs, or fails in each."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.change_sets, self._error = 0, error

@@ -1,4 +1,4 @@
-"""Whole jobs whose tasks add nodes, on the real database, with killed owners and workers."""
+"""Jobs whose tasks add nodes, on a real database, with killed owners and workers."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ def node(ctx: HandlerContext, name: Any, *after: Any, handler: str = "echo", **f
 
 
 async def adds_a_chain(ctx: HandlerContext) -> dict[str, Any]:
-    """Three in a row; the second takes the output of the first, and the last one's is its own."""
+    """Add three nodes in a row; the second gets the first one's output, and the result is the last one's."""
     second = node(ctx, 2, handler="echo", params={"first": result_of(f"{ctx.node_id}.1")})
     await ctx.add(encode_slices([node(ctx, 1), second, node(ctx, 3, 2)]))
     return {"$result_of": f"{ctx.node_id}.3"}
@@ -147,7 +147,7 @@ async def test_the_nodes_of_a_killed_worker_are_added_once(dsn: str) -> None:
 
     async def adds(ctx: HandlerContext) -> dict[str, Any]:
         began.append(ctx)
-        again = retry(5)  # The worker may be killed with one of them, too.
+        again = retry(5)  # The worker may be killed with any of them.
         await ctx.add(encode_slices([node(ctx, 1, retry=again), node(ctx, 2, 1, retry=again)]))
         if ctx.retry_count == 0:
             await asyncio.Event().wait()
@@ -297,7 +297,7 @@ async def test_nodes_can_be_added_through_the_store(dsn: str) -> None:
 
 @asynccontextmanager
 async def waiting_behind_the_api(dsn: str) -> AsyncIterator[tuple[Web, asyncio.Event]]:
-    """A server, and what the tasks of the jobs there wait for."""
+    """A server, and a gate for the tasks of its jobs."""
     go_on = asyncio.Event()
 
     async def waits(ctx: HandlerContext) -> None:
@@ -381,7 +381,7 @@ async def test_a_remote_worker_adds_nodes_over_http(dsn: str) -> None:
 
 
 async def test_added_nodes_are_visible_in_api_and_pages(dsn: str) -> None:
-    """Progress, graph, nodes, explanations and the doctor know that these are no children of a fan-out."""
+    """Progress, graph, nodes, explanations and the doctor do not take them for children of a fan-out."""
     go_on = asyncio.Event()
 
     async def adds(ctx: HandlerContext) -> dict[str, Any]:
@@ -412,7 +412,7 @@ async def test_added_nodes_are_visible_in_api_and_pages(dsn: str) -> None:
         assert "waits for `work.2`, which is running" in explanations["work.3"]["sentence"]
         sentence = (await it.get(f"{path}/explain"))["sentence"]
         assert "waits for `work.2` that `work` has added" in sentence
-        # Two of them begin at the same moment: which is first is for their worker to say.
+        # Two of them start at the same moment in either order.
         assert sorted(item["node_id"] for item in (await it.get(f"{path}/nodes?parent=work"))["items"]) == [
             "work.1",
             "work.2",

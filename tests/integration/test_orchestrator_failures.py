@@ -132,7 +132,7 @@ async def test_a_worker_ends_a_task_that_times_out(dsn: str) -> None:
 
 
 async def test_the_owner_times_out_a_task_whose_worker_cannot_stop_it(dsn: str) -> None:
-    """A coroutine that ignores its cancellation holds its worker's slot, but not its job."""
+    """A coroutine that ignores its cancellation keeps its worker's slot but does not block its job."""
     let_go = asyncio.Event()
     runs = []
 
@@ -193,7 +193,7 @@ async def test_a_task_that_no_worker_claims_times_out(dsn: str) -> None:
 
 
 async def test_a_stalled_job_is_ended(dsn: str) -> None:
-    """It waits for nothing that could still happen: somebody has changed its rows."""
+    """It waits for nothing that could still happen, because its rows were changed."""
     async with fleet(dsn) as running:
         first = await running.orchestrator()
         job_id = await running.submit(single(queue="deserted"))

@@ -1,4 +1,4 @@
-"""Poisoned jobs, lost connections, a server that restarts: nothing is lost, nothing happens twice."""
+"""Poisoned jobs, lost connections and a restarted server: nothing is lost and nothing happens twice."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ from dagmaster.store.job_control import request_cancel
 from dagmaster.store.mailbox import read_mail
 from dagmaster.store.submission import NewJob
 
-# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+# psycopg's pipelines raise in the background when their connection is lost.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 Commit = Callable[..., Any]
@@ -103,13 +103,13 @@ async def test_a_job_on_which_the_engine_raises_fails_alone(dsn: str, monkeypatc
         await assert_poisoned(running, next(iter(bad)), "a bug")
         assert role.it.stats.errors >= 3 and "a bug" in (role.it.stats.last_error or "")
         beat = "SELECT (stats->>'errors')::int >= 3 AS ok FROM dagapp.dag_orchestrators"
-        await running.until(beat)  # it goes on beating
+        await running.until(beat)  # It keeps sending heartbeats.
         await running.completed(*await good_jobs(running, 2))
         await running.is_clean()
 
 
 async def test_a_job_that_cannot_be_written_fails_alone(dsn: str) -> None:
-    """In one batch with good ones: limits of PostgreSQL's look like a lost connection to the driver."""
+    """In one batch with good jobs: some limits of PostgreSQL look like a lost connection to the driver."""
     await rows(
         dsn,
         """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -173,7 +173,7 @@ async def test_more_workflows_than_the_compile_cache_holds_can_run(dsn: str, mon
         await running.orchestrator()
         await running.worker()
         graphs = [single(workflow_id=f"w{n}") for n in range(8)]
-        for some in (graphs[:3], graphs[3:] + graphs[:3], graphs):  # new ones push out old ones that follow
+        for some in (graphs[:3], graphs[3:] + graphs[:3], graphs):  # New ones evict old ones that are used again.
             await running.completed(*await running.submit_all([NewJob(definition, {}) for definition in some]))
 
 
@@ -235,7 +235,7 @@ async def test_a_database_crash_during_a_job_loses_nothing(dsn: str, pg_server: 
 
 @asynccontextmanager
 async def counted_chain(dsn: str, length: int, *, repeats: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
-    """A completed chain whose tasks ran once each, on a local worker; and others before it while `repeats`."""
+    """A completed chain whose tasks ran once each, on a local worker; preceded by others while `repeats`."""
     runs: Counter[str] = Counter()
 
     async def count(ctx: HandlerContext) -> None:
@@ -257,7 +257,7 @@ async def counted_chain(dsn: str, length: int, *, repeats: Callable[[], bool] = 
 async def test_a_commit_with_a_lost_response_counts_and_its_local_tasks_start(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transaction succeeded and nobody was told: what it gave to this process's worker is run all the same."""
+    """The transaction succeeded without a response: tasks that it gave to the local worker still run."""
     losses = 3
 
     async def lose_the_answer(*args: Any) -> None:
@@ -268,7 +268,7 @@ async def test_a_commit_with_a_lost_response_counts_and_its_local_tasks_start(
             raise psycopg.OperationalError("the answer was lost")
 
     monkeypatch.setattr(pending_batch, "commit", lose_the_answer)
-    # After each loss, the worker takes tasks from the queue for a while: not every chain has three that are its own.
+    # After each loss the worker claims from the queue for a while: not every chain has three local tasks.
     async with counted_chain(dsn, 6, repeats=lambda: losses > 0):
         assert losses == 0
 
@@ -291,7 +291,7 @@ async def test_a_failed_commit_is_repeated_with_its_local_report(dsn: str, monke
 async def test_a_timer_that_expires_during_a_database_outage_still_fires(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch that takes it in may fail before it is written."""
+    """The batch that contains it may fail before it is written."""
     failures = 0
 
     async def fail_with_timers(*args: Any, **limits: Any) -> Any:
@@ -311,7 +311,7 @@ async def test_a_timer_that_expires_during_a_database_outage_still_fires(
 
 
 async def test_a_job_is_never_cancelled_before_the_request(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even when its owner was cut off while it read its mail: what it reads may be younger than its question."""
+    """Even if its owner was disconnected while reading its mail: the mail may be newer than its query."""
     is_cut_off, is_back = asyncio.Event(), asyncio.Event()
 
     async def read_late(conn: Connection, *args: Any, **options: Any) -> Any:
@@ -346,7 +346,7 @@ async def test_jobs_submitted_during_a_connection_outage_are_found(dsn: str) -> 
 async def test_after_an_outage_no_worker_is_declared_lost_for_one_lease(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL stood still, or the workers' table was locked: nobody could beat, and nobody could look."""
+    """PostgreSQL hung, or the table of workers was locked: no heartbeat could be written or read."""
     now = 1000.0
     monkeypatch.setattr(lease_judge, "monotonic", lambda: now)
     old = "UPDATE dagapp.dag_workers SET last_heartbeat = clock_timestamp() - interval '1 minute'"
@@ -357,13 +357,13 @@ async def test_after_an_outage_no_worker_is_declared_lost_for_one_lease(
         rescue = chores.Rescue(role.it, replace(role.intervals, worker_lost_after_seconds=10.0), role.notifier)
         await rescue.run_once(conn)
         await running.rows(old)
-        now += 8  # The look before was too long ago.
+        now += 8  # The previous check was too long ago.
         await rescue.run_once(conn)
         assert await running.value(status) == "active"
         for _ in range(3):
             now += 3
             await rescue.run_once(conn)
         assert await running.value(status) == "active"
-        now += 3  # It has had a whole lease.
+        now += 3  # A whole lease has passed.
         await rescue.run_once(conn)
         assert await running.value(status) == "lost"

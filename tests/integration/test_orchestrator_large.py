@@ -1,6 +1,6 @@
-"""Values that are larger than memory should hold: they stay in the database, and one job that is too large fails alone.
+"""Values too large for memory stay in the database, and a job that is too large fails alone.
 
-The limits are scaled down, so that what takes gigabytes elsewhere takes kilobytes here.
+The limits are scaled down from gigabytes to kilobytes.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def swell(ctx: Any) -> dict[str, Any]:
 
 
 def held_values(owner: OrchestratorRole) -> list[bytes]:
-    """What the owner of all jobs keeps of their nodes' outputs."""
+    """The outputs that the owner keeps in memory."""
     jobs = [job.state for job_id in owner.it.jobs if (job := owner.it.jobs.get(job_id)) is not None]
     return [node.output for job in jobs for node in job.nodes.values() if isinstance(node.output, bytes)]
 
@@ -174,7 +174,7 @@ async def test_large_outputs_are_processed_in_parts_after_small_mail(dsn: str, m
 
 
 async def test_a_task_whose_result_is_in_the_mailbox_does_not_time_out(dsn: str):
-    """When the second owner comes, all tasks should have been taken long ago, and it reads a part of the reports."""
+    """When the second owner starts, all tasks are overdue in their queues and it reads only some of the reports."""
     impatient = replace(SMALL, dispatch_timeout_seconds=0.01)
     async with fleet(dsn, swell=swell) as running:
         first = await running.orchestrator(rules=SMALL)
@@ -188,7 +188,7 @@ async def test_a_task_whose_result_is_in_the_mailbox_does_not_time_out(dsn: str)
 
 
 async def test_a_large_output_is_stored_once_with_its_node(dsn: str):
-    size = 10_000  # More than a notification brings along.
+    size = 10_000  # Larger than a notification's payload.
     nodes = {"large": task("swell", "small", params={"size": size}), "small": task("swell", "END", params={"size": 10})}
     definition = graph(nodes, start="large")
     async with fleet(dsn, swell=swell) as running:
@@ -247,7 +247,7 @@ ERRORS = {
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, error: BaseException, workflow_id: str) -> None:
-    """As if each batch with such a job in it were too large for the database."""
+    """As if each batch with this job were too large for the database."""
 
     async def choosy(conn: Any, batch: Batch) -> None:
         for changes, _ in batch.change_sets:
@@ -303,7 +303,7 @@ async def test_an_orchestrator_without_progress_logs_it_and_releases_its_jobs(
             await register_orchestrator(conn, me)
 
         monkeypatch.setattr(pending_batch, "commit", fail_the_first)
-        # With no jobs left it gets through a cycle, and would be back with the next heartbeat.
+        # With no jobs left it completes a cycle and would return with the next heartbeat.
         monkeypatch.setattr(chores, "register_orchestrator", register_when_it_is_over)
         job_id = await running.submit(single())
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'stalled'")

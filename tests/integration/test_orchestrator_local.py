@@ -1,4 +1,4 @@
-"""A worker in the orchestrator's own process: one commit per step, and nobody is passed over."""
+"""A worker in the orchestrator's own process: one commit per step and fair scheduling."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ QUIET: dict[str, Any] = {
 
 
 async def transactions(running: Fleet) -> int:
-    """How many transactions have written something so far, as this server counts."""
+    """The number of writing transactions so far, as counted by the server."""
     return int(await running.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))
 
 
@@ -61,7 +61,7 @@ async def test_local_tasks_have_rows_like_all_others(dsn: str) -> None:
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running")
         [task] = await running.rows("SELECT task_id, worker_id, handler FROM dagapp.dag_tasks_running")
         assert task == {"task_id": f"{job_id}_work_0", "worker_id": worker.id, "handler": "wait"}
-        # Before its first claim has come back empty, the worker takes the task from the queue: it runs when it says so.
+        # Before its first empty claim, the worker claims the task from the queue: it runs once the worker reports so.
         await running.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
         gate.set()
         await running.completed(job_id)
@@ -69,7 +69,7 @@ async def test_local_tasks_have_rows_like_all_others(dsn: str) -> None:
 
 
 async def order_of(running: Fleet, submissions: list[dict[str, Any]], ran: list[str], gate: asyncio.Event) -> list[str]:
-    """Fill the one slot, submit these, and say in which order they ran."""
+    """Occupy the one slot, submit these jobs and return the order in which they ran."""
     first = await running.submit(single("note", params={"name": "first"}))
     await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running")
     ids = []
@@ -119,7 +119,7 @@ async def test_the_highest_priority_gets_the_free_slot(dsn: str) -> None:
 
 
 async def test_an_older_job_continues_before_a_younger_one_starts(dsn: str) -> None:
-    """A step of a started job comes before the first step of one that was started later."""
+    """A step of an older job precedes the first step of a younger one."""
     ran: list[str] = []
 
     async def note(ctx: HandlerContext) -> None:
@@ -175,7 +175,7 @@ async def test_a_report_for_a_job_that_is_not_in_memory_is_refused(dsn: str) -> 
 
 
 async def test_a_stopped_orchestrator_accepts_no_reports(dsn: str) -> None:
-    """Its worker then reports by mail; what it took before is in the mailbox for the next owner."""
+    """Its worker then reports by mail, and earlier reports are in the mailbox for the next owner."""
     entered, gate = asyncio.Event(), asyncio.Event()
     runs: list[str] = []
 
@@ -195,7 +195,7 @@ async def test_a_stopped_orchestrator_accepts_no_reports(dsn: str) -> None:
         second = await running.orchestrator()
         await running.completed(job_id)
         assert runs == [f"{job_id}_n0_0", f"{job_id}_n1_0"]
-        await wait_until(lambda: second.it.stats.jobs_ended == 1)  # The row is there before its owner knows.
+        await wait_until(lambda: second.it.stats.jobs_ended == 1)  # The row exists before its owner knows.
         await running.is_clean()
 
 

@@ -28,7 +28,7 @@ async def end_after_either(ctx: HandlerContext) -> None:
 
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
-    """An orchestrator, and a worker that is as far away as on another machine."""
+    """An orchestrator and a worker that is not local."""
     async with fleet(dsn, number=number, count_runs=count_runs, end_after_either=end_after_either) as running:
         await running.orchestrator()
         await running.worker()
@@ -37,7 +37,7 @@ async def running(dsn: str) -> AsyncIterator[Fleet]:
 
 @pytest.fixture(params=["near", "far"])
 async def anywhere(dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
-    """The worker is in the orchestrator's own process, or it is not."""
+    """The worker is local or not."""
     async with fleet(dsn, number=number, count_runs=count_runs) as running:
         orchestrator = await running.orchestrator()
         await running.worker(owner=orchestrator if request.param == "near" else None)
@@ -103,7 +103,7 @@ async def test_data_flows_along_the_edges(running: Fleet) -> None:
 
 
 def routed() -> Any:
-    """A conditional with an optional step: `big` may be left out, `after` follows in any case."""
+    """A conditional with an optional step: `big` may be skipped, `after` runs in any case."""
     return graph(
         {
             "pick": ConditionalNode(
@@ -255,7 +255,7 @@ async def test_a_job_keeps_its_definition_when_another_version_is_submitted(dsn:
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         new = await running.submit(version(2))
         first, *_ = running.roles
-        await first.stop()  # the next owner has only what is stored
+        await first.stop()  # The next owner has only stored state.
         await running.orchestrator()
         gate.set()
         jobs = await running.completed(old, new)

@@ -1,4 +1,4 @@
-"""Who owns a job, and how it changes hands."""
+"""Ownership of jobs and how it changes."""
 
 import asyncio
 import subprocess
@@ -18,12 +18,12 @@ from dagmaster.orchestrator import chores, clock, liveness
 from dagmaster.orchestrator.envelopes import Envelope
 from dagmaster.store.connect import connect, connect_hot, keep_json
 
-# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+# psycopg's pipelines raise in the background when their connection is lost.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Gate:
-    """A handler that waits to be let through, and counts."""
+    """A handler that waits for the gate and counts its runs."""
 
     def __init__(self) -> None:
         self.entered, self.open = asyncio.Event(), asyncio.Event()
@@ -117,7 +117,7 @@ async def test_a_former_owner_that_resumes_can_change_nothing(dsn: str) -> None:
 
 
 async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
-    """The worker of the former owner's process has finished what belongs to another by now."""
+    """The local worker of the former owner has finished a task that now belongs to another owner."""
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         first = await running.orchestrator()
@@ -135,7 +135,7 @@ async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
 
 
 async def test_an_orchestrator_can_take_over_from_itself(dsn: str) -> None:
-    """It was late to beat, took its own jobs for orphans, and holds them under an epoch that is over."""
+    """Its heartbeat was late, it took its own jobs for orphans, and it holds them under an old epoch."""
     async with fleet(dsn) as running:
         only = await running.orchestrator(heartbeat_seconds=NEVER)
         await running.worker()
@@ -265,7 +265,7 @@ STATUS = "SELECT status FROM dagapp.dag_orchestrators"
 
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """For what an orchestrator measures."""
+    """Advance the orchestrator's monotonic clock."""
     passed = 0.0
 
     def advance(seconds: float) -> None:
@@ -297,7 +297,7 @@ async def test_an_instance_with_a_blocked_loop_is_stalled_until_it_continues(
 
 
 async def test_a_suspended_instance_is_not_stalled(dsn: str, pass_time: Callable[[float], None]) -> None:
-    """Or whose machine slept: whether its loop stands still is seen from now on."""
+    """Or one whose machine slept: only the time since it resumed counts."""
     async with fleet(dsn) as running:
         role = await running.orchestrator(heartbeat_seconds=NEVER, poll=NEVER, listens=False)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE heartbeat_at > started_at")
@@ -321,7 +321,7 @@ async def test_all_timestamps_are_the_databases(dsn: str, monkeypatch: pytest.Mo
         await running.until("SELECT heartbeat_at > started_at AS ok FROM dagapp.dag_orchestrators")
         assert abs((role.it.clock.now() - datetime.now(UTC)).total_seconds()) < 60
         job = await running.run(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.1)))
-        near = timedelta(minutes=1)  # as exact as a round trip to a database on a busy machine
+        near = timedelta(minutes=1)  # As exact as a round trip to the database on a busy machine.
         for event in await running.events(job["job_id"]):
             assert job["created_at"] - near < event["created_at"] <= job["completed_at"]
         assert datetime.now(UTC) - job["started_at"] < timedelta(minutes=5)
@@ -355,7 +355,7 @@ async def test_an_idle_orchestrator_queries_once_per_poll(dsn: str) -> None:
 
 
 async def test_jobs_run_without_notifications(dsn: str) -> None:
-    """Without listening, and although a timer runs out before every poll."""
+    """Without LISTEN, and with a timer that expires before every poll."""
     async with fleet(dsn) as running:
         await running.orchestrator(listens=False, poll=0.3)
         await running.worker()

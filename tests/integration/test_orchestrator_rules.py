@@ -1,4 +1,4 @@
-"""Rules about errors, and the queue for what needs more memory: from the report to the rows, through every owner."""
+"""Retry rules and the on_oom queue, from the report to the rows, across owners."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
 
 
 async def report(running: Fleet, job_id: JobId, error_types: Sequence[str], attempt: int = 0) -> None:
-    """As a worker does, whichever it is."""
+    """Report as a worker does."""
     task_id = f"{job_id}_work_{attempt}"
     message = TaskFailed("work", task_id, None, datetime.now(UTC), "no luck", error_types=tuple(error_types))
     async with opened(running.dsn, application="test") as conn:
@@ -32,7 +32,7 @@ async def report(running: Fleet, job_id: JobId, error_types: Sequence[str], atte
 
 
 async def waits(running: Fleet, job_id: JobId, attempt: int) -> str:
-    """The queue in which this attempt waits."""
+    """The queue of this waiting attempt."""
     task_id = f"{job_id}_work_{attempt}"
     query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = %s"
     await running.until(query, lambda: [task_id])
@@ -169,7 +169,7 @@ async def test_a_task_that_ran_out_of_memory_is_retried_on_a_larger_worker(dsn: 
 
 
 async def test_a_job_ends_at_the_deadline_of_its_workflow(dsn: str) -> None:
-    """Also when nobody takes its task; the time is in its row from the beginning."""
+    """Even if its task is never claimed; the deadline is stored from the start."""
     limited = single("echo", queue="nobody")
     limited = compile_graph(limited.workflow.model_copy(update={"timeout_seconds": 0.3}))
     async with fleet(dsn) as running:

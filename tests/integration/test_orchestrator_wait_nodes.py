@@ -1,4 +1,4 @@
-"""Waits, signals, approvals and the chains that run last, on the real database."""
+"""Waits, signals, approvals and finalizers, on a real database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -133,7 +133,7 @@ async def test_a_rejection_fails_the_job(running: Fleet) -> None:
     job_id = await running.submit(asking())
     await until_running(running, job_id, "ask")
     async with opened(running.dsn, application="test") as conn:
-        async with conn.transaction():  # Both are on their way, and the first one counts.
+        async with conn.transaction():  # Both are sent, and the first one counts.
             await request_decision(conn, job_id, ASK, approved=False, actor="ann", comment="not today")
             await request_decision(conn, job_id, ASK, approved=True, actor="bob", comment=None)
         [job] = await running.ended(job_id)

@@ -1,4 +1,4 @@
-"""A fan-out is shown by the outcome of the whole, and wherever it is shown it is the same."""
+"""A fan-out has one outcome, which is the same wherever it is shown."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ from dagmaster.store.nodes import failed_nodes, list_job_nodes
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import definition_of
 
-# Of the test that runs: an event belongs to one loop.
+# Created per test: an event belongs to one loop.
 HELD: list[asyncio.Event] = []
 BREAKING: list[asyncio.Event] = []
 
@@ -77,7 +77,7 @@ async def it(dsn: str) -> AsyncIterator[Web]:
 
 
 async def submitted(it: Web, outcome: str) -> JobId:
-    """A job whose fan-out has that outcome by now."""
+    """A job whose fan-out has this outcome."""
     workflow_id = GRAPHS[outcome].workflow.workflow_id
     job_id = JobId(int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"]))
     ended = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
@@ -155,7 +155,7 @@ async def test_a_fan_in_reports_how_many_failed(it: Web) -> None:
 
 
 async def cancelled_job(it: Web) -> JobId:
-    """A job that was cancelled while a child of its fan-out was running."""
+    """A job cancelled while a child of its fan-out was running."""
     job_id = await submitted(it, "running")
     await it.post(f"/api/v1/jobs/{job_id}/cancel")
     await it.fleet.until("SELECT status = 'cancelled' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])

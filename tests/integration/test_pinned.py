@@ -1,4 +1,4 @@
-"""The definitions of jobs are put together once for all who look at them."""
+"""Definitions of jobs are compiled once for all readers."""
 
 import asyncio
 

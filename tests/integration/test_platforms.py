@@ -1,4 +1,4 @@
-"""Platforms are rows: added, changed and found, each change with a trace in the audit log."""
+"""Platforms can be added, changed and found; each change is audited."""
 
 from typing import Any
 

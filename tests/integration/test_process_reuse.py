@@ -1,4 +1,4 @@
-"""Processes of handlers are used again, and know the handlers of their worker."""
+"""Handler processes are reused and know the handlers of their worker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def shared() -> AsyncIterator[Children]:
-    """Most tests need no fork server of their own."""
+    """Most tests can share a fork server."""
     async with started() as children:
         yield children
 
@@ -78,7 +78,7 @@ async def test_memory_and_cpu_time_are_measured_per_attempt(own: Children) -> No
     assert 0.25 < large.cpu_seconds < 3 and small.cpu_seconds < 0.25
 
 
-# How they are found.
+# Loading handlers.
 
 
 async def test_an_unregistered_function_is_imported(shared: Children) -> None:

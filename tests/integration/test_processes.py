@@ -1,4 +1,4 @@
-"""Handlers in processes of their own, and all that can become of those."""
+"""Handler processes: values, progress, stopping, deaths and output."""
 
 import asyncio
 import os
@@ -40,14 +40,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def shared() -> AsyncIterator[Children]:
-    """Most tests need no fork server of their own."""
+    """Most tests can share a fork server."""
     async with started() as children:
         yield children
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def patient() -> AsyncIterator[Children]:
-    """Kills nobody who is only slow."""
+    """Limits that a slow machine does not exceed."""
     async with started(kill_after_seconds=PATIENCE) as children:
         yield children
 
@@ -58,7 +58,7 @@ async def own() -> AsyncIterator[Children]:
         yield children
 
 
-# What goes in and what comes out.
+# Input and output.
 
 
 async def test_a_handler_gets_its_params_and_returns_its_output(shared: Children) -> None:
@@ -205,7 +205,7 @@ async def test_a_stopping_worker_interrupts_it_at_its_checkpoint(own: Children) 
 
 
 async def stopped(children: Children, task: Task) -> float:
-    """Cancel it, see that it is gone, and say how long that took."""
+    """Cancel it, check that its process is gone, and return how long that took."""
     pid = children.pids["7_work_0"]
     begun = monotonic()
     task.running.cancel()
@@ -280,7 +280,7 @@ async def test_a_process_that_a_handler_forks_can_be_terminated(shared: Children
     assert (await run(shared, "process.uncle")).result.success
 
 
-# Processes that die.
+# Deaths of processes.
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ async def test_close_leaves_no_processes() -> None:
     await until_gone(*pids)
 
 
-# What they print.
+# Output.
 
 
 async def test_output_is_captured_however_it_is_printed(shared: Children) -> None:
@@ -375,7 +375,7 @@ async def test_large_output_does_not_block_other_tasks(shared: Children) -> None
         await asyncio.sleep(0.001)
         turns += 1
     assert (await printing.running).result.success
-    # Counted in turns, not in seconds: how long one takes says how busy the machine is.
+    # Counted in loop iterations: seconds would measure how busy the machine is.
     assert len(printing.log) == 200_000_000 and turns >= 20
 
 

@@ -1,4 +1,4 @@
-"""Tasks that add tasks to their own job: real orchestrators and workers."""
+"""Tasks that add tasks to their own job, with real orchestrators and workers."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ events: dict[str, asyncio.Event] = {}
 
 @pytest.fixture(autouse=True)
 async def settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs find the test's database as they would any other."""
+    """Programs find the test's database through the settings."""
     monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
     monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
     ran.clear()
@@ -39,7 +39,7 @@ async def settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def result_of(running: Fleet, job_id: int) -> Any:
-    """The value of the entry, when the job has completed."""
+    """The value of the entry task when the job has completed."""
     await running.completed(job_id)
     return (await running.nodes(job_id))["entry"]["output"]["result"]
 
@@ -63,7 +63,7 @@ LINKS = {
 
 @task(retries=0)
 async def crawl(page: str, seen: list[str]) -> Any:
-    """Each page adds a task for each page that it links to, and one that puts all together."""
+    """Each page adds a task for each link, and one that merges the results."""
     links = [link for link in LINKS.get(page, []) if link not in seen]
     known = [*seen, page, *links]
     below = [create_task(crawl, {"page": link, "seen": known}) for link in links]
@@ -205,7 +205,7 @@ async def test_map_and_reduce_of_an_empty_list_call_once(running):
     assert [await result_of(running, job.id) for job in jobs] == [[], 0]
 
 
-# In the middle of a fan-out, and among deaths.
+# Within fan-outs and with killed workers.
 
 
 async def test_a_fan_out_child_that_adds_tasks_returns_their_result(running):
@@ -225,7 +225,7 @@ async def test_a_fan_out_child_that_adds_tasks_returns_their_result(running):
 
 @task
 async def adds_and_waits() -> Any:
-    """The first attempt is killed behind what it has added; the second adds the same again."""
+    """The first attempt is killed after it added tasks; the second adds the same again."""
     parts = [create_task(number, {"n": n}) for n in range(3)]
     await apply(parts)
     context = find_current_task()
@@ -250,7 +250,7 @@ async def test_the_tasks_of_a_killed_worker_are_added_once(dsn):
 
 @task(retries=2, retry_delay=0)
 async def adds_groups_and_fails_once() -> Any:
-    """Fails between two applies, of which the second waits for what the first has added."""
+    """Fails between two applies; the second depends on what the first added."""
     group = Group("outer", [Group("inner", [create_task(number, {"n": n}) for n in range(3)]), Group("empty")])
     first = create_task(number, {"n": 3})
     first >> group
@@ -287,7 +287,7 @@ async def test_a_repeated_attempt_stores_its_groups_and_dependencies_once(runnin
         assert row["next_id"] in known[row["next_type"]]
 
 
-# What the operator has set.
+# Settings of the operator.
 
 
 async def test_added_tasks_have_the_retries_and_the_timeout_of_the_settings(dsn, monkeypatch):
@@ -382,7 +382,7 @@ async def test_apply_outside_a_task_needs_a_job(dsn):
         await create_job("x", create_task(number, {"n": create_task(number, {"n": 1})}))
 
 
-# Any graph, for real.
+# Random graphs.
 
 
 @task
@@ -398,7 +398,7 @@ async def random_graph(seed: int) -> None:
 
 
 def a_graph(rng: random.Random) -> list[Item]:
-    """Nested groups and tasks; edges lead from the earlier to the later, and never within one of them."""
+    """Nested groups and tasks; edges lead from earlier to later items, never within one."""
     items: list[Item] = []
     for place in range(rng.randint(2, 7)):
         items.append(_an_item(rng, f"{place}", depth=2))
@@ -417,7 +417,7 @@ def _an_item(rng: random.Random, label: str, depth: int) -> Item:
 
 
 def pairs(items: list[Item]) -> Iterator[tuple[str, str]]:
-    """For each item, the items that must end before it starts, by the documented rules of `>>` and groups alone."""
+    """For each item, the items that must end before it starts, by the documented rules of `>>` and groups."""
     for item in items:
         for previous in item.previous:
             for before in _labels(previous):

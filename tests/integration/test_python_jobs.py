@@ -1,4 +1,4 @@
-"""The jobs API: what a Python program asks of the database."""
+"""The jobs API of Python programs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -159,7 +159,7 @@ async def test_a_job_starts_and_ends_with_its_entry_task(running):
     ended = await get_job(job.id)
     assert ended.status is JobStatus.COMPLETED
     assert ended.error is None
-    # Of two clocks: the database's, and the orchestrator's that follows it.
+    # Two clocks: the database's, and the orchestrator's that follows it.
     assert ended.created_at - timedelta(seconds=1) <= ended.started_at <= ended.completed_at
 
 

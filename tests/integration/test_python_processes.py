@@ -1,4 +1,4 @@
-"""Tasks in Python with processes of their own: apart from others, for each worker starts a fork server for them."""
+"""Python tasks in handler processes; separate from the others because each worker starts a fork server for them."""
 
 import os
 from typing import Any

@@ -93,7 +93,7 @@ async def test_the_timeline_equals_that_of_the_same_workflow_in_yaml(dsn: str) -
 
 
 async def timeline(dsn: str, job_id: int) -> list[str]:
-    """All that is told of the job but for ids and times. Of steps that run at once, the order is theirs."""
+    """The job's events without ids and times; concurrent steps may be in any order."""
     selected = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = %s", job_id)
     return sorted(orjson.dumps(_without_ids(row)).decode().replace(str(job_id), "JOB") for row in selected)
 

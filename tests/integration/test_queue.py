@@ -62,7 +62,7 @@ async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIt
 
 
 async def put(me: Owner, name: str = "work", queue: str = "q", retry: RetryPolicy = NO_RETRY, **options: Any) -> int:
-    """A started job with one task that waits."""
+    """A started job with one waiting task."""
     work = task("echo", "END", queue=queue, params={"n": name}, retry=retry)
     await me.submit(graph({name: work}, start=name), **options)
     await me.advance(Load())
@@ -103,7 +103,7 @@ async def starts(dsn: str) -> list[tuple[str, str]]:
 
 
 async def test_the_owner_is_notified_of_the_start_of_a_longer_task(dsn: str, me: Owner) -> None:
-    """A task that ends at once needs no mail for its start: its report says it."""
+    """A task that ends at once needs no mail for its start: its report implies it."""
     await put(me, "short")
     await put(me, "long")
     async with claimer(dsn) as worker:
@@ -156,7 +156,7 @@ async def test_the_next_attempt_carries_the_newest_valid_checkpoint(dsn: str, me
         assert message.checkpoint_phase is None
         await worker.queue.save(message.task_id, SavedCheckpoint("one", b"{}"))
         await worker.queue.save(message.task_id, SAVED)
-        # Its owner hears of the failure, and not yet of the checkpoints.
+        # The owner has received the failure, but not yet the checkpoints.
         await me.advance(TaskFailed("work", message.task_id, worker.worker_id, datetime.now(UTC), "no"))
         [again] = await worker.claim(1)
         assert (again.retry_count, again.checkpoint_phase, again.checkpoint_data) == (1, "two", b'{"a": 1}')
@@ -186,7 +186,7 @@ async def test_a_checkpoint_of_an_ended_attempt_is_refused(dsn: str, me: Owner) 
         assert again.checkpoint_phase is None
 
 
-# What a crash of the server does to a claim, which may be lost and repeated.
+# As after a server crash, which may lose a claim so that it is repeated.
 UNDO_CLAIMS = """
     WITH undone AS (DELETE FROM dagapp.dag_tasks_running RETURNING *)
     INSERT INTO dagapp.dag_tasks_waiting (
@@ -199,7 +199,7 @@ UNDO_CLAIMS = """
 
 
 async def test_a_checkpoint_of_another_workers_task_is_refused(dsn: str, me: Owner) -> None:
-    """It neither takes the task from where it waits, nor counts beside those of the worker that has it now."""
+    """It neither claims the waiting task nor counts for the worker that holds it."""
     await put(me, retry=retry(3))
     async with claimer(dsn) as first, claimer(dsn) as second:
         [message] = await first.claim(1)
@@ -215,7 +215,7 @@ async def test_a_checkpoint_of_another_workers_task_is_refused(dsn: str, me: Own
 
 
 async def test_a_task_is_not_revoked_while_its_checkpoint_is_being_saved(dsn: str, me: Owner) -> None:
-    """Otherwise the next attempt could begin without it."""
+    """Otherwise the next attempt could start without it."""
     await put(me, retry=retry(3))
     async with claimer(dsn) as worker, await connect(dsn, application="test", lock_timeout_seconds=0.1) as conn:
         [message] = await worker.claim(1)

@@ -1,4 +1,4 @@
-"""Random plans give what plain Python computes."""
+"""Random plans have the same results as plain Python."""
 
 import asyncio
 from typing import Any

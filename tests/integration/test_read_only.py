@@ -1,4 +1,4 @@
-"""A database that is read-only for a while, as in a fail-over: everybody waits, and goes on."""
+"""A database that is temporarily read-only, as in a failover: processes wait and then continue."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ END_ALL = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 
 
 async def make(dsn: str, *, read_only: bool) -> None:
-    """Everybody has to come again, as in a fail-over."""
+    """All clients must reconnect, as in a failover."""
     async with await psycopg.AsyncConnection.connect(
         dsn, autocommit=True, options="-c default_transaction_read_only=off"
     ) as conn:
@@ -62,7 +62,7 @@ async def test_processes_wait_until_the_database_is_writable(
         with caplog.at_level(logging.WARNING):
             async with read_only(dsn):
                 late = asyncio.create_task(running.orchestrator())
-                goes_on.set()  # Its result cannot be stored yet.
+                goes_on.set()  # The result cannot be stored yet.
                 await wait_until(lambda: complained("orchestrator.process") >= 2 and complained("worker.worker") >= 1)
             await late
         await running.worker()

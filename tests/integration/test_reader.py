@@ -1,4 +1,4 @@
-"""The role of the gateway can read its views, and nothing else: the database itself refuses."""
+"""The gateway's role can read only its views: the database enforces it."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from dagmaster.store.statements import SQL
 
 ROOT = Path(__file__).parents[2]
 REFUSED = (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
-# A view of several tables cannot be written by anybody.
+# A view of several tables cannot be written by any role.
 UNWRITABLE = (*REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType)
 
 
@@ -56,7 +56,7 @@ def relations(dsn: str, schema: str) -> list[str]:
 
 
 def sessions(reader: Reader) -> Iterator[psycopg.Connection[Any]]:
-    """As the role begins, and after it has lifted what it can lift by itself."""
+    """As the role starts, and after it changed every setting that it may change."""
     for lifted in (False, True):
         with psycopg.connect(reader.dsn, autocommit=True) as conn:
             if lifted:
@@ -134,7 +134,7 @@ def test_large_objects_are_refused_by_read_only_mode_and_by_the_documented_revok
 
 
 async def test_assets_are_found_by_their_references_through_an_index(conn: Connection) -> None:
-    """Those of the assets and those of their versions."""
+    """References of assets and of their versions."""
     await conn.execute(
         """INSERT INTO dagapp.geospatial_assets (asset_id, platform_id, platform_refs, data_type)
            SELECT n, 'ddh', jsonb_build_object('dataset_id', n::text), 'raster' FROM generate_series(1, 2000) AS n"""
@@ -144,7 +144,7 @@ async def test_assets_are_found_by_their_references_through_an_index(conn: Conne
            SELECT asset_id, 0, platform_refs FROM dagapp.geospatial_assets"""
     )
     await conn.execute("ANALYZE dagapp.geospatial_assets, dagapp.asset_versions")
-    await conn.execute("SET enable_seqscan = off")  # Tables this small would be read as a whole.
+    await conn.execute("SET enable_seqscan = off")  # Small tables would otherwise be scanned.
     cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + SQL["gateway_assets"].text, prepare=False)
     plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
     assert "ix_geospatial_assets_refs" in plan and "ix_asset_versions_refs" in plan, plan
@@ -194,7 +194,7 @@ def test_views_have_no_internal_columns(reader: Reader) -> None:
         if (any(word in column for word in hidden) and column != "content_hash")
         or (view in partners and any(word in column for word in ("job", "node", "correlation", "_by")))
     ]
-    assert odd == ["requests.submitted_by"]  # which is the partner's own name
+    assert odd == ["requests.submitted_by"]  # The partner's own name.
 
 
 async def test_views_created_later_can_be_read_too(conn: Connection, dsn: str, role: str) -> None:
@@ -277,13 +277,13 @@ def test_job_lists_use_indexes_through_the_views(reader: Reader, values: dict[st
         conn.execute("SET enable_seqscan = off")
         rows = conn.execute(b"EXPLAIN " + statement.text, statement.values({**unused, **page, **values})).fetchall()
     plan = "\n".join(line for (line,) in rows)
-    assert "Subquery Scan" not in plan, plan  # The view would be computed before it is filtered and cut.
+    assert "Subquery Scan" not in plan, plan  # The view would otherwise be computed before it is filtered and limited.
     assert "Index Scan" in plan and "Seq Scan on dag_jobs" not in plan, plan
 
 
 @contextmanager
 def owned_database(server: EmbeddedServer, rights: str = "") -> Iterator[str]:
-    """As on a server that somebody else administers: its owner is no superuser. The address for the owner."""
+    """As on a managed server: the owner is not a superuser. Returns the owner's URL."""
     owner = f"{new_role()}_owner"
     with psycopg.connect(server.dsn_of("postgres"), autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {owner} LOGIN {rights} PASSWORD '{PASSWORD}'")

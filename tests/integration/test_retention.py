@@ -1,4 +1,4 @@
-"""Old jobs are removed with all that belongs to them, their days of the timeline, and definitions nobody needs."""
+"""Old jobs are removed with all their rows, their days of the timeline, and unneeded definitions."""
 
 import asyncio
 from typing import Any
@@ -84,7 +84,7 @@ async def test_a_large_job_is_removed_in_batches_and_its_row_last(
 
     monkeypatch.setattr(retention, "_repeat", watch)
     removed = await remove(conn)
-    assert seen == [1, 1, 1, 1, 1, 1, 0]  # The last are results that were kept for other jobs.
+    assert seen == [1, 1, 1, 1, 1, 1, 0]  # The last ones are cached results.
     assert await counts(dsn) == dict.fromkeys(TABLES, 0)
     assert (removed.nodes, removed.events) == (before["dag_node_states"], before["dag_job_events"])
 
@@ -115,7 +115,7 @@ async def test_a_job_reopened_after_it_was_marked_is_kept(dsn: str, conn: Connec
     assert (await remove(conn, export=reopen)).jobs == 1
     assert await left(dsn) == {live}
     await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'failed', completed_at = now() WHERE job_id = %s", live)
-    assert (await remove(conn)).jobs == 0  # its old mark is not for this end
+    assert (await remove(conn)).jobs == 0  # Its old mark does not apply to this end.
     await rows(dsn, "UPDATE dagapp.dag_jobs SET completed_at = now() - interval '31 days'")
     assert (await remove(conn)).jobs == 1
     assert gone not in await left(dsn)
@@ -195,7 +195,7 @@ async def pinned(dsn: str) -> set[str]:
     return {row["workflow_id"] for row in await rows(dsn, "SELECT workflow_id FROM dagapp.dag_workflows")}
 
 
-# In a workflow's file
+# In a workflow file
 
 
 def test_a_workflow_can_set_its_retention() -> None:

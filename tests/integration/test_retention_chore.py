@@ -1,4 +1,4 @@
-"""Retention as people meet it: beside jobs that run, by the orchestrators, and by `prune`."""
+"""Retention beside running jobs, by orchestrators, and by `prune`."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ async def test_jobs_run_while_old_ones_are_removed(
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
-        await running.until(RETENTION_IS_FREE)  # the orchestrator looks when it starts
+        await running.until(RETENTION_IS_FREE)  # The orchestrator checks when it starts.
         removal = asyncio.create_task(remove(conn, export=Archive(tmp_path).export))
         new: list[int] = []
         while not removal.done():

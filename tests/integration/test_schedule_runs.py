@@ -1,4 +1,4 @@
-"""Schedules start jobs: once for each time, whoever looks and whoever dies."""
+"""Schedules start one job for each time, across concurrent and killed orchestrators."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def scheduled(schedule: Any, workflow_id: str = "nightly", **fields: Any) -> Gra
 
 
 async def keep(dsn: str, *graphs: Graph, due_at: datetime | None = None) -> None:
-    """Store the schedules, as if their next time had been this one."""
+    """Store the schedules with this next time."""
     async with opened(dsn, application="test") as conn:
         await sync_schedules(conn, graphs)
         if due_at is not None:
@@ -55,7 +55,7 @@ async def events(dsn: str, kind: str) -> list[dict[str, Any]]:
 
 
 def hour_ago(hours: float = 1) -> datetime:
-    """On the hour: a time of an hourly schedule."""
+    """On the hour, as for an hourly schedule."""
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=hours)
 
 
@@ -105,7 +105,7 @@ async def test_concurrent_chores_start_one_job(dsn: str) -> None:
 @pytest.mark.parametrize(("catchup", "started", "missed"), [("none", 0, 4), ("last", 1, 3), ("all", 4, 0)])
 async def test_missed_runs_are_started_as_catchup_says(dsn: str, catchup: str, started: int, missed: int) -> None:
     now = datetime.now(UTC)
-    # Times that no clock of this test can reach: every six hours, the newest of them hours ago.
+    # Times that this test's clock cannot reach: every six hours, the latest of them hours ago.
     hour = (now - timedelta(hours=2)).hour
     began = (now - timedelta(hours=2, days=3)).replace(minute=0, second=0, microsecond=0)
     await keep(dsn, scheduled({"cron": f"0 {hour} * * *", "catchup": catchup}), due_at=began)
@@ -146,7 +146,7 @@ async def test_schedules_of_a_killed_orchestrator_are_run_by_others(dsn: str) ->
 
 
 async def test_a_scheduled_time_gets_at_most_one_job(dsn: str) -> None:
-    """The key holds even if somebody sets the clock of the schedule back, and though its inputs have changed."""
+    """The key is unique even if the schedule is set back and its inputs have changed."""
     at = hour_ago(0)
     await keep(dsn, scheduled({"cron": "0 * * * *", "inputs": {"a": "x"}}, inputs={"a": "string"}), due_at=at)
     await look(dsn)
@@ -192,7 +192,7 @@ async def test_an_unreadable_schedule_is_paused(dsn: str) -> None:
 
 
 async def test_an_unreadable_schedule_is_listed_with_the_others(dsn: str) -> None:
-    """A timezone that another machine does not know, a rule of a newer version."""
+    """A timezone that another machine lacks, or a rule of a newer version."""
     await keep(dsn, scheduled("0 * * * *", "bad"), scheduled("0 * * * *", "good"))
     await rows(dsn, "UPDATE dagapp.dag_schedules SET timezone = 'Mars/Olympus' WHERE schedule_id = 'bad' RETURNING 1")
     async with opened(dsn, application="test") as conn:
@@ -218,7 +218,7 @@ async def test_the_doctor_reports_a_schedule_that_starts_nothing(dsn: str) -> No
         assert await examine(conn, recheck_seconds=0) == []
 
 
-# Kept as the workflows have them.
+# As declared by the workflows.
 
 
 async def next_at(conn: Connection) -> datetime:
@@ -262,7 +262,7 @@ async def test_retention_keeps_the_definitions_of_schedules(dsn: str) -> None:
         await trigger(conn, "nightly", actor=None, threshold_seconds=THRESHOLD)
 
 
-# By hand.
+# Manual runs.
 
 
 async def test_a_schedule_can_be_triggered_manually(dsn: str) -> None:
@@ -318,7 +318,7 @@ async def test_late_schedules_are_counted(dsn: str) -> None:
 
 
 async def test_the_chore_wakes_for_the_next_due_time(dsn: str) -> None:
-    """Who looks shortly before a schedule is due does not leave it to the next look."""
+    """A check shortly before a schedule is due is repeated at that time."""
     await keep(dsn, scheduled({"every": "1s"}))
     async with opened(dsn, application="test") as conn:
         sooner = await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)

@@ -1,4 +1,4 @@
-"""The program of yesterday on the schema of today: an upgrade needs no stop."""
+"""An older program works on a newer schema: an upgrade needs no downtime."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from dagmaster.store.tables import Base
 
 TABLES = [table.fullname for table in Base.metadata.tables.values()]
 DONE = "SELECT count(*) = 2 AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status = 'completed'"
-PREPARED_AFTER = 6  # a statement is prepared when it was run so often
+PREPARED_AFTER = 6  # A statement is prepared after this many runs.
 
 
 @asynccontextmanager

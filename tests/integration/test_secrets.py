@@ -1,4 +1,4 @@
-"""A secret is seen by the handlers that are given it, and by nobody and nothing else."""
+"""A secret is visible only to the handlers that receive it."""
 
 import logging
 import sys
@@ -36,7 +36,7 @@ COLUMNS = """SELECT table_name AS name, column_name AS field FROM information_sc
 
 
 def spill(ctx: Any) -> dict[str, Any]:
-    """Tells its secret in every way that it can."""
+    """Leak the secret in every possible way."""
     token = ctx.params["token"]
     seen.append((ctx.params["token"], ctx.params["header"]))
     sys.stdout.write(f"printed {token}\n")
@@ -94,7 +94,7 @@ async def spilling(dsn: str, **settings: Any) -> AsyncIterator[Web]:
 
 
 async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
-    """Where it is found in the database, whole or as JSON writes it."""
+    """The places in the database that contain it, plain or JSON-escaped."""
     columns_with_secret = []
     forms = [clear, clear.replace('"', '\\"')]
     async with opened(dsn, application="test") as conn:

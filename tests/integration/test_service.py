@@ -1,4 +1,4 @@
-"""The application layer itself: over the database, and through the same interface over HTTP."""
+"""The application layer, on the database and through the same interface over HTTP."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -137,7 +137,7 @@ async def test_a_decision_completes_the_approval_node(dsn: str, way: type, is_ap
 
 
 async def _asked(service: Service, job_id: JobId) -> None:
-    """A pause that is done, and its end, come after the start of the job: by then the node asks."""
+    """A finished pause and its end come after the job's start, so the approval node waits by then."""
     await service.control_job(job_id, Pause())
     await service.control_job(job_id, Resume())
 
@@ -163,7 +163,7 @@ async def test_without_definitions_nothing_can_be_submitted(dsn: str) -> None:
 
 
 def _worker(queue: str, handlers: list[str] | None) -> WorkerRow:
-    """As much of a worker as decides which tasks it takes."""
+    """The part of a worker that decides which tasks it claims."""
     return cast(WorkerRow, {"queues": [queue], "handlers": handlers})
 
 

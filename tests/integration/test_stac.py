@@ -1,4 +1,4 @@
-"""The catalogue shows the items of approved and cleared versions, to whom it may, and finds them by place and time."""
+"""The catalogue shows items of approved and cleared versions to permitted callers, by place and time."""
 
 import json
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ def item(item_id: str, bbox: Any = (10, 50, 11, 51), at: str = "2026-05-01T00:00
 
 
 async def deliver(ctx: Any) -> dict[str, Any]:
-    """Whatever the job's input says."""
+    """Output whatever the job's input says."""
     return dict(ctx.params["output"])
 
 
@@ -390,7 +390,7 @@ def test_an_invalid_bounding_box_is_ignored(shared_dsn: str, bbox: Any) -> None:
 
 
 async def test_the_catalogue_shows_what_each_versions_exposure_allows(dsn: str, conn: Connection) -> None:
-    """The statement and the functions decide alike in all states."""
+    """The statement and the functions agree in all states."""
     async with site(dsn) as it:
         submitted = [await deliver_version(it, stac_item=item(f"v{ordinal}")) for ordinal in range(2)]
     asset_id = submitted[0]["asset_id"]

@@ -34,7 +34,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import TaskNode
 from dagmaster.storage import objects
 
-assert raster.MAX_ITEMS  # imported for the handlers that it registers
+assert raster.MAX_ITEMS  # Imported for the handlers that it registers.
 
 S3_SECRET, ACCOUNT_KEY, SAS, URL_SIGNATURE, GDAL_SIGNATURE, PASSWORD = (
     f"sentinel{name}0123456789" for name in ("s3", "key", "sas", "url", "gdal", "password")
@@ -44,12 +44,12 @@ SENTINELS = (S3_SECRET, ACCOUNT_KEY, ENCODED_KEY, SAS, URL_SIGNATURE, GDAL_SIGNA
 COLUMNS = """SELECT table_name AS name, column_name AS field FROM information_schema.columns
     WHERE table_schema = 'dagapp'
     AND data_type IN ('text', 'character varying', 'json', 'jsonb', 'ARRAY', 'bytea')"""
-# What a submitter writes into an input that is not declared secret is kept as it was written, and never shown.
+# An undeclared secret in an input is stored as written, and never shown.
 AS_WRITTEN = {"dag_jobs.input_params", "dag_node_states.input_params", "dag_asset_requests.input_params"}
 
 
 class Forbidding(http.server.BaseHTTPRequestHandler):
-    """Refuses everything, with the address in its words; or has never heard of it."""
+    """Refuses every request with the URL in its message, or with 404."""
 
     def do_HEAD(self) -> None:
         self.send_response(404 if self.path.startswith("/gone") else 403)
@@ -73,7 +73,7 @@ def forbidding() -> Iterator[str]:
 
 @contextmanager
 def written_logs() -> Iterator[io.StringIO]:
-    """All that a process would write at the level DEBUG."""
+    """Everything that a process logs at level DEBUG."""
     root, text = logging.getLogger(), io.StringIO()
     handler = logging.StreamHandler(text)
     handler.setFormatter(TextFormat("%(levelname)s %(name)s: %(message)s"))
@@ -88,7 +88,7 @@ def written_logs() -> Iterator[io.StringIO]:
 
 
 def open_signed(ctx: HandlerContext) -> None:
-    """As handlers do that say which file it was."""
+    """Open a file as handlers do, with its name in the error."""
     path = f"/vsicurl/{ctx.params['url']}"
     try:
         with rasterio.Env(CPL_DEBUG=True, GDAL_HTTP_MAX_RETRY=0), rasterio.open(path):
@@ -99,7 +99,7 @@ def open_signed(ctx: HandlerContext) -> None:
 
 @pytest.fixture
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Zones in S3, where the raster is, and in Azure, where nothing may be read; the address of that server."""
+    """Zones in S3 with the raster, and in Azure without access; returns that server's URL."""
     with run_s3("rasters") as s3, forbidding() as refusing:
         for name, value in {
             "DAGMASTER_DATA_DIR": str(tmp_path),
@@ -126,7 +126,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 def ingest() -> Graph:
-    """As it is shipped, but for the retries: what fails here fails again."""
+    """The shipped workflow without retries: here every failure repeats."""
     workflow = shipped("raster_ingest").workflow
     nodes = {
         name: node.model_copy(update={"retry": NO_RETRY}) if isinstance(node, TaskNode) else node
@@ -136,7 +136,7 @@ def ingest() -> Graph:
 
 
 async def run_jobs(it: Web, refusing: str) -> dict[str, str]:
-    """The status of each job by its id."""
+    """The status of each job by id."""
     signed = f"https://127.0.0.1:1/dem.tif?sv=2021-08-06&sig={URL_SIGNATURE}"
     sources = ["bronze/dem.tif", "bronze/no-raster.tif", "external/dem.tif", signed, f"/vsicurl/{signed}"]
     submitted = [

@@ -194,7 +194,7 @@ async def test_a_job_that_has_ended_never_changes(dsn: str, me: Owner) -> None:
     for status in ("completed", "failed", "cancelled"):
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = %s::dagapp.job_status", status)
         before = await everything(dsn)
-        with pytest.raises(RowsDiffer):  # still owned, by somebody's hand
+        with pytest.raises(RowsDiffer):  # Still owned, after a manual change.
             await commit(me.conn, me.batch((changes, 1)))
         assert await everything(dsn) == before
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = NULL")
@@ -313,7 +313,7 @@ async def test_a_loaded_job_equals_the_committed_one(me: Owner) -> None:
 
 
 async def test_takeovers_and_commits_do_not_wait_for_each_other(dsn: str, me: Owner) -> None:
-    """A job that is being written to is left alone; a job that was taken is lost to the one who waited for it."""
+    """A job that is being written is skipped; a job that was taken is lost to the owner that waited for it."""
     await me.submit(single())
     loaded = await me.load()
     await rows(dsn, "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '1 hour'")
@@ -333,7 +333,7 @@ async def test_takeovers_and_commits_do_not_wait_for_each_other(dsn: str, me: Ow
 
 
 async def blocked(dsn: str) -> None:
-    """Until some statement waits for a lock."""
+    """Wait until a statement waits for a lock."""
     for _ in range(1000):
         if await rows(
             dsn, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -344,7 +344,7 @@ async def blocked(dsn: str) -> None:
 
 
 async def test_a_commit_in_progress_when_its_job_was_lost_is_not_repeated(dsn: str, me: Owner) -> None:
-    """The client lost its connection and reads the job anew, while the server still works on the first commit."""
+    """The client lost its connection and loads the job again while the server still runs the first commit."""
     await me.submit(single())
     loaded = await me.load()
     first = me.batch((me.decide(loaded, Load()), 1))

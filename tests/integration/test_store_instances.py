@@ -77,7 +77,7 @@ async def test_a_heartbeat_returns_the_time_and_stores_the_statistics(dsn: str) 
 
 
 async def test_a_lost_orchestrator_learns_it_at_its_next_heartbeat(dsn: str) -> None:
-    """It registers again; otherwise nobody would give it jobs, and it would lose those that it takes."""
+    """It registers again; otherwise it would get no jobs and lose those that it takes."""
     me = this_instance()
     async with opened(dsn, application="test") as conn:
         await instances.register_orchestrator(conn, me)
@@ -199,7 +199,7 @@ async def test_instances_whose_process_is_dead_are_marked_lost_at_once(dsn: str)
 
 @pytest.fixture
 def unreaped() -> Iterator[int]:
-    """The pid of a process that has ended, or is about to, and that nobody has asked about."""
+    """The pid of an ended process that has not been reaped."""
     child = subprocess.Popen(["true"])
     yield child.pid
     child.wait()
@@ -308,7 +308,7 @@ async def test_instances_that_stopped_long_ago_are_deleted(dsn: str) -> None:
 
 
 async def test_a_stalled_orchestrator_that_dies_is_marked_lost(dsn: str, sleeper: subprocess.Popen[bytes]) -> None:
-    """The doctor would go on telling of it."""
+    """Otherwise the doctor would keep reporting it."""
     sleeper.kill()
     sleeper.wait()
     async with opened(dsn, application="test") as conn:
@@ -320,12 +320,12 @@ async def test_a_stalled_orchestrator_that_dies_is_marked_lost(dsn: str, sleeper
         assert row["status"] == "lost"
 
 
-# What cannot be seen.
+# Hidden processes.
 
 
 @pytest.fixture
 def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """/proc as another user sees it with hidepid=2, or in a unit of systemd with ProtectProc."""
+    """/proc as another user sees it with hidepid=2, or in a systemd unit with ProtectProc."""
     original = Path.read_text
 
     def read_text(path: Path, *args: Any, **options: Any) -> str:
@@ -370,4 +370,4 @@ def test_an_unreadable_boot_id_gives_an_unknown_host(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", read_text)
     first, second = instances.host_key(), instances.host_key()
     assert first.startswith("unknown-")
-    assert first != second  # Nobody takes it for the same machine.
+    assert first != second  # It is never taken for the same machine.

@@ -41,12 +41,12 @@ async def me(dsn: str) -> AsyncIterator[Owner]:
 
 
 async def read(me: Owner, limit: int = 1000) -> list[Any]:
-    """What has arrived besides the news of the submissions."""
+    """The mail without that of submissions."""
     return [mail.message for mail in await read_mail(me.conn, me.id, limit) if not isinstance(mail.message, Load)]
 
 
 async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Whatever is in them: other programs may insert here too."""
+    """Any content: other programs may insert here too."""
     await mailbox.add_mail(conn, cast("Sequence[MailRow]", rows))
 
 
@@ -180,7 +180,7 @@ async def test_an_owner_reads_only_mail_of_its_own_jobs(dsn: str, me: Owner) -> 
 
 
 async def test_malformed_mail_is_ignored(me: Owner) -> None:
-    """It is closed like any other; one bad letter never stops an orchestrator."""
+    """It is closed like any other mail and never stops an orchestrator."""
     await me.submit(single())
     await add_mail(
         me.conn,
@@ -239,7 +239,7 @@ async def test_a_second_late_report_of_the_same_task_is_not_recorded_again(dsn: 
 
 
 async def test_late_signals_and_tasks_are_recorded(dsn: str, me: Owner) -> None:
-    """Whoever sent them was told that they would be heard."""
+    """Their senders were told that they would be processed."""
     await ended_job(me)
     signal = {"job_id": me.job_id, "kind": "signal", "data": {"name": "go", "data": 1, "actor": "ann"}}
     await add_mail(me.conn, [signal, {"job_id": me.job_id, "kind": "added", "output": {}, "data": {"actor": "bob"}}])
@@ -274,7 +274,7 @@ async def test_mail_of_unknown_jobs_and_other_late_mail_is_deleted_silently(dsn:
 
 
 async def test_late_mail_that_cannot_be_stored_does_not_block_the_rest(dsn: str, me: Owner) -> None:
-    """JSON may say NUL, jsonb may not."""
+    """JSON can contain NUL, jsonb cannot."""
     await ended_job(me)
     await rows(
         dsn,
@@ -313,7 +313,7 @@ async def test_concurrent_closers_close_late_mail_once(dsn: str, me: Owner) -> N
 
 
 async def test_a_result_inserted_by_sql_counts(dsn: str) -> None:
-    """A worker with access to the database needs nothing else."""
+    """A worker with database access needs nothing else."""
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(chain(2))
@@ -362,4 +362,4 @@ async def test_a_result_row_updated_from_running_to_completed_is_mailed_once(dsn
     await me.advance(Load())
     await me.advance(message)
     mailed = await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'failed'")
-    assert len(mailed) == 1  # the owner's own update of the row is not news
+    assert len(mailed) == 1  # The owner's own update of the row is not mailed.

@@ -43,7 +43,7 @@ def plain(dsn: str) -> Any:
 
 
 def is_part(name: str) -> bool:
-    """A part of a batch speaks of the other parts and is nothing without them."""
+    """Whether it is a part of a batch, which is invalid alone."""
     return name.startswith("check_") or name in (*LOCKS, *batch.PARTS.values(), *batch.OF_STORED.values())
 
 
@@ -64,7 +64,7 @@ def test_every_statement_is_valid_for_the_schema(plain: psycopg.Connection[Any])
 
 
 def columns(conn: psycopg.Connection[Any], statement: statements.Statement) -> list[bytes | None] | str:
-    """Of its result, or why there are none."""
+    """The columns of its result, or why there are none."""
     prepared = conn.pgconn.prepare(b"", statement.text)
     if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
         return prepared.error_message.decode()
@@ -87,7 +87,7 @@ def test_every_statement_works_on_the_schema_one_step_ahead(plain: psycopg.Conne
 
 
 def columns_in(conn: psycopg.Connection[Any], statement: statements.Statement) -> list[bytes | None] | str:
-    """In a transaction that outlives what is wrong with it."""
+    """In a transaction that survives an error."""
     conn.execute("SAVEPOINT one")
     names = columns(conn, statement)
     conn.execute("ROLLBACK TO SAVEPOINT one")
@@ -184,7 +184,7 @@ async def test_hot_statements_use_indexes(dsn: str) -> None:
 
 
 async def scanned(conn: Any) -> set[str]:
-    """The tables that this transaction has read from one end to the other."""
+    """The tables that this transaction has scanned."""
     cursor = await conn.execute(
         b"SELECT relname FROM pg_stat_xact_user_tables WHERE schemaname = 'dagapp' AND seq_scan > 0"
     )
@@ -192,7 +192,7 @@ async def scanned(conn: Any) -> set[str]:
 
 
 async def fill(dsn: str) -> None:
-    """Many other jobs, and statistics that know of them."""
+    """Many other jobs, with current statistics."""
     await rows(
         dsn,
         """INSERT INTO dagapp.dag_jobs (job_id, workflow_id, workflow_version, workflow_hash, status, priority)
@@ -228,7 +228,7 @@ async def test_a_whole_step_scans_no_table(dsn: str, is_analysed: bool) -> None:
 
 @pytest.mark.parametrize("name", ["close_late_mail", "cancel_orphans"])
 async def test_frequent_queries_do_not_scan_all_jobs(dsn: str, name: str) -> None:
-    """A merge reads an index from end to end, and is chosen where the mailbox is small."""
+    """A merge join scans an index and is chosen while the mailbox is small."""
     await fill(dsn)
     await rows(dsn, "UPDATE dagapp.dag_jobs SET parent_job_id = job_id - 1, parent_task_id = 't' WHERE job_id > 9")
     await rows(dsn, "INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT n, 'signal' FROM generate_series(1, 50) n")

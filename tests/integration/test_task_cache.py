@@ -1,4 +1,4 @@
-"""Results of tasks that stand for other tasks with the same parameters."""
+"""Cached results of tasks with the same parameters."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from dagmaster.ids import TaskId
 from dagmaster.model.cache_policy import Caching
 from dagmaster.worker.result_cache import ResultCache
 
-# What is taken, and what is not.
+# Hits and misses.
 
 
 async def test_a_second_job_reuses_the_result_of_the_first(dsn: str) -> None:
@@ -108,11 +108,11 @@ async def test_a_result_is_not_cached_if_an_earlier_attempt_added_nodes(dsn: str
     assert await rows(dsn, CACHED) == []
 
 
-# When the cache is away.
+# Without the cache.
 
 
 class Away:
-    """A link that cannot be asked."""
+    """A link that cannot be reached."""
 
     async def recall(self, *_: Any) -> None:
         raise ConnectionError("gone")

@@ -1,4 +1,4 @@
-"""Results are forgotten: when somebody clears them, and when their time is over."""
+"""Cached results are deleted on request and when they expire."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ async def keep(dsn: str, *names: str, expires: str = "NULL") -> None:
 
 @pytest.fixture(params=["database", "server"])
 def place(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Iterator[list[str]]:
-    """The options that name it."""
+    """The options that select database or server."""
     if request.param == "database":
         yield ["--database-url", dsn, "--by", "ada"]
         return

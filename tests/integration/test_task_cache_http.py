@@ -1,4 +1,4 @@
-"""Remote workers take results from the cache and keep theirs there, of tasks that they hold."""
+"""Remote workers read and write cached results of tasks that they hold."""
 
 import asyncio
 from collections.abc import AsyncIterator

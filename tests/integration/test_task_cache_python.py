@@ -1,4 +1,4 @@
-"""Tasks in Python that take each other's results."""
+"""Python tasks that share cached results."""
 
 import time
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def apart(x: int) -> int:
 
 @pytest.fixture(scope="module")
 def installation(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One fleet for all: it starts a process for the tasks that want one."""
+    """One fleet for all tests, because it starts a process for tasks that need one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("installation"))
         patch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
@@ -109,7 +109,7 @@ async def test_a_cached_task_starts_no_handler_process(installation: str) -> Non
 
 async def test_a_task_that_adds_tasks_is_never_cached(installation: str) -> None:
     assert await spread.run_async(5) == await spread.run_async(5) == 5
-    assert sorted(seen) == [5, 5, 5]  # Twice by what adds, and once by what is added.
+    assert sorted(seen) == [5, 5, 5]  # Twice by the adding task, and once by the added one.
     assert await give.run_async(6) == await give.run_async(6) == 36
     assert await apart.run_async(7) != await apart.run_async(7)
     assert await handlers_kept(installation) <= {"square", "moment"}

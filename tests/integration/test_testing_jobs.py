@@ -1,4 +1,4 @@
-"""Jobs under test: whole workflows with faults that are planned and time that is skipped."""
+"""Jobs under test: whole workflows with planned faults and skipped time."""
 
 import asyncio
 import re
@@ -200,7 +200,7 @@ def test_inputs_are_validated(make: Make) -> None:
 
 
 async def test_time_can_be_skipped_while_a_task_runs(make: Make) -> None:
-    """Its owner sees that its time is over, long before its worker does."""
+    """Its owner sees the timeout long before its worker does."""
     hangs, go = threading.Event(), threading.Event()
 
     def work(ctx: Context) -> dict[str, Any]:
@@ -229,7 +229,7 @@ async def test_waiting_for_a_node_in_vain_is_explained(make: Make) -> None:
 
 
 def test_skipped_time_does_not_expire_leases(make: Make) -> None:
-    """Days pass; nobody is given up, for hearts beat by another clock."""
+    """Heartbeats use another clock, so nobody is declared lost after days."""
     daily = GREET.replace("3600", "86400")
     job = make(daily, {"name": "Ada"}, zombie_after_seconds=1e9, default_job_timeout_seconds=1e9)
     for attempt in (1, 2, 3):
@@ -303,7 +303,7 @@ def test_a_workflow_can_be_run_without_a_fixture() -> None:
         assert other.fail("spread__0").run().status == "completed"
 
 
-# What waits
+# Waits
 
 LAUNCH = """
 workflow_id: launch
@@ -349,7 +349,7 @@ nodes:
 
 
 def test_no_time_is_skipped_while_a_child_workflow_is_starting(make: Make, tmp_path: Path) -> None:
-    """The hour that another node waits would be the end of the call."""
+    """The hour that another node waits would time the call out."""
     (tmp_path / "greet.yaml").write_text(GREET)
     (tmp_path / "outer.yaml").write_text(
         "workflow_id: outer\nnodes:\n  nap: {type: wait, duration: 1h}\n"

@@ -1,4 +1,4 @@
-"""The pytest plugin, in projects as users have them."""
+"""The pytest plugin, in projects of users."""
 
 import re
 from importlib.metadata import EntryPoint
@@ -114,14 +114,14 @@ def test_a_handler_alone():
 
 @pytest.fixture(autouse=True)
 def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of this project's tests take seconds to load."""
+    """Plugins of this project's tests take seconds to load."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with a workflow, handlers and tests, which are run from the folder above it."""
+    """A folder with a workflow, handlers and tests, run from its parent folder."""
     monkeypatch.setenv("DAGMASTER_DATABASE_URL", "postgresql://the/production/database")
     folder = pytester.mkdir("flows")
     for name, text in {
@@ -136,7 +136,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def test_a_project_tests_its_workflows_side_by_side(project: pytest.Pytester) -> None:
-    """Whatever database its settings name: tests have their own. What fails says why."""
+    """Whatever database its settings name, tests have their own. Failures explain themselves."""
     result = project.runpytest_subprocess(*PLUGIN, *ASYNCIO, *SIDE_BY_SIDE)
     result.assert_outcomes(passed=10, failed=2)
     result.stdout.fnmatch_lines_random(

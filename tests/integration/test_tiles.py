@@ -1,4 +1,4 @@
-"""Rasters of versions are drawn for those who may see them, within bounds that callers cannot leave."""
+"""Rasters of versions are drawn for permitted callers, within fixed limits."""
 
 import gzip
 import warnings
@@ -76,7 +76,7 @@ async def test_a_tile_shows_the_pixels_of_the_file(dsn: str, storage: Path) -> N
                 transform_bounds(original.crs, "EPSG:4326", *original.bounds), abs=1e-3
             )
             colours = {tuple(pixel) for pixel in original.read().reshape(3, -1).T.tolist()}
-        # A pixel with 255, the file's nodata, in some of its bands gets others there.
+        # A pixel with 255, the file's nodata, in some bands gets other values there.
         is_whole = (drawn[3] == 255) & (drawn[:3].min(axis=0) > 0) & (drawn[:3].max(axis=0) < 253)
         pixels = drawn[:3, is_whole].T.tolist()
         assert len(pixels) > 10_000

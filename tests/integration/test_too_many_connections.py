@@ -1,4 +1,4 @@
-"""A database that has no connection left (SQLSTATE 53300): everybody waits for one, and says so."""
+"""A database without free connections (SQLSTATE 53300): processes wait for one and log it."""
 
 import asyncio
 import logging
@@ -22,19 +22,19 @@ from dagmaster.web.server import bind
 
 
 def allow(dsn: str, connections: int) -> None:
-    """So many for the role; -1 for any number."""
+    """Limit the role to this many connections; -1 removes the limit."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(f"ALTER ROLE {role_of(conn)} CONNECTION LIMIT {connections}")
 
 
 def role_of(conn: psycopg.Connection) -> str:
-    """Roles are the whole server's, on which other tests work too."""
+    """A role of its own, because roles belong to the whole server."""
     return f"crowded_{conn.info.dbname}"
 
 
 @pytest.fixture
 def crowded(dsn: str) -> Iterator[str]:
-    """The address of the database for a role that may have no connection."""
+    """The URL of the database for a role without connections."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         role = role_of(conn)
         conn.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")

@@ -36,7 +36,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 def own_span(ctx: HandlerContext) -> None:
-    """As the code of a handler would, in a thread, with the provider that it finds."""
+    """Create a span in a thread with the global provider, as a handler does."""
     assert tracing._provider is not None
     with tracing._provider.get_tracer("mine").start_as_current_span("inner"):
         pass
@@ -89,7 +89,7 @@ def test_one_trace_spans_the_request_and_the_handlers_own_span(
 async def test_each_attempt_has_its_own_dispatch_span(dsn: str, spans: InMemorySpanExporter) -> None:
     async with fleet(dsn, stumbling=stumbling) as running:
         await running.orchestrator()
-        await running.worker()  # in a process of its own, as far as it knows
+        await running.worker()  # As if in its own process.
         job = await running.run(single("stumbling", retry=retry(1)), trace_parent=PARENT)
     assert job["status"] == "completed"
     grouped = by_name(spans)

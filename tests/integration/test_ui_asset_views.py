@@ -1,4 +1,4 @@
-"""The pages of assets, their review and their requests: what they show of a database, and to whom."""
+"""The pages of assets, reviews and requests: their content by role."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ OTHER = {"platform_id": "arcgis", "platform_refs": {"item_id": "gis-1"}}
 
 
 async def listed(it: Web, query: str = "", **options: Any) -> set[str]:
-    """The assets that the list shows."""
+    """The assets in the list."""
     return set(re.findall(r'id="asset-(\w+)"', await it.get(f"/ui/assets{query}", **options)))
 
 
@@ -98,7 +98,7 @@ async def test_a_platform_reviewer_sees_only_that_platform(dsn: str) -> None:
             page = await it.get(f"/ui/{name}", headers=reviewer)
             assert ASSET_ID in page
             assert other["asset_id"] not in page
-            # Jobs and the fleet are those of all platforms: nothing leads there.
+            # Jobs and the fleet belong to all platforms, so there are no links to them.
             assert own["job_id"] in page or name == "assets"
             assert not re.search(r'href="/ui/(jobs|workflows|workers|")', page)
         assert await it.get("/ui/palette?text=ingest", headers=reviewer) == []

@@ -1,4 +1,4 @@
-"""The graph of a job as the pages get it: the same as the API tells, in a tenth of the bytes."""
+"""The graph of a job for pages: the same data as the API, in a tenth of the bytes."""
 
 import gzip
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ JOB = {"job_id": 7, "workflow_id": "wide", "workflow_version": 1, "status": "run
 
 
 def value_at(column: Any, place: int) -> Any:
-    """As static/graph/columns.js reads it."""
+    """Decode as static/graph/columns.js does."""
     if isinstance(column, list):
         return column[place]
     return column["values"][int(column["at"][place], 36)] if "at" in column else column["same"]

@@ -1,4 +1,4 @@
-"""What the pages of jobs and nodes show, and to whom."""
+"""The pages of jobs and nodes: their content by role."""
 
 import re
 from collections.abc import AsyncIterator

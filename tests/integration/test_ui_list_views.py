@@ -1,4 +1,4 @@
-"""The operator's lists: what they show of a database, and to whom."""
+"""The lists of operators: their content by role."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What the dashboard says, and what it asks of the database for it."""
+"""The dashboard, and its queries."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ VALUES (%(job_id)s, %(workflow)s, 1, %(hash)s, 0, %(status)s, %(error)s, now() -
 
 
 class Past:
-    """Jobs of which only the rows are left."""
+    """Jobs of which only rows exist."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -41,7 +41,7 @@ class Past:
     async def job(
         self, status: str = "completed", *, workflow: str = "w", minutes: float = 5, error: str | None = None
     ) -> int:
-        """That began so many minutes ago and took a second."""
+        """A job that started this many minutes ago and took a second."""
         self.number += 1
         values = {
             "job_id": self.number,
@@ -71,7 +71,7 @@ def past(dsn: str) -> Past:
     return Past(dsn)
 
 
-# What the database tells.
+# Queries.
 
 
 async def test_an_empty_database_has_an_empty_overview(past: Past) -> None:

@@ -1,4 +1,4 @@
-"""Whoever has no workflow gets a first one with one click."""
+"""A new installation offers a sample workflow."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who signs in stays who they are, and nobody else can act in their name."""
+"""Sessions identify their user and cannot be forged."""
 
 import re
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ def test_a_tampered_cookie_is_refused(data: st.DataObject) -> None:
     sealed = new_session("key").sealed(SECRET)
     place = data.draw(st.integers(0, len(sealed) - 1))
     letter = data.draw(st.characters(codec="ascii").filter(lambda character: character != sealed[place]))
-    # The last letter of base64 without padding holds bits that say nothing.
+    # The last character of unpadded base64 has unused bits.
     changed = open_session(sealed[:place] + letter + sealed[place + 1 :], SECRET)
     assert changed is None
 
@@ -67,7 +67,7 @@ def test_a_signed_cookie_of_another_format_is_refused() -> None:
 
 @asynccontextmanager
 async def guarded(dsn: str, **options: Any) -> AsyncIterator[Web]:
-    """There is a key, so everybody has to show one."""
+    """A key exists, so every request needs one."""
     async with web(dsn, single(), **options) as it:
         await it.key("first")
         yield it
@@ -257,7 +257,7 @@ async def test_a_websocket_is_closed_when_its_key_is_revoked(dsn: str, monkeypat
 
 @asynccontextmanager
 async def quiet_page(it: Web, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Open while nothing happens; the next sign of life is far away."""
+    """An idle page; the next heartbeat is far away."""
     monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 600)
     monkeypatch.setattr("dagmaster.web.ui.change_feed.POLL_SECONDS", 0.02)
     async with connect(url.replace("http", "ws") + "/ws/live", origin=url) as socket:  # type: ignore[arg-type]

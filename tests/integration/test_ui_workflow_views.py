@@ -1,4 +1,4 @@
-"""What the pages of workflows say."""
+"""The pages of workflows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an orchestrator notices by itself."""
+"""Stalls, stuck tasks, backpressure and statistics of an orchestrator."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def event_data(dsn: str, event_type: str) -> list[dict[str, Any]]:
 async def watched(
     dsn: str, watch: WatchOptions | None = None, **functions: Any
 ) -> AsyncIterator[tuple[Fleet, OrchestratorRole, Connection]]:
-    """An orchestrator that is watched by the test; its own chores look once, as it starts."""
+    """An orchestrator whose own watch chores run once, at its start."""
     async with fleet(dsn, **functions) as running, opened(dsn, application="test") as conn:
         role = await running.orchestrator(back_pressure_seconds=NEVER, watch=watch or WatchOptions())
         yield running, role, conn
@@ -48,7 +48,7 @@ async def until_it_waits(running: Fleet, tasks: int = 1) -> None:
 async def test_a_stall_is_reported_once_until_progress(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(watch=SOON)
-        job_ids = await running.submit_all([NewJob(single(), {}) for _ in range(2)])  # Both before the first look.
+        job_ids = await running.submit_all([NewJob(single(), {}) for _ in range(2)])  # Both before the first check.
         stalls = "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_stall'"
         await running.until(stalls, lambda: [1])
         [data] = await event_data(dsn, "orchestrator_stall")
@@ -190,7 +190,7 @@ async def test_the_chore_applies_and_releases_backpressure(dsn: str) -> None:
         await running.completed(*job_ids)
 
 
-# What it knows of itself.
+# Statistics.
 
 
 async def test_an_orchestrators_statistics_are_in_its_row(dsn: str) -> None:
@@ -216,7 +216,7 @@ async def test_an_orchestrators_statistics_are_in_its_row(dsn: str) -> None:
     assert {"started_at", "cycle_started_at", "processing_job_id", "last_cycle_at", "last_error"} <= set(stats)
 
 
-# The hour.
+# The cycle report.
 
 
 async def test_the_cycle_report_writes_one_event_per_hour(dsn: str) -> None:

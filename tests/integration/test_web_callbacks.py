@@ -11,7 +11,7 @@ from dagmaster.store.statements import fetch
 
 
 async def waiting(it: Web, **options: Any) -> str:
-    """The task of a job that no worker takes."""
+    """The task of a job without workers."""
     submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
     task_id = f"{submitted['job_id']}_work_{options.get('attempt', 0)}"
     await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{task_id}'")

@@ -1,4 +1,4 @@
-"""Every endpoint that the requirements list answers, with the fields that they name."""
+"""Every required endpoint responds with its documented fields."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ BUCKETS = {"total", "pending", "ready", "dispatched", "running", "completed", "f
 
 @dataclass(frozen=True)
 class Asked:
-    """`{done}`, `{failed}` and `{waits}` in the path are jobs; `fields` are of the answer, or of its first item."""
+    """`{done}`, `{failed}` and `{waits}` in the path are jobs; `fields` are in the response or its first item."""
 
     name: str
     path: str
@@ -157,7 +157,7 @@ CHANGES = [
 
 @asynccontextmanager
 async def stage(dsn: str) -> AsyncIterator[tuple[Web, dict[str, str]]]:
-    """A job that is done, one that has failed, and one that waits for a worker that is not there."""
+    """A completed job, a failed one, and one that waits for a missing worker."""
     waits = single(workflow_id="waits", queue="nobody")
     async with web(dsn, single(handler="fail", retry=retry(1)), fan(), chain(2), waits, runs=True) as it:
         jobs = {}
@@ -197,7 +197,7 @@ async def test_every_read_of_the_catalogue_responds_as_documented(dsn: str) -> N
             check(call, await it.get(call.path.format(**jobs), call.status))
 
 
-# What changes a job needs one that nobody has changed before.
+# Commands need a job that was not changed before.
 OF_JOBS = [call for call in CHANGES if "{" in call.path]
 
 
@@ -224,7 +224,7 @@ async def test_unknown_resources_are_404(dsn: str) -> None:
                 url = path.replace("{job_id}", unknown).replace("{node_id}", "work")
                 url = url.replace("{workflow_id}", unknown).replace("{name}", unknown).replace("{check}", unknown)
                 if "metrics" in path:
-                    continue  # A workflow without jobs has no figures.
+                    continue  # A workflow without jobs has no statistics.
                 refusal = await it.ask(method, url, 404, json={} if method == "POST" else None)
                 assert refusal["error"]["code"] and refusal["error"]["message"]
         refusal = await it.get(f"/api/v1/jobs/{jobs['done']}/nodes/nope/progress", 404)

@@ -1,4 +1,4 @@
-"""What a worker over HTTP claims, and how it reports."""
+"""Claims and reports of a worker over HTTP."""
 
 import asyncio
 from time import monotonic
@@ -74,7 +74,7 @@ async def test_a_client_that_disconnects_while_claiming_loses_no_task(dsn: str) 
             with pytest.raises(httpx.ReadTimeout):
                 await client.post(path, json={"limit": 4, "wait_seconds": 15}, timeout=httpx.Timeout(60, read=0.5))
         await submitted(it)
-        # Whether the claim noticed in time or not: the task is this worker's, or still waits.
+        # Whether or not the server noticed in time: the worker holds the task, or it still waits.
         claimed = [task["task_id"] for task in await worker.claim(wait_seconds=1)]
         assert len(claimed or await worker.claimed()) == 1
 

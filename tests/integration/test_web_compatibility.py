@@ -1,4 +1,4 @@
-"""Figures and names of the API that other programs rely on."""
+"""Fields of the API that other programs depend on."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables over HTTP: where they come from, and SQL over them."""
+"""Tables over HTTP: their lineage, and SQL."""
 
 from pathlib import Path
 

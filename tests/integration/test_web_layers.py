@@ -169,7 +169,7 @@ async def test_an_unreachable_external_database_is_reported_without_its_address(
 
 
 async def test_every_decision_reports_layers_that_could_not_be_refreshed(it: Web, dsn: str) -> None:
-    """There is no external database; the layer was published there."""
+    """No external database is configured, but the layer was published there."""
     await describe(it)
     await rows(dsn, "UPDATE dagapp.layer_metadata SET is_external = true")
     await add_version(dsn, "roads", 1, is_approved=False)

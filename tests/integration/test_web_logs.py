@@ -21,7 +21,7 @@ from dagmaster.tasklogs import TaskLogs, open_task_logs
 
 @dataclass
 class Stage:
-    """One job of one node, `work`, whose attempts begin and end when the test says so."""
+    """A job with one node, `work`, whose attempts start and end on request."""
 
     it: Web
     owner: Owner

@@ -12,7 +12,7 @@ from dagmaster.web import answers
 
 
 def forked() -> Any:
-    """Chooses `left`, then spreads."""
+    """A workflow that takes branch `left` and then fans out."""
     nodes: dict[str, Any] = {
         "choose": ConditionalNode(
             branches=(

@@ -1,4 +1,4 @@
-"""Schedules over HTTP, and the client that asks for them."""
+"""Schedules over HTTP and in the client."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ def scheduled(schedule: Any, workflow_id: str = "nightly", **fields: Any) -> Gra
 
 
 async def sync(site: Web) -> None:
-    """As a server does when it starts."""
+    """Sync as a server does at its start."""
     async with site.services.pool.connection() as conn:
         await sync_catalog(conn, site.services)
 

@@ -1,4 +1,4 @@
-"""Nobody gets in who should not, and what comes in stays data."""
+"""Access control, limits on requests, and escaping."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,7 +43,7 @@ async def test_the_openapi_document_lists_the_roles_of_each_operation(dsn: str) 
 
 
 async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    """Status and code of the answer to a request that has nothing in it."""
+    """Status and code of the response to an empty request."""
     method, path = name.split(" ")
     for parameter in (
         "job_id",
@@ -161,7 +161,7 @@ async def test_a_partner_sees_only_its_own_jobs(dsn: str) -> None:
         assert len((await it.get("/api/v1/jobs", headers=first))["items"]) == 1
 
 
-# What comes in stays data
+# Input stays data
 
 
 INJECTED = [
@@ -231,7 +231,7 @@ async def test_input_nested_too_deeply_is_refused(dsn: str, depth: int, status: 
         assert (await it.get("/api/v1/jobs"))["items"] == [] or status == 201
 
 
-# How much comes in
+# Limits
 
 
 @asynccontextmanager
@@ -264,7 +264,7 @@ async def test_a_workflow_with_too_many_nodes_is_refused(dsn: str) -> None:
         assert "DAGMASTER_MAX_NODES" in refusal["error"]["message"]
 
 
-# What goes out
+# Output
 
 
 async def test_secrets_are_redacted(dsn: str) -> None:

@@ -1,4 +1,4 @@
-"""Signals, approvals and rejections over HTTP: who may, and what comes of it."""
+"""Signals, approvals and rejections over HTTP, and who may send them."""
 
 from collections.abc import AsyncIterator
 

@@ -22,7 +22,7 @@ from dagmaster.web.api.streams import DIGEST_SECONDS
 async def listen(
     url: str, job_id: str, query: str = "", *, opened: asyncio.Event | None = None, **headers: str
 ) -> list[dict[str, Any]]:
-    """The stream to its end."""
+    """Read the stream to its end."""
     entries = []
     async with (
         httpx.AsyncClient(timeout=90) as client,
@@ -42,7 +42,7 @@ async def timeline(it: Web, job_id: str) -> list[dict[str, Any]]:
 
 
 async def watch(url: str, path: str, *, first: Any = None, **options: Any) -> tuple[list[dict[str, Any]], int]:
-    """The messages and the code with which the other side closed."""
+    """The messages, and the close code of the server."""
     entries = []
     async with connect(url.replace("http", "ws") + path, **options) as socket:
         if first is not None:
@@ -91,7 +91,7 @@ async def test_long_histories_are_streamed_completely_in_pages(dsn: str, monkeyp
 
 
 async def test_a_late_commit_is_neither_missed_nor_duplicated(dsn: str) -> None:
-    """Its writer got its id before another's, and commits after it."""
+    """Its writer got its id earlier than another, but commits later."""
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
@@ -115,7 +115,7 @@ async def test_streams_continue_after_a_database_outage(dsn: str, monkeypatch: p
     async with web(dsn, single()) as it, it.real_server() as url:
         await it.fleet.orchestrator()
         submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        opened = asyncio.Event()  # Before, the answer is that the database is away.
+        opened = asyncio.Event()  # Before that, the response is that the database is unavailable.
         listening = asyncio.create_task(listen(url, submitted["job_id"], opened=opened))
         await opened.wait()
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")

@@ -1,4 +1,4 @@
-"""What a worker over HTTP says of a task while it runs."""
+"""Progress, checkpoints and logs of a running task over HTTP."""
 
 import pytest
 from fleet import retry, rows, single

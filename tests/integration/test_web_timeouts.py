@@ -1,4 +1,4 @@
-"""Nobody holds a connection by saying nothing, and nobody's body is read before their key."""
+"""Idle connections are closed, and bodies are not read before the key is checked."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the server closes."""
+    """Everything until the server closes the connection."""
     async with asyncio.timeout(60):
         return await reader.read()
 
@@ -71,7 +71,7 @@ async def test_a_key_is_checked_before_the_body_is_read(dsn: str, key: str | Non
         viewer = (await it.key("somebody", Role.VIEWER))["Authorization"]
         authorization = viewer if key == "viewer" else f"Bearer {key}"
         header = f"Authorization: {authorization}\r\n" if key else ""
-        writer.write(f"{HEAD.format(length=4_000_000)}{header}\r\n".encode())  # It never comes.
+        writer.write(f"{HEAD.format(length=4_000_000)}{header}\r\n".encode())  # The body is never sent.
         response = await answer(reader)
     assert response.startswith(b"HTTP/1.1 403" if key == "viewer" else b"HTTP/1.1 401")
 

@@ -1,4 +1,4 @@
-"""A worker over HTTP: from its registration to its end."""
+"""A worker over HTTP, from its registration to its end."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ async def test_an_invalid_registration_is_refused(dsn: str, wrong: dict[str, Any
         assert next(iter(wrong)) in refused["error"]["message"]
 
 
-# A worker's life
+# Lifecycle
 
 
 async def test_a_worker_without_heartbeats_is_lost_and_told_so(dsn: str) -> None:
@@ -130,7 +130,7 @@ async def test_only_the_registering_key_can_act_for_a_worker(dsn: str) -> None:
         await HttpWorker(it, "17", first).beat(status=404)
 
 
-# What operators ask of it
+# Commands of operators
 
 
 async def test_a_drained_worker_claims_nothing_until_resumed(dsn: str) -> None:

@@ -1,4 +1,4 @@
-"""A phase that was saved is not done again, whatever became of the attempt that did it."""
+"""A saved phase is not repeated, whatever happened to its attempt."""
 
 import asyncio
 import threading
@@ -64,7 +64,7 @@ async def test_a_failed_attempt_resumes_after_its_last_checkpoint(dsn: str) -> N
 
 
 async def test_a_finalizer_resumes_from_its_checkpoint_on_a_local_worker(dsn: str) -> None:
-    """Its parameters are made anew for each attempt; what it saved is not in the orchestrator's memory."""
+    """Its parameters are evaluated for each attempt; its checkpoints are not in the orchestrator's memory."""
     phases = Phases(fail_after="two")
     nodes: dict[str, Any] = {
         "work": task("echo", "END"),
@@ -100,7 +100,7 @@ async def test_a_stopping_worker_returns_a_task_at_its_next_checkpoint(dsn: str)
     async with fleet(dsn, phases=phases.__call__) as running:
         await running.orchestrator()
         first = await running.worker(shutdown_grace_seconds=60)
-        job_id = await running.submit(single("phases"))  # Without retries: to be given back costs none.
+        job_id = await running.submit(single("phases"))  # Without retries: a returned task costs none.
         await asyncio.wait_for(phases.is_held.wait(), 60)
         stopping = asyncio.create_task(first.stop())
         await wait_until(lambda: first.it.is_stopping)

@@ -1,4 +1,4 @@
-"""Whatever a handler raises ends its own attempt; a worker that dies all the same fails none of its tasks."""
+"""Any exception of a handler ends its own attempt; a worker that dies fails none of its tasks."""
 
 import asyncio
 import signal
@@ -16,12 +16,12 @@ KINDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 class Panic(BaseException):
-    """As of libraries that are written in Rust."""
+    """Raised by libraries written in Rust."""
 
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_is_taken() -> Iterator[None]:
-    """As every command does."""
+    """SIGINT is handled, as in every command."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     yield
     signal.signal(signal.SIGINT, before)
@@ -82,7 +82,7 @@ async def test_the_tasks_of_a_dead_worker_are_lost_not_failed(dsn: str) -> None:
         job_id = await running.submit(single("innocent", retry=retry(3)))
         await began.wait()
         runners = [task.runner for task in dying.it.slots.running.values()]
-        # As `asyncio.run` ends what still runs when something has broken out of the loop.
+        # As `asyncio.run` cancels what still runs after an exception left the loop.
         for task in (dying._main, *runners):
             task.cancel()
         await asyncio.gather(dying._main, *runners, return_exceptions=True)

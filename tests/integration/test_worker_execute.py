@@ -144,7 +144,7 @@ async def test_an_output_that_is_not_json_fails_with_a_reason(pool: Executor, na
     report = await run(pool, odd)
     assert report.kind == "failed"
     assert report.error
-    text = orjson.dumps(report.error).decode()  # what cannot be encoded cannot be reported either
+    text = orjson.dumps(report.error).decode()  # Values that cannot be encoded cannot be reported either.
     assert "\\u0000" not in text
 
 
@@ -214,7 +214,7 @@ async def test_plain_functions_do_not_block_the_event_loop(pool: Executor) -> No
         assert may_go.wait(60)
 
     running = [asyncio.create_task(run(pool, wait)) for _ in range(4)]
-    for _ in running:  # All are in their threads, and this goes on.
+    for _ in running:  # All are in their threads, and this loop still runs.
         await wait_until(lambda: entered.acquire(blocking=False))
     may_go.set()
     assert [report.kind for report in await asyncio.gather(*running)] == ["completed"] * 4

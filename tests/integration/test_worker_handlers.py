@@ -1,4 +1,4 @@
-"""A worker gets only tasks for handlers that it has: no job fails because the wrong worker was there first."""
+"""A worker gets only tasks that it has handlers for."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ async def test_a_task_waits_for_a_worker_that_has_its_handler(dsn: str) -> None:
         await running.worker()
         job_id = await running.submit(single("special"))
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
-        await running.completed(await running.submit(single("echo")))  # the worker was there, and passed it over
+        await running.completed(await running.submit(single("echo")))  # The worker was active and skipped it.
         async with opened(dsn, application="test") as conn:
             [waiting] = await unserved_tasks(conn, job_id)
         assert waiting == {"queue": "q", "handler": "special", "tasks": 1}

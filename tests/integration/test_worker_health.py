@@ -1,4 +1,4 @@
-"""A worker answers for its health, and says which handler blocks its loop."""
+"""A worker reports its health and names a handler that blocks its event loop."""
 
 import asyncio
 import logging
@@ -74,7 +74,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_named(
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    monkeypatch.setattr(lag, "TICK_SECONDS", 0.02)  # A loop that turns more seldom than that looks blocked.
+    monkeypatch.setattr(lag, "TICK_SECONDS", 0.02)  # A loop with longer iterations looks blocked.
     with caplog.at_level(logging.WARNING), LoopWatch(blocked_seconds=1.0).running():
         await asyncio.sleep(0.1)
         assert caplog.records == []

@@ -1,4 +1,4 @@
-"""Whole jobs whose handlers run in processes of their own, as a worker runs them."""
+"""Jobs with handler processes, run by a worker."""
 
 import asyncio
 from pathlib import Path
@@ -43,7 +43,7 @@ async def test_a_handler_blocked_in_c_is_killed_soon_after_its_timeout(dsn: str,
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await a_worker(running)
-        await running.run(single("process.nothing"))  # What starts processes takes a while to come up itself.
+        await running.run(single("process.nothing"))  # Starting processes takes a while.
         job_id = await running.submit(single(handler, timeout_seconds=2, params={"seconds": 60}))
         await wait_until(lambda: bool(worker.it.task_runner.children.pids))
         [pid] = worker.it.task_runner.children.pids.values()
@@ -54,7 +54,7 @@ async def test_a_handler_blocked_in_c_is_killed_soon_after_its_timeout(dsn: str,
         assert job["error_message"] == "node work failed: timed out after 2 s"
         [result] = await rows(dsn, "SELECT error_type FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
         assert result["error_type"] == "TimeoutError"
-        # While it claims, its free slots are reserved.
+        # Its free slots are reserved during a claim.
         await wait_until(lambda: bool(worker.it.free_slots == worker.it.options.concurrency))
 
 

@@ -1,4 +1,4 @@
-"""A worker that is far away works, only more slowly."""
+"""A distant worker works, only more slowly."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ async def test_a_worker_that_starts_none_of_its_claims_logs_it(
     monkeypatch.setattr(PostgresLink, "forgotten", delayed(PostgresLink.forgotten))
     async with fleet(dsn) as running:
         await running.orchestrator()
-        worker = await running.worker(lease_seconds=0.001)  # Whatever takes longer than that is too late.
+        worker = await running.worker(lease_seconds=0.001)  # Anything slower is too late.
         job_id = await running.submit(single())
         with caplog.at_level(logging.WARNING, "dagmaster.worker.unconfirmed_claims"):
             await wait_until(lambda: bool(caplog.records))
@@ -95,7 +95,7 @@ def test_the_claim_timeout_adapts_to_latency_up_to_half_a_lease(
     monkeypatch.setattr(unconfirmed_claims, "FRESH_SECONDS", 0.5)
     fresh = Freshness(lease_seconds=6.0)
     assert fresh.holds(now - 0.5)
-    for seconds in (0.6, 20.0, 0.1, 0.6, 0.7):  # Somewhere between it was near.
+    for seconds in (0.6, 20.0, 0.1, 0.6, 0.7):  # It was near in between.
         fresh.learn(now - seconds)
         assert not fresh.holds(now - 0.6)
     fresh.learn(now - 0.8)
@@ -104,4 +104,4 @@ def test_the_claim_timeout_adapts_to_latency_up_to_half_a_lease(
         fresh.learn(now - 60)
     assert (fresh.holds(now - 3.0), fresh.holds(now - 3.1)) == (True, False)
     assert fresh.holds(now)  # It is near again,
-    assert not fresh.holds(now - 0.6)  # and what takes long is out of date again.
+    assert not fresh.holds(now - 0.6)  # so long responses are late again.

@@ -1,4 +1,4 @@
-"""A worker's life: slots, heartbeats, an orderly end, a database that goes away."""
+"""A worker's slots, heartbeats, shutdown and database outages."""
 
 import asyncio
 import threading
@@ -18,12 +18,12 @@ from dagmaster.handlers import HandlerContext
 from dagmaster.ids import JobId, TaskId
 from dagmaster.queues.contract import TaskMessage
 
-# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+# psycopg's pipelines raise in the background when their connection is lost.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Gate:
-    """A handler whose tasks wait, unless they are told otherwise, until they are let through."""
+    """A handler whose tasks wait for the gate unless told otherwise."""
 
     def __init__(self) -> None:
         self.open, self.entered = asyncio.Event(), asyncio.Event()
@@ -156,7 +156,7 @@ async def test_on_stop_running_tasks_finish_and_no_new_ones_start(dsn: str) -> N
 
 
 async def test_a_stopping_worker_sends_heartbeats_and_reports(dsn: str) -> None:
-    """One long task must not keep the results of the others, nor look like a dead worker."""
+    """One long task must neither delay the results of the others nor look like a dead worker."""
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator()
@@ -256,7 +256,7 @@ async def test_a_lost_worker_restarts_under_a_new_name(dsn: str) -> None:
         assert (await running.nodes(job_id))["work"]["output"] == {"attempt": 1}
         [job] = await running.ended(job_id)
         assert job["result_data"]["work"] == {"attempt": 1}
-        await running.completed(await running.submit(chain(3)))  # it works on
+        await running.completed(await running.submit(chain(3)))  # It keeps running.
 
 
 async def test_a_revoked_task_frees_its_slot(dsn: str) -> None:
@@ -276,7 +276,7 @@ async def test_a_task_revoked_before_it_started_frees_its_slot(dsn: str) -> None
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
         message = TaskMessage(TaskId("1_work_0"), JobId(1), "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
         worker.it.task_runner.begin(message, monotonic())
-        worker.it.task_runner.revoke([message.task_id])  # before the loop came to it
+        worker.it.task_runner.revoke([message.task_id])  # Before the event loop starts it.
         await wait_until(lambda: worker.it.free_slots == 2)
         await asyncio.wait_for(worker.stop(), 60)
 
@@ -310,7 +310,7 @@ async def test_invalid_outputs_fail_their_job_and_not_the_worker(dsn: str) -> No
 
 @asynccontextmanager
 async def closed(dsn: str) -> AsyncIterator[None]:
-    """Nobody has, or gets, a connection to this database."""
+    """Close all connections to this database and refuse new ones."""
     name = conninfo_to_dict(dsn)["dbname"]
     admin = make_conninfo(dsn, dbname="postgres")
 

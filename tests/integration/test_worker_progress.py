@@ -1,4 +1,4 @@
-"""What handlers say of how far they are can be read while they run, and changes nothing."""
+"""Progress of handlers can be read while they run and does not affect their result."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What is to end, ends: tasks of cancelled jobs, tasks whose time is over, and workers that are asked to."""
+"""Cancelled tasks, timed-out tasks and stopped workers end."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_reported(
         assert "timed out after 1 s" in job["error_message"]
         await wait_until(lambda: list(worker.it.slots.stuck) == [f"{job_id}_work_0"])
         assert f"task {job_id}_work_0 is over, but its handler is still running" in caplog.text
-        # While it claims, its free slots are reserved.
+        # Its free slots are reserved during a claim.
         await wait_until(lambda: worker.it.free_slots == 1)
         await running.until(f"SELECT (stats -> 'stuck') @> '[\"{job_id}_work_0\"]' AS ok FROM dagapp.dag_workers")
         go_on.set()
@@ -110,7 +110,7 @@ async def test_a_coroutine_that_ignores_cancellation_fails_its_task_and_keeps_it
 async def test_a_task_cancelled_while_its_worker_was_suspended_never_starts(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim was answered, and then the process was stopped for longer than its job lived."""
+    """The claim was answered, and then the process was suspended for longer than its job lived."""
     started: list[int] = []
 
     async def work(ctx: HandlerContext) -> None:

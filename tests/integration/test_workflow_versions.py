@@ -1,4 +1,4 @@
-"""What a job runs is pinned by content, whatever its version says."""
+"""A job's definition is pinned by content, whatever its version number."""
 
 from fleet import fleet, single
 

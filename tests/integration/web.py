@@ -1,4 +1,4 @@
-"""The HTTP API on a fresh database, in the test's own loop, with or without a fleet behind it."""
+"""The HTTP API on a fresh database, in the test's event loop, with or without a fleet."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,7 +30,7 @@ class Web:
     fleet: Fleet
 
     async def key(self, name: str, role: Role = Role.ADMIN, *, platform_id: str | None = None) -> dict[str, str]:
-        """A new key as the header that shows it."""
+        """Create a key; return its header."""
         async with opened(self.dsn, application="test") as conn:
             new = await new_key(conn, name=name, role=role, created_by="test", platform_id=platform_id)
         self.app.state.keyring._any = (0.0, True)
@@ -50,7 +50,7 @@ class Web:
 
     @asynccontextmanager
     async def real_server(self) -> AsyncIterator[str]:
-        """On a port: streams cannot be read through the application alone."""
+        """Listen on a port: streams cannot be read through ASGI alone."""
         listener = bind("127.0.0.1", 0)
         async with served(self.app, listener):
             yield url_of(listener)
@@ -65,7 +65,7 @@ async def web(
     functions: dict[str, Callable[..., Any]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Web]:
-    """`runs` puts an orchestrator and a worker behind it."""
+    """`runs` adds an orchestrator and a worker."""
     catalog = Catalog()
     for graph in graphs:
         catalog.register(graph.workflow)

@@ -87,10 +87,7 @@ def share_memory(memory_mb: int, processes: int) -> tuple[int, int]:
 def _prepare(job: WriteJob, derived_by: str) -> None:
     """Keep what an earlier attempt at the same file has made, and nothing else."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    identity = f"{job.model_dump_json(exclude={'folder'})}
-{job.source.state_of_files()}
-{derived_by}
-"
+    identity = f"{job.model_dump_json(exclude={'folder'})}\n{job.source.state_of_files()}\n{derived_by}\n"
     record = job.folder / "job.txt"
     if record.exists() and record.read_text() == identity:
         return
