@@ -1,4 +1,4 @@
-"""The endpoint at which a machine of Azure gets the tokens of its managed identity, as App Service has it."""
+"""The endpoint that gives a managed identity its tokens, as in Azure App Service."""
 
 import base64
 import http.server
@@ -16,7 +16,7 @@ TENANT = "11111111-1111-1111-1111-111111111111"
 
 
 def make_token(audience: str) -> str:
-    """Unsigned: emulators look at the claims alone."""
+    """Unsigned: emulators check only the claims."""
     now = int(time.time())
     claims: dict[str, Any] = {
         "aud": audience,
@@ -43,7 +43,7 @@ class IdentityServer:
 
 @contextmanager
 def run_identity() -> Iterator[IdentityServer]:
-    """It keeps the tokens that it gave away."""
+    """It records the tokens that it issued."""
     tokens: list[str] = []
 
     class Endpoint(http.server.BaseHTTPRequestHandler):

@@ -28,21 +28,21 @@ from emulator import run_emulator
 INSTALLED = Path(sys.prefix) / "azurite" / "node_modules" / ".bin"
 PROGRAM = shutil.which("azurite-blob", path=os.pathsep.join([str(INSTALLED), os.environ["PATH"]]))
 ACCOUNT = "devstoreaccount1"
-# The key of every Azurite: it is public.
+# The public key of every Azurite.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 VERSION = "2021-08-06"
 
 
 @dataclass(frozen=True)
 class Azurite:
-    """`address` has the account in it; `certificate` is the file that clients must trust."""
+    """`address` includes the account; `certificate` is the file that clients must trust."""
 
     address: str
     certificate: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of its clients, but for their credentials."""
+        """The environment of its clients, without credentials."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
             "AZURE_STORAGE_ENDPOINT": self.address,
@@ -53,7 +53,7 @@ class Azurite:
 
 @contextmanager
 def run_azurite(container: str, folder: Path) -> Iterator[Azurite]:
-    """It has this container. It speaks HTTPS: tokens of an identity are refused without."""
+    """With this container. It uses HTTPS, without which tokens of an identity are refused."""
     assert PROGRAM is not None
     certificate, key = _make_certificate(folder)
     options = ("--silent", "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck", "--oauth", "basic")
@@ -65,7 +65,7 @@ def run_azurite(container: str, folder: Path) -> Iterator[Azurite]:
 
 
 def _make_certificate(folder: Path) -> tuple[Path, Path]:
-    """The files of a certificate of this machine, which signs itself, and of its key."""
+    """The files of a self-signed certificate for this machine, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Azurite")])
     now = datetime.now(UTC)

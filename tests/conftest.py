@@ -19,21 +19,21 @@ from dagmaster.handlers import registry
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 
-# Tests make dozens of servers and databases: in memory that takes a third of the time.
+# Tests create dozens of servers and databases, which takes a third of the time in memory.
 MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 1024**3
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
     os.environ["TMPDIR"] = str(MEMORY)
-    tempfile.tempdir = None  # It is looked up once.
+    tempfile.tempdir = None  # It is read once.
 
 # Compiled once, not by each of the many processes that tests start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What is loaded to collect thousands of tests stays: each look at it takes half a second.
+# The modules loaded to collect thousands of tests stay in memory: each garbage collection takes half a second.
 gc.disable()
 COLLECT_THRESHOLDS = (20_000, 20, 50)
 
-# How long an example takes says how busy the machine is.
+# The duration of an example depends on how busy the machine is.
 settings.register_profile("dagmaster", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dagmaster")
 
@@ -47,7 +47,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What each folder cost, added up over all processes: the sum is what keeps the suite within its ten minutes."""
+    """The time of each folder, summed over all processes, because the suite must stay under ten minutes."""
     seconds: dict[str, float] = defaultdict(float)
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         if isinstance(report, pytest.TestReport):
@@ -68,7 +68,7 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hide handlers of other test modules that want processes: each worker would start one for them, to no end."""
+    """Hide handlers of other test modules that need processes: each worker would start a fork server for them."""
     own = {request.module.__name__, *filter(None, map(_module_of, vars(request.module).values()))}
     hidden = [
         handler_definition
@@ -85,7 +85,7 @@ def registered(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _places(function: Callable[..., Any]) -> set[str]:
-    """Its module and the package of that."""
+    """Its module and that module's package."""
     return {function.__module__, function.__module__.rpartition(".")[0]}
 
 
@@ -95,26 +95,26 @@ def _module_of(value: object) -> str | None:
 
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[EmbeddedServer]:
-    """One real server per test process, in a folder of its own."""
-    # Not below pytest's temporary folder: every run closes that to other users, and as root the server is one.
+    """One real server per test process, in its own folder."""
+    # Not in pytest's temporary folder, which each run closes to other users: as root, the server runs as one.
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
     with EmbeddedServer.start(folder) as server:
         yield server
     shutil.rmtree(folder)
 
 
-# Tests crash the server, never the machine. Databases live too briefly to be worth a visit of autovacuum.
+# Tests crash the server, never the machine. Databases are too short-lived for autovacuum.
 CARELESS = {"fsync": "off", "full_page_writes": "off", "jit": "off", "autovacuum_naptime": "'1h'"}
 
 
 @pytest.fixture(scope="session")
 def databases(pg_server: EmbeddedServer) -> Iterator[Databases]:
-    """Empty ones with dagmaster's schema, to lend."""
+    """Empty databases with dagmaster's schema."""
     with psycopg.connect(pg_server.dsn_of("postgres"), autocommit=True) as conn:
         for name, value in CARELESS.items():
             conn.execute(f"ALTER SYSTEM SET {name} = {value}")
         conn.execute("SELECT pg_reload_conf()")
-    # In memory a copy of the files is quickest; on a disk its checkpoints are not.
+    # In memory, copying files is quickest; on a disk, its checkpoints are not.
     with closing(
         Databases(pg_server, strategy="FILE_COPY" if tempfile.gettempdir() == str(MEMORY) else "WAL_LOG")
     ) as them:
@@ -123,14 +123,14 @@ def databases(pg_server: EmbeddedServer) -> Iterator[Databases]:
 
 @pytest.fixture
 def dsn(databases: Databases) -> Iterator[str]:
-    """The address of a database with dagmaster's schema and nothing else, for this test alone."""
+    """The URL of a database with only dagmaster's schema, for this test alone."""
     with databases.lent() as address:
         yield address
 
 
 @pytest.fixture
 async def conn(dsn: str) -> AsyncIterator[Connection]:
-    """To that database."""
+    """A connection to that database."""
     async with opened(dsn, application="test") as opened_conn:
         yield opened_conn
 

@@ -11,11 +11,11 @@ from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
 TEMPLATE = "dagmaster_template"
-FIRST_OID = 16384  # of what users make
+FIRST_OID = 16384  # Of user objects.
 FEW_BYTES = 256 * 1024
 SECONDS_TO_END = 30.0
 
-# Counts what changes anything but rows, also if it was rolled back, and whatever else the session has switched off.
+# Counts every change except to rows, also if rolled back, whatever else the session has disabled.
 NOTICE_CHANGES = """
     CREATE SCHEMA lending;
     CREATE SEQUENCE lending.changes;
@@ -24,7 +24,7 @@ NOTICE_CHANGES = """
     CREATE EVENT TRIGGER notice ON ddl_command_end EXECUTE FUNCTION lending.notice();
     ALTER EVENT TRIGGER notice ENABLE ALWAYS;
     SELECT setval('lending.changes', 1, false)"""
-# Settings, limits and rights of the database itself are not seen by triggers.
+# Triggers do not see settings, limits and privileges of the database itself.
 OUTSIDE = """
     SELECT to_jsonb(d) - '{oid,datname,datfrozenxid,datminmxid,datistemplate}'::text[],
            (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase = d.oid)
@@ -44,7 +44,7 @@ FORGET = f"""
 
 
 class Databases:
-    """Of one server. None is lent twice under the same name."""
+    """The databases of one server. None is lent twice under the same name."""
 
     def __init__(self, server: EmbeddedServer, *, strategy: str) -> None:
         self._server, self._strategy = server, strategy
@@ -60,7 +60,7 @@ class Databases:
 
     @contextmanager
     def lent(self) -> Iterator[str]:
-        """The address of a database with dagmaster's schema and nothing else."""
+        """The URL of a database with only dagmaster's schema."""
         name = self._unused.pop() if self._unused else self._create()
         yield self._server.dsn_of(name)
         self._take_back(name)
@@ -75,7 +75,7 @@ class Databases:
         return name
 
     def _take_back(self, name: str) -> None:
-        """Whoever is still at work in it, or comes back to it, finds it gone: the next test has it by another name."""
+        """Terminate remaining connections, and rename the database so that they cannot reconnect to the next test's."""
         renamed = self._new_name()
         self._cut_off(name, renamed)
         is_as_made = self._run(OUTSIDE, [renamed]).fetchall() == self._outside
@@ -93,14 +93,14 @@ class Databases:
         end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
         deadline = time.monotonic() + SECONDS_TO_END
         while True:
-            # Asked for and seen to, not awaited: whoever waits in PostgreSQL looks only ten times a second.
+            # Polled, because PostgreSQL itself checks only ten times a second.
             while self._run(end, [name]).fetchone() is not None:
                 assert time.monotonic() < deadline, f"somebody is still at work in the database {name}"
                 time.sleep(0.001)
             try:
                 self._run(f"ALTER DATABASE {name} RENAME TO {renamed}")
                 return
-            except psycopg.errors.ObjectInUse:  # Somebody came back in between.
+            except psycopg.errors.ObjectInUse:  # A client has reconnected in between.
                 continue
 
     def _is_as_made(self, conn: psycopg.Connection[Any]) -> bool:
@@ -134,18 +134,18 @@ class Databases:
 
 
 def _empty(conn: psycopg.Connection[Any]) -> None:
-    """As after its creation: no rows, no dead rows, no statistics, and all numbers begin at one again."""
+    """As after its creation: no rows, dead rows or statistics, and all sequences start at one again."""
     filled = conn.execute(FILLED).fetchall()
     large = [name for name, is_large in filled if is_large]
     small = [name for name, is_large in filled if not is_large]
     if large:
         conn.execute(f"TRUNCATE {', '.join(large)} CASCADE")
     if small:
-        # Of a few rows this takes a fourth of the time that new files take.
+        # For a few rows this takes a quarter of the time of new files.
         deletions = ", ".join(f"d{number} AS (DELETE FROM {name})" for number, name in enumerate(small))
-        conn.execute(f"SET session_replication_role = replica; WITH {deletions} SELECT")  # without triggers
+        conn.execute(f"SET session_replication_role = replica; WITH {deletions} SELECT")  # Without triggers.
         conn.execute(f"VACUUM (SKIP_DATABASE_STATS, INDEX_CLEANUP ON, TRUNCATE ON) {', '.join(small)}")
-        # Where an automatic ANALYZE was reading, the VACUUM had to leave rows behind.
+        # If an automatic ANALYZE was reading, the VACUUM had to leave rows.
         if left := conn.execute(FILLED).fetchall():
             conn.execute(f"TRUNCATE {', '.join(name for name, _ in left)} CASCADE")
     conn.execute(FORGET)

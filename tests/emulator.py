@@ -1,4 +1,4 @@
-"""A server of a foreign service for tests, on a port that it chooses itself."""
+"""A server of an external service for tests, on a port that it chooses itself."""
 
 import os
 import re
@@ -14,7 +14,7 @@ START_SECONDS = 100.0
 
 @contextmanager
 def run_emulator(command: Sequence[str], address: str) -> Iterator[str]:
-    """The address that it writes when its port is open, as the group of this pattern."""
+    """The URL that it prints when its port is open, matched by the group of this pattern."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -28,7 +28,7 @@ def _find_address(process: subprocess.Popen[bytes], output: IO[bytes], pattern: 
     deadline = time.monotonic() + START_SECONDS
     while True:
         has_ended = process.poll() is not None
-        text = os.pread(output.fileno(), 65536, 0)  # The position in the file is the server's.
+        text = os.pread(output.fileno(), 65536, 0)  # The file position belongs to the server.
         if match := pattern.search(text):
             return match[1].decode()
         assert not has_ended and time.monotonic() < deadline, f"it did not start: {text.decode(errors='replace')}"

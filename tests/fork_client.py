@@ -19,7 +19,7 @@ NO_SERVER = 125
 
 
 class Connection:
-    """To the server, about one process. When it is closed before the process has ended, the process is killed."""
+    """A connection to the server about one process. Closing it before the process has ended kills the process."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Connection:
         self.pid = self.receive()
 
     def receive(self) -> int:
-        """The pid, and afterwards, when the process has ended, its exit code."""
+        """First the pid, and when the process has ended its exit code."""
         answer = b""
         while len(answer) < PID.size:
             part = self.socket.recv(PID.size - len(answer))
@@ -48,7 +48,7 @@ class Connection:
         return int(PID.unpack(answer)[0])
 
     def send_signal(self, number: int) -> None:
-        """The server knows whether the pid is still that of the process."""
+        """The server checks that the pid still belongs to the process."""
         self.socket.sendall(bytes([number]))
 
 
@@ -56,7 +56,7 @@ def run(address: str, program: str) -> None:
     waiting: list[int] = []
     forward = waiting.append
     for number in FORWARDED:
-        if _signal.getsignal(number) is not _signal.SIG_IGN:  # As a shell does for what runs in the background.
+        if _signal.getsignal(number) is not _signal.SIG_IGN:  # As a shell does for background processes.
             _signal.signal(number, lambda number, _: forward(number))
     try:
         folder = os.getcwd()  # noqa: PTH109 - pathlib takes long to load

@@ -37,9 +37,9 @@ IS_REAL = bool(os.environ.get("REAL_PROCESSES"))
 PROGRAMS = Path(sys.executable).parent
 NAMES = ("dagmaster", "python")
 STOP_SECONDS = 10.0
-# Not what starts threads, as pyarrow and obstore do.
+# Without modules that start threads, such as pyarrow and obstore.
 LOADED = ("client", "python", "web", "handlers", "worker", "store", "authoring")
-# What workers load only if they are told to, and what loads ClickHouse.
+# Modules that workers load only on request, and those that load ClickHouse.
 NOT_LOADED = {
     "dagmaster.handlers.layer_tables",
     "dagmaster.python.data_context",
@@ -50,7 +50,7 @@ LIBRARIES = ("httpx", "rich.live", "typer.rich_utils", "uvicorn.protocols.http.h
 
 
 class ForkServer:
-    """The server as tests see it. It ends with them."""
+    """The server as seen by tests. It ends with them."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dagmaster-fork-"))
@@ -68,7 +68,7 @@ class ForkServer:
         self._write_programs()
 
     def _write_programs(self) -> None:
-        """To be put into the PATH before the real ones."""
+        """Programs to be put into the PATH before the real ones."""
         self.programs.mkdir()
         for name in NAMES:
             text = (
@@ -83,7 +83,7 @@ class ForkServer:
         self._process.stdin.close()
         try:
             self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:  # Somebody else holds the other end of its stdin.
+        except subprocess.TimeoutExpired:  # Another process holds the other end of its stdin.
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
@@ -99,7 +99,7 @@ def fork_server() -> ForkServer:
 
 
 class Forked:
-    """A process of the fork server, as `subprocess.Popen` shows it. It leads a session."""
+    """A process of the fork server, with the interface of `subprocess.Popen`. It leads a session."""
 
     def __init__(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], stdout: io.IOBase, stderr: io.IOBase
@@ -160,11 +160,11 @@ class Server:
         self._listener.listen(64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(0, selectors.EVENT_READ, self._end)  # It is closed when the tests are over.
+        self._selector.register(0, selectors.EVENT_READ, self._end)  # Closed when the tests are over.
         self._children: dict[int, Child] = {}
 
     def serve(self) -> Request:
-        """Come back only as a child, with what it is to do."""
+        """Returns only in a child, with its command."""
         while True:
             for key, _ in self._selector.select():
                 request: Request | None = key.data()
@@ -192,7 +192,7 @@ class Server:
 
     def _signal(self, ended: int) -> None:
         child = self._children.get(ended)
-        if child is None:  # It was reaped in the same round.
+        if child is None:  # It was reaped in the same iteration.
             return
         with suppress(ConnectionError):
             numbers = child.connection.recv(64)
@@ -212,7 +212,7 @@ class Server:
         child.connection.close()
 
     def _leave(self, connection: socket.socket) -> None:
-        """A child has nothing of the server and of other children."""
+        """Close everything that belongs to the server and to other children."""
         self._selector.close()
         self._listener.close()
         connection.close()
@@ -228,7 +228,7 @@ class Server:
 
 
 def _receive(connection: socket.socket) -> Request | None:
-    """None from somebody who was killed while asking."""
+    """None if the client was killed while it sent its request."""
     head, files, _, _ = socket.recv_fds(connection, HEAD.size, 3)
     with connection.makefile("rb") as stream:
         length = HEAD.unpack(head)[0] if len(head) == HEAD.size else 0
@@ -242,7 +242,7 @@ def _receive(connection: socket.socket) -> Request | None:
 
 
 def _send(connection: socket.socket, number: int) -> None:
-    with suppress(OSError):  # Nobody waits for it any more.
+    with suppress(OSError):  # The client no longer waits for it.
         connection.sendall(PID.pack(number))
 
 
@@ -259,7 +259,7 @@ def load() -> None:
 
 
 def become(request: Request) -> None:
-    """Make this process what the command's would be when its first line runs."""
+    """Put this process into the state of a real one at its first line."""
     os.setsid()
     for target, file in enumerate(request.files):
         os.dup2(file, target)
@@ -284,7 +284,7 @@ def _renew(stream: Any, file: int) -> io.TextIOWrapper:
 
 
 def run(program: str, *arguments: str) -> None:
-    """As the interpreter does it with its own command line."""
+    """Run the command as the interpreter does."""
     module = sys.modules["__main__"] = ModuleType("__main__")
     if Path(program).name != "python":
         arguments = (str(PROGRAMS / Path(program).name), *arguments)
@@ -300,12 +300,12 @@ def run(program: str, *arguments: str) -> None:
             sys.path.insert(0, str(Path(script).resolve().parent))
             module.__file__ = script
             exec(compile(Path(script).read_bytes(), script, "exec"), vars(module))
-        case _:  # pytest, for one, wants to load everything itself.
+        case _:  # pytest, for one, must load everything itself.
             os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def call(program: Callable[[], None]) -> int:
-    """Its exit code, as the interpreter finds it."""
+    """Return its exit code, as the interpreter determines it."""
     try:
         program()
     except SystemExit as end:
@@ -323,7 +323,7 @@ def call(program: Callable[[], None]) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """All that an interpreter does at its end but to free each object, which takes longer than most commands."""
+    """Finalize as an interpreter does, except for freeing each object, which takes longer than most commands."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

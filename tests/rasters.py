@@ -1,4 +1,4 @@
-"""Rasters for tests: two real ones, and small ones with whatever is wrong."""
+"""Rasters for tests: two real ones, and small ones with defects."""
 
 from pathlib import Path
 from typing import Any

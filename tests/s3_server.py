@@ -1,4 +1,4 @@
-"""S3 servers of this machine: moto, and s3rver, which `make s3rver` installs where there is npm."""
+"""Local S3 servers: moto, and s3rver, which `make s3rver` installs if npm is available."""
 
 import os
 import shutil
@@ -12,13 +12,13 @@ from emulator import run_emulator
 
 INSTALLED = Path(sys.prefix) / "s3rver" / "node_modules" / ".bin"
 S3RVER = shutil.which("s3rver", path=os.pathsep.join([str(INSTALLED), os.environ["PATH"]]))
-# The id and the secret of its only key: it refuses any other id, which moto does not.
+# The id and the secret of its only key: unlike moto, it refuses any other id.
 S3RVER_KEY = "S3RVER"
 
 
 @contextmanager
 def run_s3(bucket: str) -> Iterator[str]:
-    """Its address; it has this bucket."""
+    """Return its URL; it has this bucket."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with run_emulator(command, r"Running on (http://[\w.:]+)") as address:
         with urllib.request.urlopen(urllib.request.Request(f"{address}/{bucket}", method="PUT"), timeout=60):
@@ -28,7 +28,7 @@ def run_s3(bucket: str) -> Iterator[str]:
 
 @contextmanager
 def run_s3rver(bucket: str, folder: Path) -> Iterator[str]:
-    """Its address; it has this bucket, in this folder."""
+    """Return its URL; it has this bucket, in this folder."""
     assert S3RVER is not None
     command = [S3RVER, "-d", str(folder), "-a", "127.0.0.1", "-p", "0", "--configure-bucket", bucket]
     with run_emulator(command, r"listening on ([\w.:]+)") as address:

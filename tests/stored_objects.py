@@ -1,4 +1,4 @@
-"""What every object store must do for the zones in it."""
+"""Requirements on every object store with zones."""
 
 import os
 from hashlib import sha256
@@ -38,7 +38,7 @@ async def interrupt(storage: Storage, source: str, target: str) -> None:
 
 
 async def check_objects(container: str, folder: Path, **credentials: Any) -> None:
-    """Read, write, resume, list and remove, and look at the store itself with these credentials."""
+    """Read, write, resume, list and remove, and check the store itself with these credentials."""
     obstore.put(from_url(f"{container}/incoming", **credentials), "x/a.tif", CONTENT)
     storage = storage_in(folder, storage_bronze=f"{container}/incoming", storage_silver=f"{container}/products")
     assert await storage.size("bronze/x/a.tif") == len(CONTENT)

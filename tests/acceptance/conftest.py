@@ -8,7 +8,7 @@ from processes import Stage
 
 @pytest.fixture
 def stage(dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    """Processes on a fresh database. What they wrote is shown if the test fails."""
+    """Processes on a fresh database. Their output is shown if the test fails."""
     stage = Stage(dsn, tmp_path)
     yield stage
     sys.stderr.write(stage.close())

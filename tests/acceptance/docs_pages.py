@@ -1,4 +1,4 @@
-"""The pages of the documentation: their blocks, the marks before them, and how their output is compared."""
+"""The pages of the documentation: their blocks, the marks before them, and the comparison of their output."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ _MASKS = [
         (r"\b[0-9a-f]{40,64}\b", "HASH"),
         (r"[+]?\b\d+(\.\d+)? (ms|s|min)\b", "DURATION"),
         (r"(\w*duration\w*\"?[:=] ?)[\d.]+", r"\1DURATION"),
-        (rf"{SYMBOLS} (?=\w)", ""),  # shown to people; a pipe gets plain words
+        (rf"{SYMBOLS} (?=\w)", ""),  # For people; a pipe gets plain words.
         (r"\s+", " "),
     )
 ]
@@ -91,7 +91,7 @@ def mask(line: str) -> str:
 
 
 def find_missing(expected: str, actual: str) -> str | None:
-    """The first line of what is expected that does not come, in order."""
+    """The first expected line that is missing, in order."""
     lines = iter([mask(line) for line in actual.splitlines()])
     for line in expected.splitlines():
         expected_line = mask(line)

@@ -60,12 +60,12 @@ FIRST_WORDS_SECONDS = 10
 READY_SECONDS = 60
 SHELLS = ("sh", "bash", "console")
 PORTS = ("8080", "8081", "9000")
-REAL_PAGES = ("README.md",)  # The programs of all others are forks.
+REAL_PAGES = ("README.md",)  # The programs of all other pages are forks.
 FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_")
 
 
 class DocumentationWrong(AssertionError):
-    """What a page says does not work."""
+    """A page is wrong."""
 
 
 class Ended(NamedTuple):
@@ -74,14 +74,14 @@ class Ended(NamedTuple):
 
 
 class Reader:
-    """Somebody who follows a page, in a folder of their own."""
+    """Follows a page in its own folder."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._folder = folder
         self._env = env
         self._dsn: str | None = None
         self._state = folder.parent / "shell.state"
-        # Servers are held until the end of the page, so that not every command starts and stops one.
+        # Servers are kept until the end of the page, so that not every command starts and stops one.
         self._held: dict[Path, EmbeddedServer] = {}
         self._stack = ExitStack()
         self._output = ""
@@ -161,7 +161,7 @@ class Reader:
             self._expect(Block(block.place, block.language, text), self._execute(command))
             return
         if "invalid" not in block.marks:
-            self._valid.append(path)  # All of them together, at the end of the page: a process for each takes long.
+            self._valid.append(path)  # All together at the end of the page, because a process for each takes long.
             return
         ended = self._call_validate([path])
         self._output = ended.output
@@ -204,7 +204,7 @@ class Reader:
             self._compare(Block(block.place, "text", expected), self._output)
 
     def _shell(self, block: Block, text: str) -> str:
-        """Variables and the folder last from block to block, as in a terminal."""
+        """Variables and the working folder persist across blocks, as in a terminal."""
         script = (
             f"set -a -e -o pipefail\n[ ! -f {self._state} ] || . {self._state}\n"
             "_keep() { unset COLUMNS TERM; "
@@ -250,7 +250,7 @@ class Reader:
         )
         os.close(follower)
         seen = b""
-        with suppress(OSError):  # what Linux says when the last process has closed the terminal
+        with suppress(OSError):  # Linux raises this when the last process has closed the terminal.
             while piece := os.read(leader, 65536):
                 seen += piece
         os.close(leader)
@@ -287,7 +287,7 @@ class Reader:
                 if rows.description:
                     self._output = "\n".join(" ".join(map(str, row)) for row in rows.fetchall())
 
-    # Processes beside
+    # Background processes
 
     def _start(self, block: Block) -> None:
         log = self._folder.parent / f"background-{len(self._background)}.log"
@@ -312,7 +312,7 @@ class Reader:
             raise DocumentationWrong(f"{block.place}: it does not say {word!r}\n{self._output}")
 
     def _stop_background(self) -> None:
-        """As an operator would. Each must end by itself, and in order."""
+        """Terminate them as an operator would. Each must exit normally."""
         for _, process, _ in self._background:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -324,13 +324,13 @@ class Reader:
             self._expect(block, Ended(code, log.read_text(errors="replace")))
 
     def connect(self, server: EmbeddedServer, *, is_server: bool) -> None:
-        """This is the database of the page; or a new one, which stands for a server somewhere else."""
+        """Set the page's database: this one, or a new one that stands for a remote server."""
         self._dsn = server.dsn
         if is_server:
             with psycopg.connect(server.dsn, autocommit=True) as conn:
                 conn.execute("CREATE DATABASE fleet")
             self._dsn = self._env["DAGMASTER_DATABASE_URL"] = server.dsn_of("fleet")
-            self._env["DAGMASTER_LOG_DIR"] = str(self._folder.parent / "logs")  # not those of this machine
+            self._env["DAGMASTER_LOG_DIR"] = str(self._folder.parent / "logs")  # Not those of this machine.
 
     def hold(self, data_dir: Path) -> EmbeddedServer:
         self._held[data_dir] = self._stack.enter_context(EmbeddedServer.start(data_dir))
@@ -368,7 +368,7 @@ def _split_console(text: str) -> Iterator[tuple[str, str]]:
 @contextmanager
 def prepared(page: Page, template: Path) -> Iterator[Reader]:
     """A folder with the repository's workflows and examples, a database, and a reader."""
-    # Not below pytest's temporary folder: as root the server is another user, to whom that is closed.
+    # Not in pytest's temporary folder: as root, the server runs as another user, who cannot enter it.
     home = Path(tempfile.mkdtemp(prefix="dagmaster-docs-"))
     home.chmod(0o755)
     folder = home / "dagmaster"
@@ -392,12 +392,12 @@ def _clean_env(home: Path, *, is_real: bool) -> dict[str, str]:
     programs = PROGRAMS if is_real else fork_server().programs
     path = os.pathsep.join([str(programs), str(PROGRAMS), inherited["PATH"]])
     plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
-    # A plugin of this project's own tests, which takes seconds to load.
+    # A plugin for this project's own tests, which takes seconds to load.
     return inherited | plain | {"PATH": path, "HOME": str(home), "PYTEST_ADDOPTS": "-p no:schemathesis"}
 
 
 def make_template(folder: Path) -> Path:
-    """A data folder with the schema in it, to be copied for each page."""
+    """A data folder with the schema, to be copied for each page."""
     with EmbeddedServer.start(folder) as server:
         upgrade(server.dsn)
     return folder

@@ -20,13 +20,13 @@ _VARIES = re.compile("|".join(f"(?P<{name}>{written})" for name, (written, _) in
 
 
 def record(expected: str, actual: str) -> str:
-    """The expected lines, with the times and durations of the lines of output that they stand for."""
+    """The expected lines with the times and durations of the actual output."""
     lines = iter(actual.splitlines())
     return "".join(_recorded(line, lines) for line in expected.splitlines(keepends=True))
 
 
 def with_samples(page: Page, outputs: Mapping[str, str]) -> str:
-    """The text of the page, recorded from the outputs that its blocks were compared with, by their place."""
+    """The text of the page with the recorded outputs of its blocks, by position."""
     lines = page.text.splitlines(keepends=True)
     for block in page.blocks:
         if block.place in outputs:
@@ -50,7 +50,7 @@ def _recorded(line: str, lines: Iterator[str]) -> str:
 
 
 def _pattern(line: str) -> str:
-    """What the line stands for, with a group for each time and duration."""
+    """A pattern for the line, with a group for each time and duration."""
     pattern, end = "", 0
     for sample in _SAMPLE.finditer(line):
         pattern += _plain(line[end : sample.start()]) + f"({_TIME}|{_DURATION})"
@@ -67,7 +67,7 @@ def _plain(text: str) -> str:
 
 
 def _replaced(line: str, start: int, end: int, sample: str) -> str:
-    """Columns keep their places: a value takes its room from the gap after it, a right-aligned one from before it."""
+    """Keep the columns aligned: a value takes its space from the gap after it, a right-aligned one from before it."""
     before, after = line[:start], line[end:]
     more = len(sample) - (end - start)
     if after.startswith("  "):

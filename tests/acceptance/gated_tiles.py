@@ -1,4 +1,4 @@
-"""The handlers of rasters for a worker that is to die: it notes each tile and waits at one while a file is there."""
+"""Raster handlers for a worker to be killed: they record each tile and wait at one while a file exists."""
 
 import os
 import time
@@ -25,6 +25,6 @@ def write_noted_tile(source: ImageSource, target: Path, *options: Any) -> Any:
     return info
 
 
-# Only in the worker: the test that starts it imports this module too, beside other tests.
+# Only in the worker: the test that starts it also imports this module.
 if FOLDER in os.environ:
     vars(tiles)["write_tile"] = write_noted_tile

@@ -1,4 +1,4 @@
-"""Handlers with a ledger of their own, so that executions can be counted without asking the engine."""
+"""Handlers with their own ledger, so that executions can be counted without the engine."""
 
 import asyncio
 import os
@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from dagmaster.handlers import HandlerContext, Permanent, handler
 
-LEDGER = "ACCEPTANCE_LEDGER"  # the variable that holds its address
+LEDGER = "ACCEPTANCE_LEDGER"  # The variable with its URL.
 PATIENCE_SECONDS = 60.0
 PHASE = "phase_1"
-# `at` is the clock of this machine, which is the server's too: while PostgreSQL is away a row waits, its time does not.
+# `at` is the clock of this machine, which is also the server's: a row waits during an outage, its time does not.
 MAKE_LEDGER = """
     CREATE TABLE acceptance_ledger (
         execution_id text NOT NULL,
@@ -32,7 +32,7 @@ MAKE_LEDGER = """
     );
     CREATE INDEX ON acceptance_ledger (task_id)
 """
-# Said again after a lost answer, it is there once.
+# Repeated after a lost response, it is stored once.
 WRITE = """
     INSERT INTO acceptance_ledger (execution_id, event, task_id, job_id, node_id, attempt, pid, at)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
@@ -43,7 +43,7 @@ Row = tuple[Any, ...]
 
 
 class Ledger:
-    """One connection for all threads of a worker; opened again when PostgreSQL was restarted."""
+    """One connection for all threads of a worker, reopened after a restart of PostgreSQL."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ ledger = Ledger()
 
 
 class Execution:
-    """One run of a handler. Make it first of all: its time of birth is when the handler started."""
+    """One run of a handler. Create it first: its creation time is the start of the handler."""
 
     def __init__(self, ctx: HandlerContext) -> None:
         self._ctx, self._id = ctx, uuid4().hex
@@ -84,7 +84,7 @@ class Execution:
 
 
 class Work(BaseModel):
-    """`first_seconds` is how long the first attempt takes; the first `fail_attempts` attempts fail."""
+    """`first_seconds` is the duration of the first attempt; the first `fail_attempts` attempts fail."""
 
     value: Any = None
     seconds: float = 0.02
@@ -109,7 +109,7 @@ class Work(BaseModel):
 
 @handler("ledger.work", queue="work", params=Work)
 def work(ctx: HandlerContext, params: Work) -> dict[str, Any]:
-    """In a thread, which goes on when its task is withdrawn."""
+    """Runs in a thread, which continues when its task is revoked."""
     execution = Execution(ctx)
     execution.write("start")
     time.sleep(params.seconds_of(ctx))
@@ -122,7 +122,7 @@ def work(ctx: HandlerContext, params: Work) -> dict[str, Any]:
 
 @handler("ledger.wait", queue="work", params=Work)
 async def wait(ctx: HandlerContext, params: Work) -> dict[str, Any]:
-    """In the worker's loop: nothing lies between its decision to start and the start."""
+    """Runs in the worker's event loop: nothing lies between its decision to start and the start."""
     execution = Execution(ctx)
     await asyncio.to_thread(execution.write, "start")
     await asyncio.sleep(params.seconds_of(ctx))
@@ -134,7 +134,7 @@ async def wait(ctx: HandlerContext, params: Work) -> dict[str, Any]:
 
 
 class Phase(BaseModel):
-    """`seconds` is how long it goes on after its checkpoint, unless it resumes there."""
+    """`seconds` is how long it continues after its checkpoint, unless it resumes there."""
 
     seconds: float
 
@@ -149,7 +149,7 @@ async def phase(ctx: HandlerContext, params: Phase) -> AsyncIterator[dict[str, A
 
 
 class Meeting(BaseModel):
-    """`seconds` is how long one waits for the others."""
+    """`seconds` is how long to wait for the others."""
 
     people: int
     seconds: float
@@ -157,7 +157,7 @@ class Meeting(BaseModel):
 
 @handler("ledger.meet", queue="work", params=Meeting)
 async def meet(ctx: HandlerContext, params: Meeting) -> dict[str, Any]:
-    """Ends when so many nodes of the job run at the same time, and so needs as many free slots."""
+    """Ends when this many nodes of the job run at the same time, so it needs as many free slots."""
     execution = Execution(ctx)
     await asyncio.to_thread(execution.write, "start")
     deadline = time.monotonic() + params.seconds

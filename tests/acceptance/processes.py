@@ -1,4 +1,4 @@
-"""A stage for real processes: started through the command line, observed through the database, ended by signals."""
+"""Real processes: started through the command line, observed through the database, ended by signals."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ DAGMASTER = str(PROGRAMS / "dagmaster")
 PATIENCE_SECONDS = 90.0
 POLL_SECONDS = 0.02
 FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_|ORCHESTRATOR_|ORPHAN_")
-# The thresholds are long: a process of this machine that is gone is noticed without them, and a slow one is not gone.
+# The thresholds are long: dead local processes are detected without them, and slow ones are not lost.
 SETTINGS = {
     "poll_interval_seconds": 0.2,
     "heartbeat_interval_seconds": 0.3,
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 class Process:
-    """One run of the command line. `should_live` is until somebody ends it."""
+    """One run of the command line. `should_live` is true until the test ends it."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Process:
         self.popen.send_signal(signal.SIGCONT)
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """Its exit code."""
+        """Return its exit code."""
         self.should_live = False
         return self.popen.wait(seconds)
 
@@ -106,7 +106,7 @@ class Process:
 
 
 class Database:
-    """Questions to PostgreSQL, which may be restarted between two of them."""
+    """Queries to PostgreSQL, which may be restarted between them."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -145,7 +145,7 @@ def new_job(shape: Shape, inputs: Mapping[str, Any], **options: Any) -> submissi
 
 
 class Stage:
-    """Processes on one database, with short intervals. Those that were killed are remembered, all are ended."""
+    """Processes on one database, with short intervals. Killed ones are recorded, and all are ended."""
 
     def __init__(
         self, dsn: str, folder: Path, *, in_folder: Path | None = None, forgetful: bool = True, is_real: bool = False
@@ -170,7 +170,7 @@ class Stage:
     # Processes.
 
     def start(self, *arguments: str, through: Sequence[str] = (), **settings: Any) -> Process:
-        """Any command; nobody waits for it. `through` is a command that becomes it, as env does; then it is real."""
+        """Start any command without waiting. `through` is a command that executes it, as env does; then it is real."""
         chosen = {f"DAGMASTER_{name.upper()}": str(value) for name, value in {**SETTINGS, **settings}.items()}
         process = Process(
             arguments,
@@ -184,14 +184,14 @@ class Stage:
         return process
 
     def launch(self, *roles: Sequence[str], **settings: Any) -> list[Process]:
-        """Start these at the same time; they are known to the database when this returns."""
+        """Start these concurrently; they are registered when this returns."""
         started = [self.start(*role, **settings) for role in roles]
         for process in started:
             self.await_role(process)
         return started
 
     def await_role(self, process: Process) -> None:
-        """A worker is known as such; an orchestrator with a worker is known as both."""
+        """Wait until a worker is registered as such; an orchestrator with a worker is registered as both."""
         command, *options = process.arguments
         if command != "worker":
             self.until("SELECT count(*) > 0 FROM dagapp.dag_orchestrators WHERE pid = %s", process.pid)
@@ -211,7 +211,7 @@ class Stage:
         return next(process for process in self.processes if process.pid == pid)
 
     def close(self) -> str:
-        """End what still runs; what they all said."""
+        """End all running processes; return their output."""
         for process in self.processes:
             process.kill()
         self.database.close()
@@ -224,7 +224,7 @@ class Stage:
         return job_id
 
     def submit_all(self, submissions: Sequence[tuple[Shape, Mapping[str, Any]]]) -> list[int]:
-        """One transaction for each, so that each is given to one of the orchestrators."""
+        """One transaction each, so that they are distributed over the orchestrators."""
 
         async def run() -> list[int]:
             async with opened(self.dsn, application="acceptance") as conn:
@@ -245,7 +245,7 @@ class Stage:
     # Waiting.
 
     def until(self, question: str, *values: Any, seconds: float = PATIENCE_SECONDS) -> float:
-        """Ask until all columns of the answer are true; how long it took."""
+        """Repeat the query until all its columns are true; return how long it took."""
         began = time.monotonic()
         while not all(self.database.row(question, *values).values()):
             waited = time.monotonic() - began
@@ -255,7 +255,7 @@ class Stage:
         return time.monotonic() - began
 
     def until_ended(self, *job_ids: int, seconds: float = PATIENCE_SECONDS) -> None:
-        """These, or all."""
+        """Wait for these jobs, or for all."""
         live = "SELECT count(*) = 0 FROM dagapp.dag_jobs WHERE status IN ('pending', 'running')"
         if job_ids:
             self.until(f"{live} AND job_id = ANY(%s)", list(job_ids), seconds=seconds)
@@ -263,7 +263,7 @@ class Stage:
             self.until(live, seconds=seconds)
 
     def _assert_alive(self) -> None:
-        """A process that died explains more than waiting in vain for it."""
+        """Fail with the output of a process that died, rather than with a timeout."""
         for process in self.processes:
             assert not (process.should_live and process.has_ended()), f"it died:\n{process.last_words()}"
 

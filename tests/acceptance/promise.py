@@ -1,4 +1,4 @@
-"""The promise, as questions to the database: no job lost, nothing doubled, every change in the timeline."""
+"""The guarantees as database queries: no job lost, nothing doubled, every change in the timeline."""
 
 import time
 from collections import defaultdict
@@ -12,7 +12,7 @@ from shapes import SHAPES, Outcome, Shape
 
 SWEEP_SECONDS = 30.0
 
-# Each finds what breaks the claim.
+# Each finds rows that break the claim.
 CLAIMS: Mapping[str, str] = {
     "every job has ended and nobody owns it": """
         SELECT job_id, status, owner_id, started_at, completed_at FROM dagapp.dag_jobs
@@ -197,7 +197,7 @@ def assert_records_agree(conn: Connection, fates: Fates, shapes: Mapping[str, Sh
 
 
 def await_sweep(conn: Connection) -> None:
-    """What comes late is put away within seconds."""
+    """Late mail is removed within seconds."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while left := conn.execute(LEFTOVERS).fetchall():
         assert time.monotonic() < deadline, f"left behind: {left[:20]}"
@@ -212,7 +212,7 @@ def _assert_none(conn: Connection, claim: str, query: str, **values: Any) -> Non
 
 
 def _tell_history(conn: Connection, row: Mapping[str, Any]) -> str:
-    """What is known of a node, in the order of time, where a claim names one."""
+    """The history of the node that a claim names, in order of time."""
     key = {"job_id": row.get("job_id"), "node_id": row.get("node_id")}
     if None in key.values():
         return ""
@@ -221,7 +221,7 @@ def _tell_history(conn: Connection, row: Mapping[str, Any]) -> str:
 
 
 def _assert_timelines(conn: Connection) -> None:
-    """Played again from the beginning, the timeline leads by legal moves to the state in which each node is."""
+    """Replayed from the beginning, the timeline leads by legal moves to each node's current state."""
     states: defaultdict[tuple[int, str], str] = defaultdict(lambda: "pending")
     events = conn.execute("SELECT job_id, node_id, event_type::text FROM dagapp.dag_job_events ORDER BY event_id")
     for event in events:
@@ -237,7 +237,7 @@ def _assert_timelines(conn: Connection) -> None:
 
 
 def _assert_outcome(conn: Connection, job: Mapping[str, Any], shape: Shape, *, may_be_cancelled: bool) -> None:
-    """The job has ended as its definition demands, with every node and every item, or as far as it came."""
+    """The job ended as its definition requires, with every node and item, or as far as it got."""
     expected = shape.outcome(job["input_params"])
     nodes = conn.execute("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", [job["job_id"]]).fetchall()
     if job["status"] == "cancelled" and may_be_cancelled:
@@ -255,7 +255,7 @@ def _assert_outcome(conn: Connection, job: Mapping[str, Any], shape: Shape, *, m
 
 
 def _assert_part(nodes: Sequence[Mapping[str, Any]], expected: Outcome) -> None:
-    """What was completed before the job was cancelled is what would have been; nothing is left open."""
+    """Nodes completed before the cancellation have the expected outputs; nothing is left open."""
     for node in nodes:
         assert node["status"] in ("completed", "failed", "skipped"), f"left open in a cancelled job: {node}"
         if node["status"] == "completed":

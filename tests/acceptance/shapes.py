@@ -1,4 +1,4 @@
-"""The workflows of the scenarios, each with what must become of a job of it, whoever is killed on the way."""
+"""The workflows of the scenarios, each with the required outcome of its jobs, whichever process is killed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 
 Inputs = Mapping[str, Any]
-# So many that no series of kills uses them up: only what the definition demands may fail a job.
+# More than any series of kills uses up: a job fails only if its definition requires it.
 RETRIES = 50
 
 

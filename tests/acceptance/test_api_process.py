@@ -1,4 +1,4 @@
-"""The HTTP API as a process: how it starts, what it survives, how it stops."""
+"""The HTTP API as a process: start, restart and stop."""
 
 import socket
 import threading
@@ -31,7 +31,7 @@ def workflows(tmp_path: Path) -> Path:
 
 
 def first_line(process: Process, word: str) -> str:
-    """Its first line with this word."""
+    """Its first line that contains this word."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for line in process.out.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""A task of four phases loses its worker in the third, or has it stopped: what was done is not done again."""
+"""A task of four phases whose worker is killed or stopped does not repeat completed phases."""
 
 import signal
 import time
@@ -46,7 +46,7 @@ def executed(stage: Stage, job_id: int) -> dict[str, object]:
 
 
 def attempts_of_phases(stage: Stage, job_id: int) -> list[tuple[str, str]]:
-    """Which attempt did which phase: each row is one that was really done."""
+    """The attempt that completed each phase: each row is one real execution."""
     rows = stage.database.rows(
         "SELECT phase_name, task_id FROM dagapp.dag_checkpoints WHERE job_id = %s ORDER BY created_at", job_id
     )
@@ -96,7 +96,7 @@ def test_a_second_signal_ends_a_worker_at_once_and_its_task_continues_elsewhere(
     deadline = time.monotonic() + 60
     while (
         "press Ctrl-C again to stop immediately" not in worker.last_words()
-    ):  # Two signals at the same moment are one.
+    ):  # Two signals at the same moment count as one.
         assert time.monotonic() < deadline
         time.sleep(0.01)
     worker.popen.send_signal(signal.SIGTERM)

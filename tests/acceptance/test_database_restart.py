@@ -1,4 +1,4 @@
-"""PostgreSQL crashes and comes back in mid-job; orchestrators and workers live on and nothing is lost."""
+"""PostgreSQL crashes and restarts during jobs; orchestrators and workers survive and nothing is lost."""
 
 import os
 import shutil
@@ -20,14 +20,14 @@ from dagmaster.store.migrate import upgrade
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
-LEASE_SECONDS = 8.0  # longer than it takes a worker to find out that the server is back
+LEASE_SECONDS = 8.0  # Longer than a worker takes to notice that the server is back.
 OUTAGE_SECONDS = 9.0
 DONE = "SELECT count(*) >= %s FROM dagapp.dag_job_events WHERE event_type = 'node_completed'"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """Nobody else's, because it is restarted."""
+    """A separate server, because it is restarted."""
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
     with EmbeddedServer.start(folder) as server:
         yield server
@@ -45,7 +45,7 @@ def dsn(server: EmbeddedServer, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def stage(dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    """Its ledger forgets nothing, whatever becomes of the server."""
+    """Its ledger is durable across crashes of the server."""
     stage = Stage(dsn, tmp_path, forgetful=False)
     yield stage
     sys.stderr.write(stage.close())
@@ -78,7 +78,7 @@ def test_jobs_survive_two_postgresql_crashes_in_a_row(stage: Stage, server: Embe
 
 
 def test_workers_are_not_declared_lost_for_heartbeats_missed_in_an_outage(stage: Stage, server: EmbeddedServer) -> None:
-    """PostgreSQL is away for longer than the lease of a worker; a task that runs through all of it counts."""
+    """PostgreSQL is away for longer than a worker's lease; a task that runs throughout counts."""
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, worker_lost_after_seconds=LEASE_SECONDS)
     stage.submit_all([(LONG, {"first_seconds": OUTAGE_SECONDS + 2}), (CHAIN, {"n": 1, "seconds": 1})])
     stage.until("SELECT count(*) = 2 FROM acceptance_ledger")

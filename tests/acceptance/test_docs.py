@@ -1,4 +1,4 @@
-"""The documentation is true: what it says is run, and what it lists is complete."""
+"""The documentation is correct: its code blocks run, and its reference is complete."""
 
 import importlib.util
 import inspect
@@ -111,7 +111,7 @@ def test_the_tools_of_the_documentation_can_be_loaded() -> None:
         assert _load(path).__doc__
 
 
-# What the reference lists
+# Completeness of the reference
 
 
 def test_the_command_line_reference_is_complete() -> None:
@@ -134,7 +134,7 @@ def test_all_error_codes_are_documented() -> None:
     raised = {code_of(kind()) for kind in STATUS if issubclass(kind, DagmasterError)}
     specific = {code_of(kind()) for kind in _kinds(DagmasterError) if kind.__module__ == "dagmaster.errors"}
     unheard_of = {"dagmaster_error", "embedded_server_failed", "illegal_move", "expression_failed", "values_too_large"}
-    unheard_of |= {"query_cancelled"}  # with whoever waits for it
+    unheard_of |= {"query_cancelled"}  # With its waiter.
     assert {*raised, *specific, *CODES.values()} - unheard_of <= _words("http-api.md")
 
 
@@ -224,7 +224,7 @@ def _kinds(kind: type[DagmasterError]) -> Iterator[type[DagmasterError]]:
 
 
 def _words(page: str, folder: str = "reference") -> set[str]:
-    """What stands between backticks, also in lists."""
+    """The words between backticks, also in lists."""
     text = (ROOT / "docs" / folder / page).read_text(encoding="utf-8")
     return {word for code in re.findall(r"`([^`\n]+)`", text) for word in [code, *re.findall(r"[\w-]+", code)]}
 

@@ -1,4 +1,4 @@
-"""A program that the fork server runs cannot tell, and nobody who started it, that it was forked."""
+"""A forked program behaves like a real one, to itself and to its starter."""
 
 import json
 import os
@@ -25,7 +25,7 @@ print(json.dumps({
 """
 LOCALE = {name: value for name, value in os.environ.items() if name.startswith(("LANG", "LC_"))}
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "TZ": "UTC", "ODD": "a=b\nc", **LOCALE}
-# Each ends in another way.
+# Each exits in a different way.
 ENDS = {
     "pass": 0,
     "raise SystemExit": 0,
@@ -100,7 +100,7 @@ def test_signals_reach_only_the_process_they_are_sent_to(tmp_path: Path) -> None
     assert other.poll() is None
     other.terminate()
     assert other.wait(SECONDS) == -signal.SIGTERM
-    other.kill()  # It has ended, and its pid may be another's.
+    other.kill()  # It has ended, and its pid may be reused.
 
 
 def test_other_modules_run_in_a_real_interpreter(tmp_path: Path) -> None:
@@ -133,5 +133,5 @@ def test_killing_the_client_kills_its_forked_process(tmp_path: Path) -> None:
         assert program.stdout is not None
         pid = int(program.stdout.readline())
         program.kill()
-        assert program.stdout.read() == b""  # Nobody has the pipe open any more.
+        assert program.stdout.read() == b""  # No process has the pipe open any more.
     assert not Path(f"/proc/{pid}/cwd").exists()

@@ -1,4 +1,4 @@
-"""The gateway as a process: how it starts, and what it does while the orchestrator or the database is away."""
+"""The gateway as a process: its start, and outages of the orchestrator and the database."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ NOWHERE = "http://127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """Nobody else's, because it is stopped."""
+    """A separate server, because it is stopped."""
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
     with EmbeddedServer.start(folder) as server:
         upgrade(server.dsn)

@@ -1,4 +1,4 @@
-"""What is stopped in order hands over its work at once, and loses nothing by it."""
+"""Stopped processes hand over their work at once and lose nothing."""
 
 import pytest
 from processes import BOTH, ORCHESTRATOR, WORKER, Stage
@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 HAND_OVER_SECONDS = 40.0  # Less than the time between two scans for orphans.
 STARTED = "SELECT count(DISTINCT task_id) >= %s FROM acceptance_ledger WHERE event = 'start'"
-# Of those that have not ended.
+# Of jobs that have not ended.
 ALL_OWNED_BY = """
     SELECT count(*) = 0 FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
     WHERE j.status IN ('pending', 'running') AND o.pid IS DISTINCT FROM %s
@@ -65,7 +65,10 @@ def test_a_terminated_worker_returns_long_tasks(stage: Stage) -> None:
     leaving.terminate()
     assert leaving.wait(30) == 0
     stage.until_ended()
-    assert stage.database.row(RETRIES, job_id) == {"retry_count": 1, "max_retries": 4}  # As many are left as before.
+    assert stage.database.row(RETRIES, job_id) == {
+        "retry_count": 1,
+        "max_retries": 4,
+    }  # As many retries are left as before.
     assert_promise_kept(stage.dsn)
 
 

@@ -1,4 +1,4 @@
-"""What a machine does to an orchestrator: its clock is set, and the processes of other users are hidden from it."""
+"""Faults of a host: its clock changes, and processes of other users are hidden."""
 
 import os
 import re
@@ -22,12 +22,12 @@ IS_TIMED = (
 )
 RETRIES = "SELECT sum(retry_count) FROM dagapp.dag_node_states WHERE job_id = %s"
 
-# The clock is set.
+# The clock changes.
 
 WALL_CLOCK = Path(__file__).parent / "wall_clock"
 # `wall clock: 2026-05-01 12:00:00.123456+00:00`
 TOLD = re.compile(r"^wall clock: (.+)$", re.MULTILINE)
-# The server's clock is nobody's but its own.
+# The database server keeps its own clock.
 FOREIGN_TIMES = """
     SELECT event_type::text, created_at FROM dagapp.dag_job_events
     WHERE created_at NOT BETWEEN (SELECT min(started_at) FROM dagapp.dag_orchestrators) - interval '1 minute'
@@ -38,7 +38,7 @@ FOREIGN_TIMES = """
 
 
 def set_clock(process: Process) -> datetime:
-    """What it shows then."""
+    """Return the time that the process shows afterwards."""
     process.popen.send_signal(signal.SIGUSR2)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (match := TOLD.search(process.log.read_text())):
@@ -49,7 +49,7 @@ def set_clock(process: Process) -> datetime:
 
 @pytest.mark.parametrize("hours", [2, -2])
 def test_jobs_survive_a_clock_change_on_an_orchestrators_host(stage: Stage, hours: int) -> None:
-    """Ahead of time no timeout passes, and behind it no retry waits."""
+    """With a fast clock no timeout passes, and with a slow one no retry waits."""
     through = ("env", f"PYTHONPATH={WALL_CLOCK}", f"WALL_CLOCK_HOURS={hours}")
     orchestrator = stage.start(*ORCHESTRATOR, through=through)
     stage.launch(WORKER)
@@ -69,8 +69,8 @@ def test_jobs_survive_a_clock_change_on_an_orchestrators_host(stage: Stage, hour
 
 WITHIN_THE_LEASE_SECONDS = 45.0
 NOBODY = 65534
-# Another user, who sees only its own processes in /proc. It may read whatever it needs in order to start, wherever
-# Python is installed; it may neither look at nor signal the processes of others.
+# Another user, who sees only its own processes in /proc. It can read whatever it needs to start, wherever
+# Python is installed, but can neither see nor signal processes of others.
 HIDDEN = f"""
     mount -t proc -o hidepid=2 proc /proc &&
     exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --bounding-set=-all,+dac_read_search \
@@ -78,7 +78,7 @@ HIDDEN = f"""
 """
 AS_ANOTHER = ("unshare", "--mount", "--propagation=private", "sh", "-c", HIDDEN, "sh")
 LOST = "SELECT count(*) FROM dagapp.dag_workers WHERE status = 'lost'"
-# Whether it sees a process, and what it hears when it asks for it.
+# Whether it sees a process, and the error of a signal to it.
 LOOK = """
 import os, sys
 try:
@@ -89,7 +89,7 @@ except OSError as error:
 
 
 def look_at(pid: int) -> str:
-    """As the other user does. Skips where nobody can become one."""
+    """As the other user sees it. Skips where the test cannot become another user."""
     looking = [*AS_ANOTHER, sys.executable, "-c", LOOK, str(pid)]
     try:
         return subprocess.run(looking, capture_output=True, text=True, check=True, timeout=90).stdout.strip()
@@ -99,12 +99,12 @@ def look_at(pid: int) -> str:
 
 
 def test_an_orchestrator_that_cannot_see_worker_processes_declares_none_lost(stage: Stage) -> None:
-    """One that is dead it knows for certain all the same, long before the lease has passed."""
+    """A dead worker is still recognised, long before the lease has expired."""
     assert look_at(os.getpid()) == "False PermissionError"
     [worker] = stage.launch(WORKER)
-    orchestrator = stage.start(*ORCHESTRATOR, through=AS_ANOTHER)  # It looks for the dead before all else.
+    orchestrator = stage.start(*ORCHESTRATOR, through=AS_ANOTHER)  # It first looks for dead instances,
     stage.await_role(orchestrator)
-    stage.submit(CHAIN, n=1, seconds=0.5)  # And twice a second from now on.
+    stage.submit(CHAIN, n=1, seconds=0.5)  # and then twice a second.
     stage.until_ended()
     assert stage.database.value(LOST) == 0
     assert_promise_kept(stage.dsn)

@@ -1,4 +1,4 @@
-"""However often and however concurrently one key is submitted, there is one job."""
+"""A key submitted repeatedly and concurrently creates one job."""
 
 import asyncio
 import json

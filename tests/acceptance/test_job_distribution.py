@@ -1,4 +1,4 @@
-"""Several orchestrators on one database share the jobs, and one that was away for too long harms nobody."""
+"""Several orchestrators share the jobs, and a suspended one does no harm when it resumes."""
 
 from typing import Any
 

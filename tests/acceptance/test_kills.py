@@ -1,4 +1,4 @@
-"""Orchestrators and workers are killed in mid-work; nothing is lost and nothing is doubled."""
+"""Orchestrators and workers are killed while they work; nothing is lost and nothing is doubled."""
 
 import pytest
 from processes import BOTH, ORCHESTRATOR, WORKER, Process, Stage
@@ -44,7 +44,7 @@ def test_killing_an_orchestrator_with_its_local_worker_loses_nothing(stage: Stag
     assert_promise_kept(stage.dsn, killed=stage.killed)
 
 
-# What is true of a job at the moment when its owner is killed, from the first task to the branch that is taken.
+# Moments at which the owner is killed, from the first task to the taken branch.
 WEIGHS = "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_weigh_0'"
 MOMENTS = {
     "the task runs": WEIGHS,
@@ -64,7 +64,7 @@ def test_killing_the_owner_around_a_conditional_loses_nothing(stage: Stage) -> N
         owner = stage.owner_of(job_id)
         stage.until(WEIGHS, str(job_id))
         if moment == "its report is in the mailbox":
-            owner.stop()  # Else the mail would be gone before anybody sees it.
+            owner.stop()  # Otherwise the mail would be processed at once.
         stage.until(question, str(job_id))
         owner.kill()
         stage.start(*ORCHESTRATOR)
@@ -78,7 +78,7 @@ TOILS = "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_toil
 
 
 def holder_of(stage: Stage, job_id: int) -> Process:
-    """The worker that works on the only task of this job."""
+    """The worker that runs the only task of this job."""
     stage.until(TOILS, str(job_id))
     pid = stage.database.value(HOLDER, job_id)
     return next(process for process in stage.processes if process.pid == pid)
@@ -103,7 +103,9 @@ def test_a_worker_suspended_past_its_lease_loses_its_task_and_continues(stage: S
     stage.until_ended()
     stage.kill(second if late is first else first)
     late.go_on()
-    stage.until("SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s", late.pid)  # It has taken a new name.
+    stage.until(
+        "SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s", late.pid
+    )  # It has registered under a new name.
     stage.submit(FORK, weight=3)
     stage.until_ended()
     assert_promise_kept(stage.dsn, killed=stage.killed)

@@ -1,4 +1,4 @@
-"""All roles in one process on a data folder: killed, it leaves behind what the next one needs."""
+"""All roles in one process on a data folder: after a kill, the next process resumes the job."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ DONE = "SELECT count(*) >= %s FROM dagapp.dag_node_states WHERE status = 'comple
 def data_dir() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
     yield folder
-    EmbeddedServer.start(folder).release()  # Whoever was killed last has not stopped it.
+    EmbeddedServer.start(folder).release()  # The last killed process has not stopped it.
     shutil.rmtree(folder)
 
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says is what the server does, for requests that nobody would think of."""
+"""The server behaves as the OpenAPI document says, for generated requests."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Everything in one process, with a job that completed, one that failed, and an admin's key."""
+    """Everything in one process, with a completed and a failed job and an admin's key."""
     stage = Stage(shared_dsn, tmp_path_factory.mktemp("openapi"))
     created = subprocess.run(
         [sys.executable, "-m", "dagmaster", "keys", "create", "--name", "tester", "--role", "admin"],
@@ -69,7 +69,7 @@ def operations(document: Any) -> list[schemathesis.APIOperation[Any, Any, Any, A
 def test_every_response_matches_the_openapi_document(server: Server) -> None:
     document = schemathesis.openapi.from_url(f"{server.url}/openapi.json", timeout=90)
     with requests.Session() as session:  # One connection for all requests.
-        session.trust_env = False  # No look for a proxy before each of them.
+        session.trust_env = False  # No proxy lookup before each of them.
         broken = [problem for operation in operations(document) if (problem := examine(operation, server, session))]
     assert not broken, "\n\n".join(broken)
 
@@ -77,7 +77,7 @@ def test_every_response_matches_the_openapi_document(server: Server) -> None:
 def examine(
     operation: schemathesis.APIOperation[Any, Any, Any, Any], server: Server, session: requests.Session | None = None
 ) -> str | None:
-    """What went wrong with it, if something did."""
+    """The failures of this operation, if any."""
 
     @settings(max_examples=REQUESTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
@@ -88,7 +88,7 @@ def examine(
 
     try:
         request()
-    except BaseExceptionGroup as failures:  # All of them are told at once.
+    except BaseExceptionGroup as failures:  # All are reported at once.
         problems = "; ".join(str(problem) for problem in failures.exceptions)
         return f"{operation.method.upper()} {operation.path}: {problems}"
     return None

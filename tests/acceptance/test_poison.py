@@ -1,4 +1,4 @@
-"""A job that nobody can process ends by itself and does not stop the others."""
+"""A job that cannot be processed fails alone and does not stop the others."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ DEFINITION = """
     UPDATE dagapp.dag_workflows w SET definition = {} FROM dagapp.dag_jobs j
     WHERE w.workflow_hash = j.workflow_hash AND j.job_id = %s
 """
-# Each makes something unreadable that a job stands on.
+# Each makes data unreadable that a job depends on.
 POISONS = {
     "a definition that is none": DEFINITION.format("""'{"nodes": 5}'"""),
     "a definition without nodes": DEFINITION.format("""jsonb_set(w.definition, '{nodes}', '{}')"""),
@@ -37,7 +37,7 @@ POISONS_IN_MID_WORK = POISONS | {
 
 
 def submit_poisonous(stage: Stage, poisons: Mapping[str, str]) -> dict[int, str]:
-    """One job for each poison, of a definition of its own."""
+    """One job per poison, each with its own definition."""
     submitted = {}
     for number, poison in enumerate(poisons.values()):
         text = NARROW_FAN.text.replace("workflow_id: narrow_fan", f"workflow_id: poison_{number}")

@@ -1,4 +1,4 @@
-"""The checks of the other scenarios see what they should see."""
+"""The checks of the other scenarios detect damage."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ COPY_EVENT = f"""
     FROM dagapp.dag_job_events WHERE event_type = '{{}}' AND node_id = 'a'
 """
 NODE_A = "job_id IN (SELECT job_id FROM dagapp.dag_jobs WHERE workflow_id = 'chain') AND node_id = 'a'"
-# What could go wrong, and the claim that it breaks.
+# Kinds of damage, and the claim that each breaks.
 DAMAGES = [
     ("UPDATE dagapp.dag_jobs SET status = 'running' WHERE workflow_id = 'chain'", "every job has ended"),
     ("UPDATE dagapp.dag_jobs SET status = 'cancelled' WHERE workflow_id = 'chain'", "created, started and ended once"),

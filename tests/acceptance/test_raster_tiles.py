@@ -1,4 +1,4 @@
-"""A worker is killed in the middle of 60 tiles: those that are done are not done again."""
+"""A worker killed in the middle of 60 tiles does not repeat completed ones."""
 
 import time
 from collections import Counter
@@ -47,7 +47,7 @@ nodes:
 
 
 def make_source(bronze: Path) -> Path:
-    """10 x 6 tiles of 512 pixels, at the edges of fewer."""
+    """10 x 6 tiles of 512 pixels, smaller at the edges."""
     bronze.mkdir(parents=True)
     values = np.add.outer(np.arange(2570) // 7, np.arange(4620) // 9).astype("uint16")
     return write_tiff(bronze / "a.tif", values, transform=Affine(0.001, 0, 8, 0, -0.001, 47), nodata=0)

@@ -1,4 +1,4 @@
-"""A worker that has nothing but an address and a key, as a process."""
+"""A worker process that has only a URL and a key."""
 
 import asyncio
 import time

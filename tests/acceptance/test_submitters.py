@@ -1,4 +1,4 @@
-"""Whoever submits a job or is given it may be killed at any moment: there is a whole job or none, and it ends."""
+"""Submitters and owners may be killed at any moment: there is a whole job or none, and it ends."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,18 +29,18 @@ def test_a_submitter_killed_at_any_moment_leaves_no_partial_job(stage: Stage) ->
     file = stage.write_file(FORK)
     arguments = ["submit", file, "-i", "weight=12", "--submitted-by"]
 
-    for number in range(4):  # From its first breath on.
+    for number in range(4):  # From its start on.
         process = stage.start(*arguments, f"early {number}")
         time.sleep(number * 0.1)
         process.kill()
-    for number in range(9):  # From its first word to the database on.
+    for number in range(9):  # From its first query on.
         process = stage.start(*arguments, f"late {number}")
         while not process.has_ended() and not stage.database.value(IS_CONNECTED):
             time.sleep(0.002)
         time.sleep(number * 0.004)
         process.kill()
         stage.until(IS_GONE)
-    for table in ("dagapp.dag_node_states", "dagapp.dag_mailbox"):  # In the midst of the transaction.
+    for table in ("dagapp.dag_node_states", "dagapp.dag_mailbox"):  # Within the transaction.
         with psycopg.connect(stage.dsn) as conn:
             conn.execute(f"LOCK TABLE {table} IN SHARE MODE")
             process = stage.start(*arguments, table)
@@ -62,7 +62,7 @@ def test_killing_the_owner_during_submissions_loses_no_job(stage: Stage) -> None
         with psycopg.connect(stage.dsn) as conn:
             conn.execute("LOCK TABLE dagapp.dag_node_states IN SHARE MODE")
             creations = [threads.submit(stage.submit, FORK, weight=weight) for weight in range(6, 14)]
-            stage.until(BLOCKED, 8, "dagapp.dag_node_states")  # Each has its owner, and nobody else can see it yet.
+            stage.until(BLOCKED, 8, "dagapp.dag_node_states")  # Each has its owner, and is not visible yet.
             first.kill()
             stage.until("SELECT status = 'lost' FROM dagapp.dag_orchestrators WHERE pid = %s", first.pid)
         assert len({creation.result() for creation in creations}) == 8

@@ -1,4 +1,4 @@
-"""Tiles as a process of their own: the same routes, the same keys."""
+"""Tiles served by a dedicated process: the same routes and keys."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.acceptance
 
 
 async def prepare(dsn: str) -> str:
-    """A raster for the people of the house, and the key of one of them."""
+    """An internal raster, and a key that may read it."""
     await add_asset(dsn, "dem", data_type="raster", blob_path=f"silver/{DEM.name}")
     async with opened(dsn, application="test") as conn:
         key = await new_key(conn, name="viewer", role=Role.VIEWER, created_by="test")

@@ -1,4 +1,4 @@
-"""What the tests of the pages of assets run: a workflow that delivers what a version consists of, or fails."""
+"""A workflow for the asset pages: it delivers the outputs of a version, or fails."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,7 +27,7 @@ async def deliver(ctx: HandlerContext) -> dict[str, Any]:
 
 class AssetSite(Site):
     def submit_version(self, dataset: str, *, source: str = "scene.tif", **fields: Any) -> dict[str, Any]:
-        """Submit a version of a dataset, and wait until it is processed."""
+        """Submit a version of a dataset and wait until it is processed."""
         body = {
             "workflow_id": "ingest",
             "platform_id": "ddh",

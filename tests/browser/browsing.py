@@ -1,4 +1,4 @@
-"""What tests of the pages work with: the server, a person's browser, and what axe-core finds."""
+"""Helpers of the browser tests: the server, a browser page, and the findings of axe-core."""
 
 import shutil
 import time
@@ -22,12 +22,12 @@ RULES: Final = {
     "dark": ["color-contrast", "link-in-text-block"],
 }
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
-EMPTY_PAGE = "/ui/static/theme.js"  # Of the same server, so that the browser keeps its process.
+EMPTY_PAGE = "/ui/static/theme.js"  # On the same server, so that the browser keeps its process.
 SOON = 60.0
 
 
 class Site:
-    """The server of a module, asked past the browser where that is quicker."""
+    """The server of a module, called directly where that is quicker than through the browser."""
 
     def __init__(self, running: Server, dsn: str) -> None:
         self.server, self.dsn, self.url = running, dsn, running.url
@@ -43,7 +43,7 @@ class Site:
         return job
 
     def until(self, job_id: str, *statuses: str) -> dict[str, Any]:
-        """The job, as soon as it is in one of these."""
+        """Wait until the job has one of these statuses."""
         deadline = time.monotonic() + SOON
         while (job := self.job(job_id))["status"] not in statuses:
             assert time.monotonic() < deadline, f"{job['status']}: {job['error_message']}"
@@ -51,7 +51,7 @@ class Site:
         return job
 
     def run(self, workflow_id: str, **inputs: Any) -> str:
-        """Submit it and wait until it has ended."""
+        """Submit a job and wait until it has ended."""
         job_id = self.submit(workflow_id, **inputs)
         self.until(job_id, "completed", "failed", "cancelled")
         return job_id
@@ -65,7 +65,7 @@ class Site:
 
 
 class Chromium:
-    """Started once for modules that follow each other: that takes as long as several tests."""
+    """Started once for consecutive modules: a start takes as long as several tests."""
 
     def __init__(self) -> None:
         self._running = ExitStack()
@@ -88,7 +88,7 @@ class Chromium:
 
 
 class Visit:
-    """One person's page, and what it complained of."""
+    """A browser page and the errors that it logged."""
 
     def __init__(self, context: BrowserContext, site: Site, *, is_shared: bool = False) -> None:
         self.context, self.is_shared = context, is_shared
@@ -101,7 +101,7 @@ class Visit:
         self.page.on("request", self._check_host)
 
     def _hear(self, message: ConsoleMessage) -> None:
-        # Browsers ask for this icon where a page names none, as the empty one; that no other does is seen by `visit`.
+        # Browsers request this icon if a page names none; `visit` checks that every page does.
         if message.type == "error" and not (self.is_shared and message.location["url"].endswith("/favicon.ico")):
             self._note(f"console: {message.text} ({message.location['url']})")
 
@@ -114,7 +114,7 @@ class Visit:
             self._note(f"another host was asked: {request.url}")
 
     def forgive(self, fragment: str) -> None:
-        """A complaint that the test brought about itself."""
+        """Ignore an error that the test causes on purpose."""
         self.complaints = [complaint for complaint in self.complaints if fragment not in complaint]
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Visit:
 
 
 class Tab:
-    """A page that is used by one test after the other: a new one takes longer than most tests."""
+    """A page reused by consecutive tests: a new one takes longer than most tests."""
 
     def __init__(self, browser: Browser, site: Site) -> None:
         self._browser, self._site = browser, site
@@ -139,14 +139,14 @@ class Tab:
         return self._visit
 
     def leave(self, visit: Visit, *, is_usable: bool) -> None:
-        """Forget everything; a browser that a test has left in disorder is closed."""
+        """Reset everything; close a browser that a test left in an unusual state."""
         self.is_taken, self._visit = False, None
         if not is_usable:
             visit.context.close()
             return
         page = visit.page
         page.unroute_all()
-        page.goto(EMPTY_PAGE)  # First: a page that lives on would notice that it is signed out.
+        page.goto(EMPTY_PAGE)  # First, because a live page would notice that it is signed out.
         visit.context.clear_cookies()
         page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
         page.emulate_media(color_scheme="null")
@@ -167,8 +167,8 @@ def new_context(browser: Browser, site: Site, **options: Any) -> BrowserContext:
 
 
 def accessibility_findings(page: Page) -> list[str]:
-    """What axe-core finds serious or critical in both themes, with where."""
-    # As an isolated script: the page's policy allows none but its own.
+    """The serious and critical findings of axe-core in both themes, with their elements."""
+    # As an isolated script: the page's policy allows only its own.
     page.evaluate(AXE)
     findings = []
     for theme in THEMES:

@@ -1,4 +1,4 @@
-"""A whole installation and a real Chromium before it. No page may say an error or ask another host for anything."""
+"""A whole installation and a real Chromium. No page may log an error or send a request to another host."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from serving import server
 
 chromium = Chromium()
-expect.set_options(timeout=45_000)  # How long a busy machine may take; what is there ends the wait at once.
+expect.set_options(timeout=45_000)  # The limit for a busy machine; a wait ends as soon as its condition holds.
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def browser() -> Browser:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Chromium ends with the last of these tests in a row: Playwright's loop is in the way of tests that run one."""
+    """Close Chromium after the last consecutive browser test: Playwright's event loop would disturb other tests."""
     try:
         yield
     finally:
@@ -37,7 +37,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="module")
 def tab(browser: Browser, site: Site) -> Iterator[Tab]:
-    """Loads scripts and styles once for all the pages of a module, in one process."""
+    """Load scripts and styles once for all pages of a module, in one process."""
     with closing(Tab(browser, site)) as tab:
         yield tab
 
@@ -50,7 +50,7 @@ def leave(tab: Tab, request: pytest.FixtureRequest) -> Callable[[Visit], None]:
 
 @pytest.fixture
 def visit(browser: Browser, site: Site, tab: Tab, leave: Callable[[Visit], None]) -> Iterator[Callable[..., Visit]]:
-    """Opens a page, with options of Playwright's `new_context`; what changes more than its size has a browser alone."""
+    """Open a page with options of Playwright's `new_context`; options other than its size get a separate browser."""
     opened: list[Visit] = []
 
     def open_one(*, is_alone: bool = False, **options: Any) -> Visit:
@@ -71,7 +71,7 @@ def visit(browser: Browser, site: Site, tab: Tab, leave: Callable[[Visit], None]
 
 @pytest.fixture
 def page(tab: Tab, leave: Callable[[Visit], None]) -> Iterator[Page]:
-    """A page of a desktop browser that remembers nothing. At the end nothing may have been complained of."""
+    """A desktop browser page without stored state. No error may be logged by the end."""
     taken = tab.take()
     yield taken.page
     leave(taken)

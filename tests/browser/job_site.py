@@ -1,4 +1,4 @@
-"""What the tests of job pages run: steps that write logs and end when a test lets them."""
+"""Workflows for the job pages: steps that write logs and end when a test releases them."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ MAX_SECONDS = 90.0
 
 
 class Hold:
-    """Steps wait until it is let go. A test begins with a hold of its own."""
+    """Steps wait until it is released. Each test starts with its own."""
 
     def __init__(self) -> None:
         self._go = threading.Event()
@@ -54,7 +54,7 @@ async def chatter(ctx: HandlerContext) -> dict[str, Any]:
 
 
 async def tile(ctx: HandlerContext) -> dict[str, Any]:
-    """One that fails waits for the test, the first time."""
+    """A failing tile waits for the test the first time."""
     if ctx.params["fails"] and ctx.retry_count == 0:
         await HOLD.wait()
         raise Permanent("no image")

@@ -1,4 +1,4 @@
-"""What holds for every page: people who see little or use no mouse can use it, and it fits on a telephone."""
+"""Every page is accessible without sight or mouse, and fits a phone."""
 
 import pytest
 from browsing import Site, accessibility_findings
@@ -41,7 +41,7 @@ LAPTOP: ViewportSize = {"width": 1280, "height": 800}
 
 @pytest.fixture(scope="module")
 def jobs(site: Site) -> dict[str, str]:
-    """One of them needs approval, after a branch was skipped and an item failed."""
+    """One of them waits for approval, after a skipped branch and a failed item."""
     asking = site.submit("forks")
     site.client.post(f"/api/v1/jobs/{asking}/signals/go").raise_for_status()
     return {
@@ -53,7 +53,7 @@ def jobs(site: Site) -> dict[str, str]:
 
 
 def _asset(site: Site) -> str:
-    """With a deleted version and one that waits for review, on the map."""
+    """An asset with a deleted version and one that waits for review, on the map."""
     body = {
         "workflow_id": "greet",
         "platform_id": "arcgis",

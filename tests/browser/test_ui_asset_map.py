@@ -1,4 +1,4 @@
-"""The map of an asset in a browser: versions are drawn, compared, and asked for their values."""
+"""The map of an asset in a browser: versions are drawn and compared and show their values."""
 
 import asyncio
 import re
@@ -23,12 +23,12 @@ DEM_BOX = [-105.9125, 40.1591, -105.4945, 40.5537]
 
 @pytest.fixture(scope="module")
 def site(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """An elevation model with two versions, the second of which is a picture that nobody has approved."""
+    """An elevation model with two versions, the second of which is an unapproved image."""
     silver = tmp_path_factory.mktemp("silver")
     for source in (DEM, RGB):
         (silver / source.name).write_bytes(source.read_bytes())
     write_counties(silver / "counties.pmtiles")
-    with ThreadPoolExecutor() as threads:  # This one may have the loop of the browser.
+    with ThreadPoolExecutor() as threads:  # This thread may run the browser's event loop.
         threads.submit(lambda: asyncio.run(add_data(shared_dsn))).result()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGMASTER_STORAGE_SILVER", str(silver))

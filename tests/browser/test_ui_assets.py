@@ -1,4 +1,4 @@
-"""Assets in a browser: reviewed, cleared, processed again, deleted, and found by their references and requests."""
+"""Assets in a browser: reviewed, cleared, reprocessed, deleted, and found by reference and request."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -19,13 +19,13 @@ def site(shared_dsn: str) -> Iterator[AssetSite]:
 
 @pytest.fixture
 def dataset() -> str:
-    """Of an asset that no other test knows."""
+    """A dataset that no other test uses."""
     return f"data-{next(NUMBERS)}"
 
 
 @pytest.fixture
 def asset_id(site: AssetSite, dataset: str) -> str:
-    """Of an asset with one version, which waits for review."""
+    """An asset with one version, which waits for review."""
     return str(site.submit_version(dataset, version_label="spring")["asset_id"])
 
 
@@ -88,7 +88,7 @@ def test_a_refused_decision_shows_why(site: AssetSite, visit: Callable[..., Visi
     expect(dialog(page).get_by_role("alert")).to_contain_text("version 0 is rejected")
     visited.forgive("409")
     dialog(page).get_by_role("button", name="Close").click()
-    # What another reviewer decides appears by itself.
+    # A decision of another reviewer appears without a reload.
     expect(page.locator("#version-0")).to_contain_text("“blurred”")
 
 

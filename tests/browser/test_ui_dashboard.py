@@ -49,7 +49,7 @@ def site(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(autouse=True)
 def forget_failures(site: Site) -> None:
-    """Each test has failures of its own only."""
+    """Remove the failures of other tests."""
     site.execute("UPDATE dagapp.dag_jobs SET completed_at = now() - interval '2 days' WHERE completed_at IS NOT NULL")
 
 
@@ -109,7 +109,7 @@ def test_an_approval_links_to_its_decision(site: Site, page: Page) -> None:
 def test_tiles_link_to_the_jobs_that_they_count(site: Site, page: Page) -> None:
     long_ago, lately = site.run("fails", message="x"), site.run("fails", message="y")
     moved = "UPDATE dagapp.dag_jobs SET created_at = created_at - interval '3 days' WHERE job_id = %s"
-    site.execute(moved, int(lately))  # It has run for days.
+    site.execute(moved, int(lately))  # A job that has run for days.
     site.execute("UPDATE dagapp.dag_jobs SET completed_at = now() - interval '3 days' WHERE job_id = %s", int(long_ago))
     page.goto("/ui/")
     expect(page.locator("#tile-failed b")).to_have_text("1")

@@ -1,4 +1,4 @@
-"""The graph of a job in a browser: live, by mouse, by keyboard, and when it is large."""
+"""The graph of a job in a browser: live, by mouse, by keyboard, and with many nodes."""
 
 import asyncio
 import time
@@ -21,14 +21,14 @@ WIDE = 98
 OPEN_SECONDS = 3.0
 PROBE_SECONDS = 0.1
 PHONE: ViewportSize = {"width": 390, "height": 844}
-MAX_HEIGHT = 6500  # of a page of a hundred nodes on a phone
-# As the page has loaded it: under another address it would be another module.
+MAX_HEIGHT = 6500  # Of a page with a hundred nodes on a phone.
+# As the page has loaded it: at another URL it would be another module.
 COMPONENT = "import(document.querySelector('script[src$=\"/graph/component.js\"]').src)"
 
 
 @pytest.fixture(scope="module")
 def asking(site: Site) -> str:
-    """A job that has come as far as its approval."""
+    """A job that waits for its approval."""
     job_id = site.submit("forks")
     signal(site, job_id)
     wait_for(site, job_id, "ask", "running")
@@ -62,7 +62,7 @@ def edge(page: Page, source: str, target: str) -> Locator:
 
 
 def render(page: Page, drawn: str) -> None:
-    """Draw this graph, an expression of JavaScript, in place of the job's."""
+    """Draw this graph, a JavaScript expression, instead of the job's."""
     page.evaluate(f"{COMPONENT}.then((graph) => graph.render(document.querySelector('[data-graph]'), {drawn}))")
 
 
@@ -253,7 +253,7 @@ def test_a_phone_shows_the_panel_as_a_sheet(visit: Callable[..., Visit], asking:
 
 
 def test_the_graph_is_accessible(visit: Callable[..., Visit], asking: str) -> None:
-    # As wide as the graph: what is zoomed out is smaller than a finger.
+    # At full size: zoomed out, nodes are smaller than a finger.
     page = visit(reduced_motion="reduce", viewport={"width": 3400, "height": 900}).page
     open_graph(page, asking)
     card(page, "spread").locator(".gnode-items").click()
@@ -265,7 +265,7 @@ def test_the_graph_is_accessible(visit: Callable[..., Visit], asking: str) -> No
 
 
 def submit_wide(dsn: str) -> int:
-    """As many nodes as a workflow may have; nobody takes from their queue."""
+    """The maximum number of nodes, in a queue without workers."""
     depth = (MANY - 2) // WIDE
     nodes: dict[str, Any] = {"START": StartNode(next=tuple(f"n0_{row}" for row in range(WIDE)))}
     for column in range(depth):
@@ -280,7 +280,7 @@ def submit_wide(dsn: str) -> int:
                 await submission.submit(conn, submission.NewJob(graph(nodes, "wide"), {}), threshold_seconds=30)
             ).job_id
 
-    with ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one.
+    with ThreadPoolExecutor(1) as thread:  # Playwright's event loop runs in this thread.
         return thread.submit(asyncio.run, submit()).result()
 
 
@@ -295,7 +295,7 @@ def until_queued(site: Site, number: int) -> None:
 
 
 def slowdown() -> float:
-    """How many times as long as alone everything takes, because the machine is busy with something else."""
+    """The factor by which a busy machine slows everything down."""
     began, used = time.monotonic(), time.thread_time()
     while time.thread_time() - used < PROBE_SECONDS:
         pass
@@ -306,20 +306,18 @@ def test_a_job_of_five_thousand_nodes_opens_quickly(site: Site, page: Page) -> N
     job_id = str(submit_wide(site.dsn))
     until_queued(site, WIDE)
     took: list[Any] = []
-    while (
-        len(took) < 6 and min(took, default=OPEN_SECONDS) >= OPEN_SECONDS
-    ):  # The machine may be busy with something else.
+    while len(took) < 6 and min(took, default=OPEN_SECONDS) >= OPEN_SECONDS:  # The machine may be busy.
         page.goto(f"/ui/jobs/{job_id}", wait_until="commit", timeout=60_000)
         drawn = page.locator("[data-graph][data-ms]")
         expect(drawn).to_be_visible(timeout=60_000)
-        seconds = int(drawn.get_attribute("data-ms") or 0) / 1000  # From the click on: page, graph and drawing.
+        seconds = int(drawn.get_attribute("data-ms") or 0) / 1000  # From the click: page, graph and drawing.
         took.append(seconds / slowdown())
         expect(page.locator("#why-later")).to_contain_text("no worker consumes this queue")
     assert min(took) < OPEN_SECONDS
     expect(page.locator(".graph-count")).to_contain_text("5,000 nodes")
     expect(page.locator(".graph-far")).to_be_visible()
     assert page.locator(".gnode").count() < 400
-    expect(card(page, "START")).to_have_css("opacity", "0")  # From afar it is a rectangle like all others.
+    expect(card(page, "START")).to_have_css("opacity", "0")  # Zoomed out, it is a rectangle like all others.
     page.get_by_role("group", name="Nodes").get_by_role("button").first.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".graph-far")).to_be_hidden()

@@ -306,7 +306,7 @@ def test_a_fan_outs_duration_covers_its_children_in_graph_and_table(site: Site, 
     page.goto(f"/ui/jobs/{job_id}")
     expect(page.locator("#node-each .badge").first).to_have_text("running")
     listed = page.locator("#job-nodes tbody tr").evaluate_all("rows => rows.map(row => row.id)")
-    assert listed == ["node-START", "node-each", "node-gather", "node-again", "node-END"]  # As the graph has them.
+    assert listed == ["node-START", "node-each", "node-gather", "node-again", "node-END"]  # As in the graph.
     page.goto(f"/ui/jobs/{job_id}/nodes/each")
     expect(page.locator("#node-head .badge").first).to_have_text("running")
     HOLD.let_go()

@@ -1,4 +1,4 @@
-"""Keys in a browser: made, shown once, used to sign in, revoked; and what each role is shown."""
+"""Keys in a browser: created, shown once, used to sign in, and revoked; and the pages of each role."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from dagmaster.model.access import Role
 
 @pytest.fixture(scope="module")
 def keys(site: Site) -> dict[Role, str]:
-    """One of each role. The first is made as long as nobody needs one."""
+    """One key of each role. The first one is created while none is required."""
     key_of: dict[Role, str] = {}
     for role in (Role.ADMIN, *(role for role in Role if role is not Role.ADMIN)):
         headers = {"Authorization": f"Bearer {key_of[Role.ADMIN]}"} if key_of else {}
@@ -41,7 +41,7 @@ def test_a_key_can_be_created_shown_once_and_revoked(sign_in: Callable[[Role], V
     expect(dialog).to_contain_text("shown only once")
     key = dialog.locator("[data-key]").inner_text()
     assert key.startswith("dm_")
-    # As over plain http to another machine, where browsers give pages no clipboard.
+    # As over plain HTTP on another machine, where pages have no clipboard.
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not here')) }")
     dialog.get_by_role("button", name="Copy").click()
     expect(page.locator("#toasts")).to_contain_text("Key copied")

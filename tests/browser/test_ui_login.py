@@ -1,4 +1,4 @@
-"""Signing in with a browser, and what is shown to whom."""
+"""Signing in with a browser, and the content by role."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ ROLES = ("operator", "viewer", "reviewer", "partner", "worker")
 
 @pytest.fixture(scope="module")
 def keys(site: Site) -> dict[str, str]:
-    """One of each role; from now on everybody has to show one."""
+    """One key of each role; from now on every request needs one."""
 
     def make(name: str, role: str) -> str:
         answer = site.client.post("/api/v1/keys", json={"name": name, "role": role}, timeout=60)
@@ -43,7 +43,7 @@ def test_a_user_signs_in_is_redirected_to_the_requested_page_and_signs_out(
     page.get_by_role("link", name="Sign out").click()
     page.goto("/ui/jobs")
     expect(page).to_have_title("Sign in · dagmaster")
-    seen.forgive("401")  # The page may have looked for news when its session had just ended.
+    seen.forgive("401")  # The page may have refreshed just after its session ended.
 
 
 def test_wrong_keys_and_worker_keys_are_refused(keys: dict[str, str], visit: Callable[..., Visit]) -> None:

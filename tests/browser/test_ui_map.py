@@ -1,4 +1,4 @@
-"""The map of the shapes in inputs and outputs, on a page of its own."""
+"""The map of shapes in inputs and outputs, on its own page."""
 
 import re
 from collections.abc import Callable

@@ -9,8 +9,8 @@ from playwright.sync_api import Page, expect
 
 SCRIPT = "<script>document.title = 'taken over'</script>"
 LINES = ".log-lines > div"
-# The first answers end early: that with the lines that are there in an error, that with what follows as if in peace.
-# What the page does later it does soon: it asks again after seconds.
+# The first responses end early: the one with the existing lines in an error, the following one normally.
+# Shortens the delay after which the page reads again.
 INTERRUPTED = """
     const later = setTimeout;
     window.setTimeout = (act, delay, ...rest) => later(act, delay / 20, ...rest);
@@ -134,7 +134,7 @@ def test_every_attempt_shows_its_error_and_can_be_retried(site: Site, visit: Cal
     expect(page.locator("#node-head .badge").first).to_have_text("completed")
     expect(page.locator("#attempt-3")).to_contain_text("completed")
     expect(page.locator("#output")).to_contain_text("retry_count")
-    seen.forgive("404")  # The log of an attempt that ended without a word, if it was asked for just then.
+    seen.forgive("404")  # The log of an attempt that ended without output, if it was requested just then.
 
 
 def test_an_approval_can_be_rejected_on_the_node_page(site: Site, page: Page) -> None:

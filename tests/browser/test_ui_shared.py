@@ -1,4 +1,4 @@
-"""What all pages share: keys, the palette, themes, copying, and how they keep up with the server."""
+"""Common features of all pages: shortcuts, palette, themes, copying, and refreshing."""
 
 import re
 import time
@@ -13,8 +13,8 @@ from playwright.sync_api import Page, expect
 
 LIVE = "#live-state"
 WATCHED = 3_500
-GAP = 1_500  # between two questions of a page
-POLL = 10_000  # of a page without a socket
+GAP = 1_500  # Between two requests of a page.
+POLL = 10_000  # Of a page without a websocket.
 LAST_EVENT = "SELECT coalesce(max(event_id), 0) FROM dagapp.dag_job_events"
 
 
@@ -23,7 +23,7 @@ def go(page: Page, path: str = "/ui/jobs") -> None:
     expect(page.locator(LIVE)).to_have_attribute("data-state", "live")
 
 
-# Keys.
+# Shortcuts.
 
 
 @pytest.mark.parametrize(("keys", "path"), [("gh", "/ui/"), ("gj", "/ui/jobs"), ("gw", "/ui/workflows")])
@@ -125,7 +125,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(visit: Callable[..., V
     expect(root).to_have_attribute("data-theme", other)
 
 
-# Small things.
+# Small components.
 
 
 def test_an_id_can_be_copied_also_without_a_clipboard_api(site: Site, visit: Callable[..., Visit]) -> None:
@@ -201,11 +201,11 @@ def test_an_unknown_page_links_back(visit: Callable[..., Visit], path: str) -> N
     seen.complaints = [complaint for complaint in seen.complaints if "404" not in complaint and "422" not in complaint]
 
 
-# Keeping up.
+# Refreshing.
 
 
 def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> tuple[list[str], float]:
-    """What a page asks for within some seconds, and how many they were."""
+    """The requests of a page within some seconds, and how many seconds."""
     urls: list[str] = []
     page.on("request", lambda request: urls.append(request.url))
     began = time.monotonic()
@@ -215,7 +215,7 @@ def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> tuple[lis
 
 
 def settle(page: Page) -> None:
-    """Nothing is asked for any more for as long as a page waits between two questions."""
+    """Wait until a page sends no more requests for as long as it waits between two."""
     urls: list[str] = []
     page.on("request", lambda request: urls.append(request.url))
     before = -1
@@ -239,14 +239,14 @@ def test_opening_a_page_requests_it_once(site: Site, page: Page, path: str) -> N
         return len(frames) == 2
 
     with opened.value.expect_event("framereceived", is_second):
-        pass  # That nothing has happened, and that all is quiet.
+        pass  # The messages "no change" and "idle".
     page.evaluate("new Promise((resolve) => setTimeout(resolve, 100))")
     pages = [path for path in urls if not path.startswith("/ui/static/")]
     assert len(pages) == len(set(pages)), pages
 
 
 def until_quiet(site: Site) -> None:
-    """Nothing more happens to the jobs that have ended."""
+    """Wait until the ended jobs cause no more events."""
     with psycopg.connect(site.dsn, autocommit=True) as conn:
         seen = -1
         while True:
@@ -360,7 +360,7 @@ def test_the_second_click_of_a_double_click_is_ignored(site: Site, page: Page) -
     at = place["x"] + place["width"] - 12, place["y"] + place["height"] / 2
     page.mouse.click(*at)
     expect(page.locator("#toasts")).to_contain_text("Retrying")
-    page.mouse.down(click_count=2)  # On whatever lies there now.
+    page.mouse.down(click_count=2)  # On whatever is there now.
     page.mouse.up(click_count=2)
     expect(page.locator("#confirm")).to_be_hidden()
     assert page.evaluate("window.pressed") == 1

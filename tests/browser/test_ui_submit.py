@@ -1,4 +1,4 @@
-"""Submitting a job in a browser: the form, its JSON, and what is said when something is wrong."""
+"""Submitting a job in a browser: the form, its JSON, and its errors."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def send(page: Page) -> None:
 
 
 def submitted(site: Site, page: Page) -> dict[str, Any]:
-    """The job whose page was gone to."""
+    """The job whose page was opened."""
     page.wait_for_url("**/ui/jobs/*")
     return site.job(page.url.rpartition("/")[2])
 

@@ -1,4 +1,4 @@
-"""Tables of Python tasks in a browser: find one, see its rows and its origin, and query it."""
+"""Tables of Python tasks in a browser: list, rows, lineage and queries."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ class Tables:
 
 @pytest.fixture(scope="module")
 def site(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """With a data service of its own."""
+    """A site with its own data service."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
         patch.setenv("DAGMASTER_DATA_URL", folder_url(tmp_path_factory.mktemp("tables"), "service"))
@@ -38,7 +38,7 @@ def site(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def tables(site: Site) -> Tables:
-    with ThreadPoolExecutor(1) as thread:  # The browser has a loop in this one.
+    with ThreadPoolExecutor(1) as thread:  # The browser has an event loop in this thread.
         made = thread.submit(asyncio.run, make_tables()).result()
     job_id = site.run("greet")
     site.execute(

@@ -63,7 +63,7 @@ def site(shared_dsn: str, folder: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def failed(site: Site) -> str:
-    """Two runs that completed, and one that failed behind them."""
+    """Two completed runs, and a later failed one."""
     site.run("routes")
     site.run("routes")
     return site.run("routes", fails=True)

@@ -1,4 +1,4 @@
-"""What must be true after a storm, beside the promise: nothing is missing, nothing is held, nothing is wrong."""
+"""Checks after a storm, besides the guarantees: no job missing, no slot occupied, no process left."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ OUTCOME = "SELECT status::text, error_message FROM dagapp.dag_jobs WHERE job_id 
 
 
 def assert_all_are_there(stage: Stage, planned: Sequence[PlannedJob], job_ids: Mapping[int, int]) -> None:
-    """Each job that people were given is there, as what they asked for, and no other is. Ids are by plan."""
+    """Each submitted job exists as requested, and no other. Ids are by plan."""
     expected = {job_ids[job.number]: job.shape.workflow_id for job in planned if job.number in job_ids}
     assert len(expected) == len(planned), f"{len(planned) - len(expected)} plans have no job of their own"
     stored = {row["job_id"]: row["workflow_id"] for row in stage.database.rows(JOBS)}
@@ -43,7 +43,7 @@ def assert_doctor_finds_nothing(stage: Stage) -> None:
 
 
 def assert_nobody_crashed(processes: Iterable[Process]) -> None:
-    """Whoever was ended was ended by the storm, and nobody left an error that nobody looked at."""
+    """Every ended process was ended by the storm, and none logged an error."""
     for process in processes:
         code = process.popen.poll()
         assert code is None or code >= 0 or code == -signal.SIGKILL, f"it died by itself:\n{process.last_words()}"
@@ -53,7 +53,7 @@ def assert_nobody_crashed(processes: Iterable[Process]) -> None:
 
 
 def assert_nobody_is_left_behind(dsn: str) -> None:
-    """The processes of this stage were killed, and no child of theirs outlives them."""
+    """The processes of this stage were killed, and no child process remains."""
     deadline = time.monotonic() + LEAVE_SECONDS
     while left := [process for process in psutil.process_iter() if _writes_to(process, dsn)]:
         assert time.monotonic() < deadline, f"left behind: {left}"
@@ -64,5 +64,5 @@ def _writes_to(process: psutil.Process, dsn: str) -> bool:
     """A process shows the environment that it was started with."""
     try:
         return process.environ().get(LEDGER) == dsn
-    except psutil.Error:  # It is somebody else's, or gone.
+    except psutil.Error:  # It belongs to another user, or is gone.
         return False

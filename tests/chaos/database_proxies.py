@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 CHUNK_BYTES = 65_536
 ANSWER_SECONDS = 10.0
-# To close a socket that lingers for no time is to reset the connection.
+# Closing a socket with a linger time of zero resets the connection.
 LINGER = struct.pack("ii", 1, 0)
 
 Reader = asyncio.StreamReader
@@ -115,7 +115,7 @@ class Proxy:
             forth.close()
 
     async def _pump(self, source: Reader, target: Writer, is_clear: asyncio.Event) -> None:
-        """Until one side has ended, which the other one does not see through a silent proxy."""
+        """Until one side has ended, which the other does not see through a silent proxy."""
         with suppress(ConnectionError):
             while True:
                 data = await _read(source)
@@ -141,10 +141,10 @@ def _reset(writer: Writer) -> None:
 
 
 class Proxies:
-    """In a thread of their own, so that the test may wait as it likes."""
+    """They run in their own thread, so that the test can block."""
 
     def __init__(self, dsn: str) -> None:
-        """Of a server that listens on a socket in a folder."""
+        """For a server that listens on a socket in a folder."""
         self._parts: dict[str, Any] = conninfo_to_dict(dsn)
         self._proxies: list[Proxy] = []
         self._loop = asyncio.new_event_loop()

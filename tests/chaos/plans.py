@@ -1,4 +1,4 @@
-"""A storm, planned from a seed: which jobs come when, what people want of them, and what goes wrong meanwhile."""
+"""A storm planned from a seed: when jobs are submitted and controlled, and which faults occur."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +21,17 @@ from storm_workflows import (
     TOO_SLEEPY,
 )
 
-# So long is the lease of every process; what is to outlast it takes a second more.
+# The lease of every process; a fault that outlasts it takes a second more.
 LEASE_SECONDS = 3.0
 EVERY_SECONDS = 1.3
-FIRST_PART = 0.3  # of the jobs are there when the storm begins
-LAST_JOB_AT = 0.9  # of the storm
+FIRST_PART = 0.3  # The share of jobs that exist when the storm starts.
+LAST_JOB_AT = 0.9  # Of the storm.
 MOST_PRIORITY = 9
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """Times are seconds since the beginning of the storm. Who pauses resumes."""
+    """Times are seconds since the start of the storm. A pause is always followed by a resume."""
 
     number: int
     at: float
@@ -45,7 +45,7 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class FaultKind:
-    """Whom it may hit (nobody when it is the server), and for how long."""
+    """Its possible targets (none for the server), and its duration."""
 
     name: str
     role: str | None = None
@@ -73,7 +73,7 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`place` is the number of the process that it hits; `seconds` is for how long."""
+    """`place` is the number of the process that it hits; `seconds` is its duration."""
 
     at: float
     kind: FaultKind
@@ -90,13 +90,13 @@ class Plan:
 
 
 def make_plan(seed: int, *, seconds: float, jobs: int, roles: Sequence[str]) -> Plan:
-    """The same for the same arguments. `roles` say of each place what runs there."""
+    """The same for the same arguments. `roles` names the role of each place."""
     rng = Random(seed)
     return Plan(seed, seconds, _plan_jobs(rng, seconds, jobs), _plan_faults(rng, seconds, roles))
 
 
 def _plan_faults(rng: Random, seconds: float, roles: Sequence[str]) -> list[Fault]:
-    """Round after round of all kinds, each in an order of its own, so that every kind comes at least once."""
+    """Rounds of all kinds, each shuffled, so that every kind occurs at least once."""
     count = max(len(FAULTS), round(seconds / EVERY_SECONDS))
     kinds: list[FaultKind] = []
     while len(kinds) < count:
@@ -129,7 +129,7 @@ def _plan_job(rng: Random, number: int, seconds: float) -> PlannedJob:
 
 
 def _seconds(rng: Random) -> float:
-    """Most work is short; some is as long as a process lives."""
+    """Most tasks are short; some are as long as a process lives."""
     return round(rng.choice([rng.uniform(0.01, 0.1), rng.uniform(0.1, 1.5)]), 3)
 
 

@@ -17,7 +17,7 @@ def crash(server: EmbeddedServer) -> None:
 
 
 def crash_in_recovery(server: EmbeddedServer) -> bool:
-    """Whether the second crash came before the server had recovered from the first. It runs when this returns."""
+    """Whether the second crash came before the server had recovered from the first. It is running when this returns."""
     before = _postmaster(server)
     with ThreadPoolExecutor(1) as thread:
         restart = thread.submit(server.restart, immediate=True)
@@ -27,7 +27,7 @@ def crash_in_recovery(server: EmbeddedServer) -> bool:
             now = _postmaster(server)
         was_recovering = now is not None and not _is_ready(server)
         _end_at_once(now)
-        with suppress(EmbeddedServerFailed):  # It did not come up, as it was meant to.
+        with suppress(EmbeddedServerFailed):  # It did not start, as intended.
             restart.result()
     crash(server)
     return was_recovering
@@ -41,7 +41,7 @@ def _postmaster(server: EmbeddedServer) -> int | None:
 
 
 def _is_ready(server: EmbeddedServer) -> bool:
-    """What the server says of itself; it says so before it lets anybody in."""
+    """According to the server, which reports it before it accepts connections."""
     with suppress(FileNotFoundError):
         return "ready" in (server.pgdata / "postmaster.pid").read_text()
     return False

@@ -1,4 +1,4 @@
-"""The storm itself: real processes behind proxies, faults, and the calm in which everything is checked."""
+"""The storm: real processes behind proxies, faults, and final checks."""
 
 import heapq
 import sys
@@ -60,7 +60,7 @@ SEEN = """
 
 @dataclass
 class Place:
-    """Where one process of a role runs, and after it the next. None runs between a kill and the next start."""
+    """A slot for one process of a role at a time. It is empty between a kill and the next start."""
 
     command: tuple[str, ...]
     proxy: Proxy
@@ -77,7 +77,7 @@ class Storm:
         self._numbers = count()
 
     def run(self) -> None:
-        """Everything that is planned happens, then all come to rest."""
+        """Run the whole plan, then wait until everything is at rest."""
         for place in self.places:
             self._start(place)
         self._await_everybody()
@@ -97,7 +97,7 @@ class Storm:
         self._rest()
 
     def check(self) -> None:
-        """Everything is there, every slot is free, every promise is kept, and the doctor finds nothing."""
+        """Every job exists, every slot is free, every guarantee holds, and the doctor finds nothing."""
         assert_all_are_there(self.stage, self.plan.jobs, self.client.job_ids)
         assert_all_slots_are_free(self.stage, SLOTS, seconds=MEETING_SECONDS)
         cancelled = self.client.cancelled
@@ -108,7 +108,7 @@ class Storm:
         seen = {row["what"]: row["times"] for row in self.stage.database.rows(SEEN)}
         return f"storm of {self.plan.seconds:g} s, seed {self.plan.seed}: {dict(self.done)}, {seen}"
 
-    # What happens when.
+    # The schedule.
 
     def _at(self, seconds: float, act: Callable[[], object]) -> None:
         heapq.heappush(self._agenda, (seconds, next(self._numbers), act))
@@ -134,7 +134,7 @@ class Storm:
                 place.proxy.reset()
 
     def _target(self, planned: Place) -> Place:
-        """Another of the same role where nothing runs at the moment."""
+        """Another process of the same role if none runs in this place."""
         same = [place for place in self.places if place.command[0] == planned.command[0] and place.process]
         return planned if planned.process or not same else same[0]
 
@@ -169,7 +169,7 @@ class Storm:
         place.process = self.stage.start(*place.command, **SETTINGS, database_url=place.proxy.dsn)
 
     def _supervise(self) -> None:
-        """Who cannot reach the database when it starts ends and is started again; nobody ends later than that."""
+        """Restart processes that cannot reach the database at their start; later, none may end by itself."""
         for place in self.places:
             if place.process is None or not place.process.has_ended():
                 continue
@@ -191,7 +191,7 @@ class Storm:
                 time.sleep(TICK_SECONDS)
 
     def _rest(self) -> None:
-        """The sky is clear: everybody runs and everybody can be reached, until all jobs have ended."""
+        """All processes run and can be reached until all jobs have ended."""
         for place in self.places:
             place.proxy.open()
         self._await_everybody()
@@ -205,7 +205,7 @@ class Storm:
 
 
 def run_storm(stage: Stage, server: EmbeddedServer, plan: Plan) -> Storm:
-    """One storm and its checks. What is wrong is said with the seed, and with what the processes said last."""
+    """One storm and its checks. Failures include the seed and the last output of the processes."""
     sys.stderr.write(f"CHAOS_SEED={plan.seed}\n")
     with Proxies(stage.dsn) as proxies:
         storm = Storm(stage, server, proxies, plan)

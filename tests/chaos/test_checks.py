@@ -1,4 +1,4 @@
-"""The checks after a storm see what they should see."""
+"""The checks after a storm detect damage."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ CHAINS, PATIENTS, ENDLESSES = (
 )
 NEVER = f"node_id = 'never' AND {ENDLESSES}"
 NOT_SKIPPED = f"DELETE FROM dagapp.dag_job_events WHERE event_type = 'node_skipped' AND {NEVER}"
-# What could go wrong, and the claim that it breaks.
+# Kinds of damage, and the claim that each breaks.
 DAMAGES = [
     (f"UPDATE acceptance_ledger SET at = at + interval '1 minute' WHERE {ENDLESSES}", "after its job was cancelled"),
     (f"UPDATE acceptance_ledger SET attempt = 1 WHERE {CHAINS}", "the policy does not allow"),

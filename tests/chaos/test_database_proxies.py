@@ -1,4 +1,4 @@
-"""The proxies do to connections what they are meant to do."""
+"""The proxies affect connections as intended."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A worker that learns too late what it has claimed starts nothing that nobody wants any more."""
+"""A worker that receives its claim too late starts no revoked task."""
 
 import pytest
 from database_proxies import Proxies
@@ -27,10 +27,10 @@ def test_a_claim_answered_after_the_cancellation_is_not_started(stage: Stage) ->
         proxy.slow_down(ANSWER_SECONDS)
         job_id = client.submit(PlannedJob(0, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
         stage.until(CLAIMED, job_id)
-        proxy.withhold()  # The answer is on its way.
+        proxy.withhold()  # The response is on its way.
         client.cancel(job_id)
         stage.until(CANCELLED_LONG_AGO, job_id)
         proxy.open()
         later = client.submit(PlannedJob(1, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
-        stage.until_ended(later)  # So the worker has its answers, and works.
+        stage.until_ended(later)  # So the worker receives its responses and works.
         assert_promise_kept(stage.dsn, shapes=KINDS, cancelled=client.cancelled)

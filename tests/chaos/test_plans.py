@@ -1,4 +1,4 @@
-"""A storm is the same for the same seed, and leaves nothing out."""
+"""A storm is reproducible by its seed and complete."""
 
 from plans import FAULTS, LEASE_SECONDS, make_plan
 from shapes import SHAPES
@@ -33,7 +33,7 @@ def test_endless_jobs_are_cancelled_and_paused_ones_resumed() -> None:
 
 
 def test_every_outcome_names_exactly_the_nodes_of_its_definition() -> None:
-    """What is demanded is written by hand, and so could forget a node."""
+    """The expected outcomes are written by hand, and could omit a node."""
     for job in make_plan(5, seconds=60, jobs=200, roles=ROLES).jobs:
         demanded = {node.partition("__")[0] for node in job.shape.outcome(job.inputs).nodes}
         assert demanded == set(job.shape.graph.nodes), job.shape.workflow_id

@@ -1,4 +1,4 @@
-"""A worker whose round trip to the database is longer than half a second does its work."""
+"""A worker with a round trip to the database above half a second works."""
 
 import pytest
 from database_proxies import Proxies

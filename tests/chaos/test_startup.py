@@ -1,4 +1,4 @@
-"""A process that loses the database in the middle of its start goes on starting."""
+"""A process that loses the database during its start continues to start."""
 
 import psycopg
 import pytest
@@ -9,7 +9,7 @@ from shapes import CHAIN
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
-# It is known then, and looks for jobs that nobody holds.
+# It is registered then, and looks for orphaned jobs.
 IS_ADOPTING = """
     SELECT count(*) > 0 FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = 'dagmaster orchestrator' AND wait_event = 'relation'

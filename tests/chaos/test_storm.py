@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(SECONDS + 900)]
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    """Nobody else's, because it is restarted."""
+    """A separate server, because it is restarted."""
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
     with EmbeddedServer.start(folder) as server:
         with psycopg.connect(server.dsn, autocommit=True) as conn:

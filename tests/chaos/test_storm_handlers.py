@@ -1,4 +1,4 @@
-"""What the handlers of a storm write into the ledger is true."""
+"""The ledger entries of the storm's handlers are true."""
 
 from concurrent.futures import Future
 
@@ -11,7 +11,7 @@ from dagmaster.handlers import Checkpoint, HandlerContext, contract
 
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_only_stored_checkpoints_count_as_saved(monkeypatch: pytest.MonkeyPatch, is_stored: bool) -> None:
-    """A handler goes on without it when that takes too long, as in an outage."""
+    """A handler continues without it when that takes too long, as in an outage."""
     monkeypatch.setattr(contract, "STORED_WITHIN_SECONDS", 5.0 if is_stored else 0.02)
     written: list[str] = []
     monkeypatch.setattr(Execution, "write", lambda _, event: written.append(event))

@@ -1,4 +1,4 @@
-"""The list of mutants: bugs that an engine like this has had, each of which patches the engine."""
+"""The list of mutants: bugs that such an engine has had, as patches of the engine."""
 
 from collections.abc import Callable
 

@@ -97,7 +97,7 @@ def ignore_max_parallel(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_held_back_children_when_one_starts(patch: pytest.MonkeyPatch) -> None:
-    """As it was: a local claim took the next child out of the queue, and nobody started it."""
+    """A former bug: a local claim took the next child out of the queue, and it was never started."""
     count = transitions._count
 
     def _count(changes: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
@@ -215,7 +215,7 @@ def settle_no_child_for_what_was_added_behind_it(patch: pytest.MonkeyPatch) -> N
 
 @mutant
 def take_what_a_handler_says_for_what_the_engine_does(patch: pytest.MonkeyPatch) -> None:
-    """As it was: whether a node was revoked stood at the beginning of its error."""
+    """A former bug: whether a node was revoked was read from the beginning of its error."""
 
     def is_revoked(node: state.NodeState) -> bool:
         return (node.error or "").startswith(("withdrawn: ", "stopped because "))

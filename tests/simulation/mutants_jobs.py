@@ -183,7 +183,7 @@ def forget_what_a_full_queue_held_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def give_up_a_job_in_the_moment_in_which_it_should_wake(patch: pytest.MonkeyPatch) -> None:
-    """As it was: only timers that are ahead counted, not one that is due at the same instant."""
+    """A former bug: only future timers counted, not one that is due at the same instant."""
 
     def latest(changes: ChangeSet) -> Any:
         deadlines = (timers._deadline(changes, node) for node in changes.job.nodes.values())

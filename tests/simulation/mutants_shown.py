@@ -1,4 +1,4 @@
-"""Mutants of the engine: outcomes, stalls, times, deadlines and progress, as people see them."""
+"""Mutants of the engine: outcomes, stalls, times, deadlines and progress, as shown to users."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,7 +29,7 @@ from simulation import stalls
 
 @mutant
 def show_a_fan_out_as_completed_when_it_has_expanded(patch: pytest.MonkeyPatch) -> None:
-    """As it was: green while its children were open, and when one had failed."""
+    """A former bug: shown as completed while its children were open, and when one had failed."""
     patch.setattr(progress, "outcome_of", lambda status, children: Outcome(status))
 
 
@@ -61,19 +61,19 @@ def revoke_what_is_under_way_when_the_job_is_cancelled(patch: pytest.MonkeyPatch
 
 @mutant
 def begin_a_job_only_to_cancel_it(patch: pytest.MonkeyPatch) -> None:
-    """As it was: started and dispatched in the instant in which it was cancelled."""
+    """A former bug: started and dispatched in the instant in which it was cancelled."""
     patch.setattr(deciding, "_in_order", lambda job, messages: messages)
 
 
 @mutant
 def raise_a_stall_for_a_job_that_waits(patch: pytest.MonkeyPatch) -> None:
-    """As it was: for one that waited for an approval."""
+    """A former bug: for a job that waited for an approval."""
     patch.setattr(reasons, "VALID_REASONS", reasons.VALID_REASONS - {Kind.WAITING_FOR_APPROVAL})
 
 
 @mutant
 def raise_no_stall_while_a_task_runs_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is at work would be trusted, also long after its time is over."""
+    """A running task would never count as stalled, even long after its timeout."""
     original = reasons.reasons
 
     def trusting(*around: Any) -> list[Kind]:
@@ -84,7 +84,7 @@ def raise_no_stall_while_a_task_runs_for_ever(patch: pytest.MonkeyPatch) -> None
 
 @mutant
 def raise_a_stall_for_a_paused_job(patch: pytest.MonkeyPatch) -> None:
-    """As it was: where nothing was left but tasks in the queue."""
+    """A former bug: if only queued tasks were left."""
     original = reasons.stands_without_reason
 
     def stands_without_reason(job: state.JobState, *around: Any) -> bool:
@@ -98,7 +98,7 @@ def raise_a_stall_for_a_paused_job(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def stamp_a_task_with_the_time_of_its_batch(patch: pytest.MonkeyPatch) -> None:
-    """As it was: a task of 13 ms was shown with 0 or 425."""
+    """A former bug: a task of 13 ms was shown with 0 or 425 ms."""
     patch.setattr(transitions, "_measure", lambda changes, *measured: changes.now)
 
 
@@ -126,7 +126,7 @@ def give_the_duration_of_an_attempt_by_the_clock_of_the_owner(patch: pytest.Monk
 
 @mutant
 def set_no_deadline(patch: pytest.MonkeyPatch) -> None:
-    """As it was: the setting had no effect."""
+    """A former bug: the setting had no effect."""
     patch.setattr(transitions, "_set_deadline", lambda changes, seconds_allowed: None)
 
 
@@ -164,7 +164,7 @@ def move_the_deadline_by_the_pause_before_a_job_was_reopened(patch: pytest.Monke
 
 @mutant
 def take_the_deadline_of_the_job_for_that_of_its_tasks(patch: pytest.MonkeyPatch) -> None:
-    """What is under way would be ended by a timeout of its own, and be named as what failed the job."""
+    """Running nodes would be ended by their own timeout, and be named as the cause of the failure."""
     close = job_end._close_nodes
 
     def close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, **which: bool) -> None:
@@ -188,7 +188,7 @@ def fail_a_job_whose_deadline_passes_while_it_cleans_up(patch: pytest.MonkeyPatc
 
 @mutant
 def take_what_was_skipped_for_work_that_is_done(patch: pytest.MonkeyPatch) -> None:
-    """As it was: 3 of 4."""
+    """A former bug: 3 of 4."""
     original = progress.known_work
 
     def known_work(job: progress.JobSnapshot) -> tuple[int, int]:
@@ -223,7 +223,7 @@ def show_a_job_as_done_when_what_has_begun_is_done(patch: pytest.MonkeyPatch) ->
 
 @mutant
 def show_a_failed_job_as_all_done(patch: pytest.MonkeyPatch) -> None:
-    """As it was: when its deadline had skipped what was open, and the last chains had run."""
+    """A former bug: if its deadline had skipped open nodes and its finalizers had run."""
     patch.setattr(progress, "JOB_TERMINAL", frozenset())
 
 

@@ -1,4 +1,4 @@
-"""Explanations are true: at any moment, in any world, the reason is real, and without it the node moves on."""
+"""Explanations are true: at any moment of any world the reason holds, and removing it moves the node on."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ from simulation.world import World
 SEEDS = range(30_000, 30_400)
 NODES_PER_MOMENT = 3
 MOST_STEPS = 200
-# Somebody must be there to act, and no place is taken while nothing may be dispatched.
+# Processes must exist to act, and no slot may be taken while nothing can be dispatched.
 FIRST_REMOVED = (Kind.NO_OWNER, Kind.PAUSED, Kind.BACK_PRESSURE, Kind.RETRY)
 SEARCH = range(30_000, 30_400)
 NEVER_WAITING = {Kind.ENDED, Kind.RUNNING, Kind.GIVING_RESULT}
 
 
-# A moment of a world: the same seed and the same number of steps are the same moment, as often as one likes.
+# A moment of a world: the same seed and number of steps always give the same moment.
 
 
 class Moment:
@@ -47,7 +47,7 @@ class Moment:
         return world
 
     def waiting(self) -> list[str]:
-        """Some nodes; those that have begun before those that wait for others."""
+        """Some nodes; started ones before those that wait for others."""
         world = self.world()
         rows = [row for row in world.ground.store.nodes.values() if stands_still(row) and not is_outrun(world, row)]
         rows = [] if is_being_paused(world) else rows
@@ -57,13 +57,13 @@ class Moment:
 
 
 def is_being_paused(world: World) -> bool:
-    """Another reason is on its way, and nobody can see it yet."""
+    """Another reason is on its way and not visible yet."""
     mail = any(isinstance(message, Pause) for message in world.ground.store.mailbox.values())
     return mail or any(owner.decided and owner.decided.changes.holds_tasks for owner in world.owners)
 
 
 def is_outrun(world: World, row: NodeRow) -> bool:
-    """A place is free, and a sibling that waits too will take it: which one cannot be seen before it has."""
+    """A slot is free, and one of several waiting siblings will take it; which one is not visible before."""
     places = max_parallel(world.ground.case, row.parent) if row.parent else None
     if row.parent is None or places is None or len(in_flight(world, row.node_id)) >= places:
         return False
@@ -72,7 +72,7 @@ def is_outrun(world: World, row: NodeRow) -> bool:
 
 
 def stands_still(row: NodeRow) -> bool:
-    """Neither at its end nor with a worker; a fan-out that runs is being expanded, a step waits."""
+    """Neither ended nor with a worker; a running fan-out is being expanded, and a wait node waits."""
     is_step = row.node_id[0] in "fwpj" and row.added_by is None
     is_with_worker = row.status is NodeStatus.RUNNING and not is_step
     return row.status not in NODE_TERMINAL and not is_with_worker and not (row.parent and row.status == "running")
@@ -102,7 +102,7 @@ def ask(world: World, node_id: str) -> Explanation:
     return explanation.explain_node(ground.store.load(), node_id, facts_of(world), ground.now)
 
 
-# Whether it is so, without a look at the engine.
+# Whether it holds, decided without the engine.
 
 
 def check_real(world: World, node_id: str, kind: str, data: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ def decided(
     return [world.watch.oracle.verdict(source, node_id, statuses) is not None for source in sources]
 
 
-# Take away what was named, and nothing else; then let the owner act.
+# Remove the named cause and nothing else, then let the owner act.
 
 
 def check_removal(world: World, node_id: str, answer: Explanation) -> None:
@@ -244,7 +244,7 @@ def end_the_rest(world: World, node_id: str) -> None:
 
 
 def free_places(world: World, node_id: str) -> None:
-    """Those that have a place end, and those that take it after them, until it is this one's turn."""
+    """End the nodes that hold a slot, and those that take it next, until it is this node's turn."""
     store = world.ground.store
     for _ in range(200):
         if store.nodes[node_id].status is not NodeStatus.READY or not in_flight(world, node_id):
@@ -253,13 +253,13 @@ def free_places(world: World, node_id: str) -> None:
         row = store.waiting.get(holder.task_id or "") or store.running.get(holder.task_id or "")
         if row is not None:
             store.report(execute(world.ground, Worker(row.worker_id or "a worker"), row))
-        else:  # It has done its part, and gives the result of a node that it has added.
+        else:  # It has ended its work, and returns the result of a node that it added.
             next(world.calm(), None)
         let_owners_act(world)
 
 
 def finish_named(world: World, node_id: str, data: dict[str, Any]) -> None:
-    """Until they have ended; the node must not move before those that decide alone, and not stay after them all."""
+    """Until they have ended; the node must move after the decisive ones, not before, and not later than after all."""
     store = world.ground.store
     for _ in world.calm():
         if store.is_over or store.nodes[node_id].status is not NodeStatus.PENDING or all(decided(world, node_id, data)):
@@ -271,7 +271,7 @@ def finish_named(world: World, node_id: str, data: dict[str, Any]) -> None:
 
 
 def check(seed: int) -> Iterator[Explanation]:
-    """Every explanation of a few nodes of one moment, after it was found to be true."""
+    """Verify every explanation of a few nodes of one moment."""
     moment = Moment(seed)
     for node_id in moment.waiting():
         world = moment.world()
@@ -294,7 +294,7 @@ def test_every_reason_is_true_and_removing_it_moves_the_node_on() -> None:
 
 
 def test_a_waiting_job_is_explained_by_waiting_nodes() -> None:
-    """What all others wait for: its roots are named, and none of them waits for another node."""
+    """The job's explanation names the roots of all waits, and none of them waits for another node."""
     for seed in SEEDS:
         world = Moment(seed).world()
         ground = world.ground
@@ -311,7 +311,7 @@ def test_a_waiting_job_is_explained_by_waiting_nodes() -> None:
                 assert again.kind == group["kind"]
 
 
-# Explanations that are not true are found out.
+# False explanations are detected.
 
 
 def _soon(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
@@ -347,7 +347,7 @@ def without(kind: Kind) -> Any:
     return lie
 
 
-# The seed is that of a world which shows the lie: tried first, so that the search is seldom needed.
+# The seed of a world that shows the false explanation, tried first so that the search is rarely needed.
 @pytest.mark.parametrize(
     ("module", "name", "lie", "seed"),
     [
@@ -375,6 +375,6 @@ def test_a_false_explanation_is_detected(
 def is_found_out(seed: int) -> bool:
     try:
         list(check(seed))
-    except (Violation, KeyError):  # Some of what is not true cannot even be put into words.
+    except (Violation, KeyError):  # Some false explanations have no sentence.
         return True
     return False

@@ -1,4 +1,4 @@
-"""Two thousand worlds, the same each time; `make test-quick` tries the first of them, `make simulate` others."""
+"""Two thousand fixed worlds; `make test-quick` runs the first of them, `make simulate` runs others."""
 
 import os
 
@@ -9,7 +9,7 @@ from simulation.ground import Fault
 from simulation.run import Report, run_many
 
 RUNS, CHUNKS = int(os.environ.get("SIMULATION_WORLDS", "2000")), 8
-# So many worlds meet everything; fewer may not.
+# This many worlds cover everything; fewer may not.
 TELLING = 250
 
 

@@ -1,4 +1,4 @@
-"""The simulator is worth something only if it finds bugs: each of these is one that an engine like this has had."""
+"""The simulator detects bugs: each mutant is a bug that such an engine has had."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ SUBJECTS = (mutants_flow, mutants_attempts, mutants_jobs, mutants_shown)
 
 
 def find(seeds: Iterable[int]) -> int | None:
-    """The first seed whose world is violated."""
+    """The first seed whose world violates an invariant."""
     for seed in seeds:
         try:
             prepare(seed).build().run()

@@ -1,4 +1,4 @@
-"""The oracle is trusted because it is simple; these are the rules that it must know."""
+"""The rules of the oracle, which is trusted because it is simple."""
 
 from collections.abc import Mapping
 

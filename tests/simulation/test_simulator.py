@@ -1,4 +1,4 @@
-"""The simulator itself: the same seed is the same world, everything happens in it, and a failure explains itself."""
+"""The simulator: worlds are reproducible and cover everything, and a failure explains itself."""
 
 from collections import Counter
 
@@ -49,7 +49,7 @@ def starts_early(node: NodeState) -> bool:
 
 @pytest.fixture(scope="module")
 def failure() -> SimulationFailed:
-    """It takes a second to find it and to shrink its world."""
+    """Finding it and shrinking its world takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(edges, "is_ready", starts_early)
         return _first_failure()
