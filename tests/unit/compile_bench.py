@@ -48,7 +48,7 @@ INPUTS = {
 
 
 def workflow(first: str | tuple[str, ...] = "a", **nodes: Node) -> Workflow:
-    """START leads to the first nodes; END is there; the nodes between are given."""
+    """START leads to the first nodes, END is added, and the nodes between are given."""
     start = StartNode(next=(first,) if isinstance(first, str) else first)
     return bare(START=start, **nodes, END=EndNode())
 

@@ -1,4 +1,4 @@
-"""A task that adds nodes to its job, on the work bench."""
+"""A task that adds nodes to its job, on the test bench."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dagmaster.model.added_nodes import AddedNode
 
 
 def job(**fields: Any) -> Bench:
-    """One task, `a`, that runs, and the end behind it."""
+    """A job with one running task, `a`, and its end."""
     bench = Bench(a=task(**fields), end=end("a")).start()
     bench.begin("a")
     return bench

@@ -1,4 +1,4 @@
-"""A job on the work bench: send it messages, look at what moved. Each turn is written, read back and compared."""
+"""A test bench for one job: send messages and inspect the effects. Each change set is written and read back."""
 
 import heapq
 from collections.abc import Mapping
@@ -116,14 +116,14 @@ class Bench:
         self.timers: list[tuple[datetime, int, TimerDue]] = []
         self._armed = 0
 
-    # What may happen to it.
+    # Messages.
 
     def start(self) -> "Bench":
         self.send(Load())
         return self
 
     def send(self, *messages: Message) -> ChangeSet:
-        """One turn, written as the owner writes it; afterwards the rows and the memory must say the same."""
+        """One change set, written as the owner writes it; afterwards rows and memory must agree."""
         self.changes = changes = decide(self.job, messages, self.now, self.rules, None, self.closed_queues)
         if self.store.is_over and not changes.reopened:
             self._keep_late(changes)
@@ -140,14 +140,14 @@ class Bench:
         return changes
 
     def _keep_late(self, changes: ChangeSet) -> None:
-        """The owner has let go of a job that has ended; only what may still be noted is."""
+        """The owner has released an ended job; only late mail is recorded."""
         assert not changes.touched and not changes.created and not changes.dispatches and not changes.job_touched
         self.store.events += changes.events
         for task_id, result in changes.results.items():
             self.store.results.setdefault(task_id, result)
 
     def begin(self, node_id: str, task_id: str | None = None) -> ChangeSet:
-        """A worker takes it from the queue."""
+        """A worker claims it from the queue."""
         task_id = task_id or self.task_id(node_id)
         if task_id in self.store.waiting:
             self.store.claim(task_id, "worker", self.now)
@@ -178,7 +178,7 @@ class Bench:
         return self.send(Resume("bob"))
 
     def retry(self, node_id: str | None = None, *, only: frozenset[str] | None = None) -> ChangeSet:
-        """By hand. A job that has ended is given to an owner, who reads it from the rows."""
+        """A manual retry. An ended job is given to an owner, who loads it from the rows."""
         message = ManualRetry(node_id, "ann", only)
         if not self.store.is_over:
             return self.send(message)
@@ -196,18 +196,18 @@ class Bench:
         return self.send(QueueOpened(queue))
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; the timers that run out are fired, all of them late."""
+        """Let time pass; fire the timers that expire, all of them late."""
         self.now += timedelta(seconds=seconds)
         while self.timers and self.timers[0][0] <= self.now:
             self.send(heapq.heappop(self.timers)[2])
 
     def restart(self) -> None:
-        """The owner is gone; another one reads the rows."""
+        """The owner is gone; another one loads the rows."""
         self.job = self.store.load()
         self.timers = []
         self.send(Load())
 
-    # What can be seen of it.
+    # State.
 
     @property
     def status(self) -> JobStatus:
@@ -224,7 +224,7 @@ class Bench:
 
     @property
     def waiting(self) -> list[str]:
-        """The tasks on the queue."""
+        """The queued tasks."""
         return list(self.store.waiting)
 
     def task_id(self, node_id: str) -> str:
@@ -243,12 +243,12 @@ class Bench:
         return {row.node_id for row in self.store.nodes.values() if row.status in statuses}
 
     def events(self, node_id: str | None = None) -> list[str]:
-        """`node moved` for each event, oldest first; of one node, or of all."""
+        """`node move` for each event, oldest first; of one node, or of all."""
         names = [(event.node_id or "job", event.event_type.partition("_")[2]) for event in self.store.events]
         return [f"{name} {move}" if node_id is None else move for name, move in names if node_id in (None, name)]
 
     def data(self, node_id: str | None, event_type: str) -> Mapping[str, Any]:
-        """What the latest such event says."""
+        """The data of the latest such event."""
         events = [e for e in self.store.events if e.node_id == node_id and e.event_type == event_type]
         return events[-1].event_data or {}
 

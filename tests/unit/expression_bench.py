@@ -1,4 +1,4 @@
-"""A scope for expressions, and what becomes of them in it."""
+"""A scope for expressions, and helpers that evaluate in it."""
 
 from collections.abc import Mapping
 from typing import Any

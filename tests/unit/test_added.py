@@ -1,4 +1,4 @@
-"""What is added to a job, as it is written down and read back; nonsense is refused with its place."""
+"""Added nodes are encoded and decoded; malformed ones are refused with the place."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The handlers that come with the package."""
+"""The handlers of the package."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The benchmarks' arithmetic and report; what they measure is measured by `make bench`."""
+"""The arithmetic and report of the benchmarks; `make bench` does the measuring."""
 
 import os
 from collections import Counter
@@ -180,7 +180,7 @@ class TestWhatIsMeasured:
     def test_quick_runs_are_smaller_in_every_size(self) -> None:
         assert QUICK.throughput_jobs < FULL.throughput_jobs
         assert max(QUICK.fan_sizes) < max(FULL.fan_sizes)
-        assert QUICK.repetitions >= 2  # a spread needs two
+        assert QUICK.repetitions >= 2  # A spread needs two.
 
 
 class FakePlace:
@@ -193,7 +193,7 @@ Measure = Callable[[Place, Scale], Awaitable[list[Figure]]]
 
 @pytest.fixture
 def scales(monkeypatch: pytest.MonkeyPatch) -> list[Scale]:
-    """Replaces the measuring; what scales were asked for."""
+    """Replaces the measurement; records the requested scales."""
     requested: list[Scale] = []
 
     def giving(figure: Figure) -> Measure:

@@ -23,11 +23,11 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]]:
-    """Begins to show what is seen on the worker's terminal, stdout and stderr together."""
+    """Start to record the worker's terminal, stdout and stderr together."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
 
-    def begin() -> Terminal:  # In the test itself: before it, pytest puts its own streams in place.
+    def begin() -> Terminal:  # In the test itself, because before it pytest installs its own streams.
         seen = Terminal()
         monkeypatch.setattr(sys, "stdout", seen)
         monkeypatch.setattr(sys, "stderr", seen)
@@ -40,7 +40,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]
 
 
 def show(text: object, **options: object) -> None:
-    """As a handler prints: to what `sys.stdout` is at this moment."""
+    """Print as a handler does: to the current `sys.stdout`."""
     print(text, **options)  # type: ignore[call-overload] # noqa: T201
 
 
@@ -48,7 +48,7 @@ def taken(log: TaskLog) -> str:
     return log.take().decode()
 
 
-# What a log keeps
+# Limits of a log
 
 
 def test_taken_output_is_not_returned_again() -> None:
@@ -88,7 +88,7 @@ def test_a_log_over_its_limit_keeps_its_beginning_and_end_with_a_note() -> None:
     assert len(captured) <= 10 * 1024 * 1024 + 500
     assert lines[0] == line.strip() and lines[-1] == b"the end"
     assert notes[0].endswith("limited to 10,485,760 bytes; only the end of the rest is kept]")
-    left_out = 200_000_008 - (len(captured) - sum(len(note) + 1 for note in notes)) + 1  # and a newline before a note
+    left_out = 200_000_008 - (len(captured) - sum(len(note) + 1 for note in notes)) + 1  # And a newline before a note.
     assert notes[1] == f"[dagmaster: {left_out:,} bytes left out; the log is limited to 10,485,760 bytes]"
     assert log.total_bytes == 200_000_008
 
@@ -126,7 +126,7 @@ def test_many_threads_may_write_at_once() -> None:
     assert taken(log).splitlines() == ["0123456789"] * 8000
 
 
-# What goes to a log
+# Captured output
 
 
 def test_output_printed_in_a_task_goes_only_to_its_log(terminal: Callable[[], Terminal]) -> None:
@@ -216,7 +216,7 @@ def test_outside_tasks_the_streams_are_unchanged(terminal: Callable[[], Terminal
     assert sys.stdout is out and sys.stderr is out
 
 
-# Records
+# Log records
 
 
 def test_log_records_of_a_task_go_to_its_log_and_to_stderr(terminal: Callable[[], Terminal]) -> None:

@@ -1,4 +1,4 @@
-"""The shapes of charts, and what they say in words."""
+"""The shapes of charts, and their descriptions."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

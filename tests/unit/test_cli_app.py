@@ -216,7 +216,7 @@ for command in sys.argv[1:]:
 
 
 def test_help_does_not_import_run_time_modules() -> None:
-    """Loading pydantic alone takes as long as all the rest."""
+    """Importing pydantic alone takes as long as all the rest."""
     done = subprocess.run([sys.executable, "-c", HELP_IN_FORKS, *COMMANDS], capture_output=True, text=True, check=True)
     helps = [json.loads(line) for line in done.stdout.splitlines()]
     assert helps == [[command, 0, [], True] for command in COMMANDS], done.stderr

@@ -144,7 +144,7 @@ def test_the_live_view_draws_on_a_terminal() -> None:
     assert "completed" in screen.file.getvalue()
 
 
-# Where there is no terminal
+# Without a terminal
 
 
 def lines_of(views: Sequence[JobView], capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The first signal asks, the second ends; a stop by command is no signal, and behind the end there are none."""
+"""The first signal stops, the second ends at once; a commanded stop is no signal, and after the end none counts."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from dagmaster.cli import runtime
 
-# A command that ends by itself, gets a signal behind its loop, and one while the interpreter is taken down.
+# A command that ends by itself, gets a signal after its loop, and one while the interpreter is finalized.
 LATE = """
 import asyncio, os, signal
 from dagmaster.cli import app, runtime

@@ -1,4 +1,4 @@
-"""The client that blocks: its methods are made from those of the other."""
+"""The blocking client: its methods are made from the asynchronous one's."""
 
 import inspect
 

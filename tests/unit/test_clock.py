@@ -1,4 +1,4 @@
-"""An orchestrator's idea of the database's clock, and of whether it may judge others by it."""
+"""An orchestrator's estimate of the database's clock, and when it may judge leases."""
 
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -25,7 +25,7 @@ def test_a_quick_response_sets_the_clock_within_its_round_trip_time() -> None:
 
 
 def test_a_slow_response_does_not_move_a_clock_that_it_agrees_with() -> None:
-    """Whether the question or the answer was held up."""
+    """Whether the request or the response was delayed."""
     for held_up in (timedelta(), timedelta(seconds=5)):
         clock, requested_at = DatabaseClock(), monotonic()
         clock.adjust(datetime.now(UTC) + held_up, requested_at, requested_at + 5)
@@ -57,7 +57,7 @@ def test_after_an_outage_every_worker_gets_a_whole_lease(monkeypatch: pytest.Mon
     assert sight.may_judge()
     now += 4
     assert sight.may_judge()
-    now += 6  # The database stood still.
+    now += 6  # The database hung.
     assert not sight.may_judge()
     for _ in range(3):
         now += 3

@@ -1,4 +1,4 @@
-"""The parallel writer of cloud-optimised GeoTIFFs, judged by readers and writers that have no part in it."""
+"""The parallel writer of cloud-optimised GeoTIFFs, compared with independent readers and writers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -175,7 +175,7 @@ def test_colours_are_compressed_with_loss_and_transparency_becomes_a_mask(tmp_pa
             assert (cog.count, len(written.statistics)) == (count, count)
             np.testing.assert_array_equal(cog.dataset_mask(), alpha)
             assert np.abs(cog.read(1)[320:].astype(int) - ramp[320:]).max() <= 8
-        # The colours of what is transparent do not shine through.
+        # Colours of transparent pixels are not visible.
         with rasterio.open(target, overview_level=0) as halved:
             assert np.abs(halved.read(1)[170:].astype(int) - ramp[340::2, ::2]).max() <= 8
 
@@ -249,7 +249,7 @@ def test_a_second_attempt_writes_only_missing_parts(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         attempt()
     for torn in (tmp_path / "superblocks").glob("0-0-2.bin"):
-        torn.write_bytes(b"")  # as after a loss of power
+        torn.write_bytes(b"")  # As after a power failure.
     assert steps == [(1, 9), (2, 9), (3, 9)]
     with pytest.raises(Stopped):
         attempt()

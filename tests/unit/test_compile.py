@@ -1,4 +1,4 @@
-"""Compiling: edges, order and what each node gets."""
+"""Compiling: edges, order and the values of each node."""
 
 from itertools import pairwise
 from time import process_time
@@ -85,7 +85,7 @@ def test_nodes_are_sorted_and_the_start_is_the_only_root() -> None:
     assert graph.workflow.workflow_id == "w"
 
 
-# What nodes get
+# Values of nodes
 
 
 def test_a_task_gets_defaults() -> None:

@@ -1,4 +1,4 @@
-"""Conditions: typed comparison, the forms authors may write, and what counts as false."""
+"""Conditions: typed comparison, accepted forms and falsy values."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""CQL2 filters are read from text, and become conditions in which all values are variables."""
+"""CQL2 filters are parsed from text and become conditions in which all values are parameters."""
 
 from typing import Any
 

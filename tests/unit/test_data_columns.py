@@ -1,4 +1,4 @@
-"""Arrow arrays of plain values are those that Arrow itself would make."""
+"""Arrow arrays of plain values equal those of Arrow itself."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What engines over HTTP do when a server does not answer."""
+"""Engines over HTTP when a server does not respond."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ class Shard(ClusterHost, Server):
 
 
 def answering(*answers: Any) -> Any:
-    """Called once for each of the answers; exceptions are raised."""
+    """Called once per response; exceptions are raised."""
     pending: Iterator[Any] = iter(answers)
 
     def ask(_: Any) -> Any:

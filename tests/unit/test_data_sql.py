@@ -1,4 +1,4 @@
-"""The compiler of plans: what becomes of names, values and ranges, without any engine."""
+"""The compiler of plans: names, values and ranges, without any engine."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone

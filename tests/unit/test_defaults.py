@@ -1,4 +1,4 @@
-"""What a workflow leaves open is written into it before it is pinned."""
+"""Defaults are written into a workflow before it is pinned."""
 
 from typing import Any, TypeVar
 

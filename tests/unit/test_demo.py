@@ -1,4 +1,4 @@
-"""The demo: what `make demo` runs, in a terminal and in a script."""
+"""`make demo`, in a terminal and in a script."""
 
 import io
 import runpy
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MISSING = "The maps are missing: the geospatial libraries could not be installed"
-# It is ready at once, and tells that it is stopped.
+# Ready at once, and reports that it is stopped.
 SERVER = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
@@ -23,7 +23,7 @@ signal.pause()
 
 @pytest.fixture
 def make_demo(tmp_path: Path) -> Callable[[int], "subprocess.CompletedProcess[str]"]:
-    """`make demo` in an environment that is set up, whose programs only print their arguments."""
+    """`make demo` in a prepared environment, whose programs only print their arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (tmp_path / ".installed").touch()
@@ -62,7 +62,7 @@ def test_without_geospatial_libraries_the_demo_names_what_is_missing(
 
 @pytest.fixture
 def run_map_demo() -> Iterator[Callable[[], None]]:
-    """The demo of the maps, without a real server and without jobs."""
+    """The map demo, without a real server and without jobs."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     main = runpy.run_path(str(ROOT / "examples" / "map" / "demo.py"))["main"]
     main.__globals__["COMMAND"] = [sys.executable, "-S", "-c", SERVER]
@@ -73,7 +73,7 @@ def run_map_demo() -> Iterator[Callable[[], None]]:
 
 
 class Terminal(io.StringIO):
-    """Somebody presses Ctrl-C when told to."""
+    """A terminal that sends Ctrl-C on request."""
 
     def isatty(self) -> bool:
         return True

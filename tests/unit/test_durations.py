@@ -1,4 +1,4 @@
-"""Durations, written and read."""
+"""Durations are formatted and parsed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Work follows changes, not size: one message costs the same in a small job and in a large one."""
+"""Work follows changes, not size: a message costs the same in a small and in a large job."""
 
 import gc
 import sys
@@ -34,7 +34,7 @@ RULES = Rules(slice_size=LARGE)
 
 
 def fanned(size: int, **fields: Any) -> JobState:
-    """A fan-out of so many children, all of them dispatched."""
+    """A fan-out of this many children, all of them dispatched."""
     workflow = Workflow(
         workflow_id="w",
         name="w",
@@ -48,7 +48,7 @@ def fanned(size: int, **fields: Any) -> JobState:
 
 
 def joined(size: int) -> JobState:
-    """So many tasks side by side, and one end that waits for all of them; in `any_of` for the last."""
+    """This many parallel tasks, and an end that waits for all of them; with `any_of` for the last."""
     names = [f"t{index}" for index in range(size)]
     task = TaskSpec("work", "tasks", compile_template({}), 100, RetryPolicy())
     nodes = {
@@ -83,14 +83,14 @@ def late(node_id: str) -> Message:
 
 
 def calls(job: JobState, message: Message) -> int:
-    """How many functions are called to decide on the message, those written in C included."""
+    """The number of function calls to decide on the message, including those in C."""
     count = 0
 
     def note(frame: FrameType, event: str, arg: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
-    gc.disable()  # Others have asked to be called when it runs.
+    gc.disable()  # Other code may have registered callbacks.
     sys.setprofile(note)
     try:
         decide(job, [message], START, RULES)
@@ -101,7 +101,7 @@ def calls(job: JobState, message: Message) -> int:
 
 
 def seconds(job: JobState, messages: list[Message]) -> float:
-    """The fastest of them: what disturbs the others is not the engine."""
+    """The fastest run: slower ones are disturbed by others."""
     fastest = float("inf")
     for message in messages:
         began = process_time()
@@ -119,7 +119,7 @@ KINDS = {"fan-out": (fanned, "f__{}"), "held back": (held_back, "f__{}"), "join"
 
 @pytest.fixture(scope="module", params=list(KINDS.values()), ids=list(KINDS))
 def pair(request: pytest.FixtureRequest) -> tuple[JobState, JobState, str]:
-    """The same job twice, small and large, and how its tasks are named."""
+    """The same job twice, small and large, and the names of its tasks."""
     build, name = request.param
     return build(SMALL), build(LARGE), name
 

@@ -1,4 +1,4 @@
-"""A job ends by its deadline: the one of its workflow, or the operator's default."""
+"""A job ends by its deadline: its workflow's, or the operator's default."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Nodes that running tasks add: once, behind what they wait for, and as good as any other node from then on."""
+"""Nodes added by running tasks: created once, after their dependencies, and like any other node from then on."""
 
 import pytest
 from dynamic_nodes_bench import add, gate, job, node

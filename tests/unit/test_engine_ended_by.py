@@ -1,4 +1,4 @@
-"""How a node ended is a value: no text that a handler writes is taken for what the engine says."""
+"""`ended_by` is a value: no text of a handler is mistaken for the engine's."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +24,7 @@ HOSTILE = (
 
 
 def of(bench: Bench, node_id: str) -> EndedBy | None:
-    """As it is in memory, and in the rows."""
+    """In memory, and in the rows."""
     assert bench.job.nodes[node_id].ended_by is bench.store.nodes[node_id].ended_by
     return bench.job.nodes[node_id].ended_by
 
@@ -99,7 +99,7 @@ def test_a_new_attempt_clears_ended_by() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_failed_finalizer_fails_its_job_whatever_its_message(text: str) -> None:
-    """With `withdrawn: ` the job stayed running for a day."""
+    """With `withdrawn: ` the job once stayed running for a day."""
     nodes: dict[str, Any] = {
         "a": task(retry=NO_RETRY),
         "end": end("a"),
@@ -151,7 +151,7 @@ def _late(bench: Bench) -> None:
 
 
 def _idle(bench: Bench) -> None:
-    """The timer of its task is lost; the job is spared once because of it."""
+    """The timer of its task is lost, which delays the stall of the job once."""
     for days in (2, 1):
         bench.now += timedelta(days=days)
         bench.send(TimerDue(TimerKind.ZOMBIE))

@@ -1,4 +1,4 @@
-"""Fan-out and fan-in: children are made in slices, held back by `max_parallel`, and gathered in order."""
+"""Fan-out and fan-in: children are created in batches, limited by `max_parallel`, and aggregated in order."""
 
 from typing import Any
 
@@ -231,7 +231,7 @@ def test_a_child_waiting_for_a_retry_frees_its_slot():
 
 
 def test_a_child_with_failing_parameters_frees_its_slot():
-    """Otherwise the rest would stand still until its retry is due."""
+    """Otherwise the rest would wait until its retry is due."""
     slow = RetryPolicy(max_attempts=1, initial_delay_seconds=60, on=["ExpressionFailed"])
     child = {"params": {"x": "{{ item.x }}"}, "retry": slow}
     bench = fanned(items=({"x": 0}, {}, {"x": 2}), max_parallel=1, child=child)
@@ -262,11 +262,11 @@ def test_each_fan_out_has_its_own_limit():
     assert in_flight(bench) == {"f__0", "h__0"}
 
 
-# Slices
+# Batches
 
 
 def sliced(count: int, size: int, **nodes: Any) -> Bench:
-    """Only the first slice is made."""
+    """Only the first batch is created."""
     nodes.setdefault("end", end("f"))
     bench = Bench({"items": list(range(count))}, Rules(slice_size=size), f=fan_out("{{ inputs.items }}"), **nodes)
     bench.expands = False
@@ -316,7 +316,7 @@ def test_a_long_list_of_children_is_truncated_in_events():
 
 
 def test_a_retried_child_keeps_its_parameters():
-    """They are stored, not computed again."""
+    """They are stored, not evaluated again."""
     bench = fanned(items=("a", "b"), child={"retry": AT_ONCE})
     bench.fail("f__1")
     assert bench.waiting[-1] == f"{JOB}_f__1_1"

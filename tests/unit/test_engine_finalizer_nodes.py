@@ -1,4 +1,4 @@
-"""What the chains that run last add: it belongs to them, and is done again with them."""
+"""Nodes added by finalizers belong to them and run again with them."""
 
 from dynamic_nodes_bench import add, node, result_of
 from engine_bench import NO_RETRY, Bench, end, task
@@ -10,7 +10,7 @@ FAILED, SKIPPED = NodeStatus.FAILED, NodeStatus.SKIPPED
 
 
 def cleaning() -> Bench:
-    """A job that is over but for `clean`, which runs."""
+    """A job that has ended except for `clean`, which runs."""
     bench = Bench(
         chains={"finally": ("clean",)}, a=task(retry=NO_RETRY), end=end("a"), clean=task(retry=NO_RETRY)
     ).start()

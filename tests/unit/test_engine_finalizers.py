@@ -1,4 +1,4 @@
-"""What may fail without its job, and the chains that run when all else has ended."""
+"""Tolerated failures, and the finalizers that run when everything else has ended."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ LAST = {"on_failure": ("alarm",), "finally": ("clean",)}
 
 
 def guarded(**nodes: Any) -> Bench:
-    """`a`, then `b`; an alarm of two steps, and one that cleans up."""
+    """`a`, then `b`; an alarm of two steps, and a cleanup."""
     parts: dict[str, Any] = {
         "a": task(retry=NO_RETRY),
         "b": task("a", retry=NO_RETRY),
@@ -27,7 +27,7 @@ def guarded(**nodes: Any) -> Bench:
     return Bench(chains=LAST, **{**parts, **nodes}).start()
 
 
-# A node that may fail.
+# Tolerated failures.
 
 
 def test_a_job_continues_after_a_tolerated_failure():
@@ -86,10 +86,10 @@ def test_a_tolerated_failure_is_not_retried_with_its_job():
     assert bench.status is JobStatus.FAILED and bench.of("c") is FAILED
     bench.retry()
     assert bench.of("a") is FAILED
-    assert set(bench.waiting) == {"42_b_1", "42_c_1"}  # c was only revoked
+    assert set(bench.waiting) == {"42_b_1", "42_c_1"}  # c was only revoked.
 
 
-# The chains that run last.
+# Finalizers.
 
 
 def test_finally_runs_after_everything_completed():
@@ -184,7 +184,7 @@ def test_a_pause_holds_finalizers_too():
     bench.begin("b")
     bench.pause()
     bench.complete("b")
-    bench.unpause()  # the end node was ready
+    bench.unpause()  # The end node was ready.
     assert bench.waiting == ["42_clean_0"]
     bench.pause()
     bench.restart()
@@ -235,7 +235,7 @@ def test_finalizers_run_again_when_the_job_is_retried():
 
 
 def impatient() -> Bench:
-    """One task, and one that cleans up behind it, in a job that is soon given up."""
+    """A task and a cleanup after it, in a job with a short stall limit."""
     return Bench(
         rules=Rules(zombie_after_seconds=10, dispatch_timeout_seconds=5),
         chains={"finally": ("clean",)},

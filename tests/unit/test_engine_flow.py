@@ -1,4 +1,4 @@
-"""Edges decide everything: what becomes ready, what is skipped, and when the job is done."""
+"""Edges decide which nodes become ready or skipped, and when the job is done."""
 
 from datetime import timedelta
 from typing import Any
@@ -165,7 +165,7 @@ def test_deciding_and_skipping_happen_in_one_change_set():
 
 
 def test_an_optional_step_is_skipped_without_its_successors():
-    """The branch leads past `extra` straight to `last`."""
+    """The branch skips `extra` and leads to `last`."""
     nodes: dict[str, Any] = {
         "route": choose("inputs.n", is_1=("extra",), default=("last",)),
         "extra": task(next=("last",)),

@@ -1,4 +1,4 @@
-"""A job ends once: completed, failed or cancelled. Nothing is left open, nothing goes on."""
+"""A job ends once: completed, failed or cancelled. Nothing stays open or continues."""
 
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
@@ -11,7 +11,7 @@ FAILED, SKIPPED = NodeStatus.FAILED, NodeStatus.SKIPPED
 
 
 def broad() -> Bench:
-    """`a` is to fail; `b` runs, `c` waits on the queue, `d` waits for `b`, and `f` holds children back."""
+    """`a` fails; `b` runs, `c` is queued, `d` waits for `b`, and `f` has waiting children."""
     bench = Bench(
         a=task(retry=NO_RETRY),
         b=task(),

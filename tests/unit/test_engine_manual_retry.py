@@ -1,4 +1,4 @@
-"""A failed job goes on where it stood: what succeeded is kept, what failed is tried again."""
+"""A failed job continues where it stopped: completed nodes are kept, failed ones retried."""
 
 from datetime import timedelta
 from typing import Any
@@ -208,7 +208,7 @@ def test_a_fan_out_with_an_invalid_list_evaluates_it_again():
 
 
 def test_nodes_in_back_off_when_the_job_failed_are_retried_at_once():
-    """As it was: it kept the time at which it was due, and the timer for it was gone with the former owner."""
+    """A former bug: it kept its due time, but the timer was gone with the former owner."""
     bench = Bench(a=task(retry=SLOWLY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
     bench.fail("a")
     bench.fail("b")
@@ -228,7 +228,7 @@ def test_a_manual_retry_ends_a_back_off():
 
 
 def test_an_ended_back_off_takes_one_slot_not_two():
-    """As it was: the timer of the back-off made the child wait for its place a second time."""
+    """A former bug: the timer of the back-off made the child wait for its slot a second time."""
     bench = Bench(
         {"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}", max_parallel=1, child={"retry": SLOWLY}), end=end("f")
     ).start()
@@ -279,11 +279,11 @@ def test_only_a_failed_job_can_be_reopened():
         assert (bench.status, changes.events) == (status, [])
 
 
-# Confined to some nodes.
+# Limited to some nodes.
 
 
 def failed_tiles() -> Bench:
-    """Of five tiles the first is done, the second failed, the next two ran, and the last had not begun."""
+    """Of five tiles the first is done, the second failed, the next two ran, and the last had not started."""
     tiles = fan_out("{{ inputs.n }}", max_parallel=4, child={"retry": NO_RETRY})
     bench = Bench({"n": [1, 2, 3, 4, 5]}, tile=tiles, merge=fan_in("tile"), end=end("merge")).start()
     bench.complete("tile__0", 1)
@@ -300,7 +300,7 @@ def test_only_the_selected_nodes_are_retried_and_the_job_fails_for_the_others():
     bench.retry(only=frozenset({"tile__2", "tile__4"}))
     assert bench.waiting == [f"{JOB}_tile__2_1", f"{JOB}_tile__4_1"]
     assert bench.data(None, "job_reopened")["only"] == ["tile__2", "tile__4"]
-    bench.restart()  # What was left is to be seen in the rows.
+    bench.restart()  # The rest can be seen in the rows.
     for node_id in ("tile__2", "tile__4"):
         bench.complete(node_id, 3)
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node tile__1 failed: no luck")

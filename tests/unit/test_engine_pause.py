@@ -1,4 +1,4 @@
-"""A paused job starts nothing, loses nothing, and goes on where it stood."""
+"""A paused job starts nothing, loses nothing, and continues where it stopped."""
 
 from datetime import timedelta
 from typing import Any
@@ -114,7 +114,7 @@ def test_max_parallel_holds_after_a_pause():
 
 
 def test_a_back_off_that_outlasts_a_pause_takes_one_slot_not_two():
-    """As it was: a second timer made the child wait twice, and its second turn was wasted on nobody."""
+    """A former bug: a second timer made the child wait twice, and its second slot was wasted."""
     bench = children(3, max_parallel=1, child={"retry": SLOWLY})
     bench.fail("f__0")
     bench.pause()

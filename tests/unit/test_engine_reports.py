@@ -1,4 +1,4 @@
-"""What workers say counts once, and only for the attempt that is the node's own."""
+"""Reports of workers count once, and only for the current attempt."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ def chain() -> Bench:
 
 
 def test_a_report_for_a_dispatched_task_proves_that_it_ran():
-    """It passes through RUNNING in the same turn."""
+    """It passes through RUNNING in the same change set."""
     bench = chain()
     bench.complete("a", {"x": 1})
     assert bench.events("a") == ["ready", "dispatched", "started", "completed"]
@@ -134,7 +134,7 @@ def test_a_forged_result_of_a_future_attempt_does_not_replace_it():
 
 
 def test_a_child_cannot_be_reported_under_the_id_of_its_fan_out():
-    """Its task id begins like one of the fan-out's own."""
+    """Its task id starts like one of the fan-out's own."""
     bench = Bench(f=fan_out([1, 2], max_parallel=1), end=end("f")).start()
     bench.send(TaskCompleted("f", f"{JOB}_f__1_0", "forger", bench.now, b'{"forged":true}'))
     assert not bench.store.results
@@ -157,7 +157,7 @@ def test_a_local_worker_claims_its_task_in_the_same_change_set():
 
 
 def test_a_local_claim_skips_children_over_max_parallel():
-    """They were once taken out of the queue by it, and nobody started them."""
+    """A former bug: it took them out of the queue, and they were never started."""
     bench = Bench(f=fan_out([1, 2, 3], max_parallel=1), end=end("f"))
     changes = decide(bench.job, [Load()], bench.now, bench.rules)
     [dispatch] = changes.dispatches.values()

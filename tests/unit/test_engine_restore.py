@@ -1,4 +1,4 @@
-"""The rows are all that counts: what is read from them goes on exactly as what was in memory."""
+"""A job restored from its rows continues exactly as one in memory."""
 
 from random import Random
 from typing import Any

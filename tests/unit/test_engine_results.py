@@ -1,4 +1,4 @@
-"""A task may give the result of a node that it has added as its own."""
+"""A task can return the result of a node that it added."""
 
 import pytest
 from dynamic_nodes_bench import add, job, node, result_of

@@ -1,4 +1,4 @@
-"""An attempt has failed: how often, and after which pause, another follows."""
+"""Failed attempts: how often they are retried, and after which delay."""
 
 from datetime import timedelta
 from typing import Any
@@ -58,7 +58,7 @@ def test_the_timeline_records_the_failure_and_the_retry():
     [(Backoff.FIXED, [10, 10, 10]), (Backoff.LINEAR, [10, 20, 25]), (Backoff.EXPONENTIAL, [10, 20, 25])],
 )
 def test_the_retry_waits_for_its_back_off(backoff: Backoff, delays: list[int]):
-    """Up to the longest delay."""
+    """Up to the maximum delay."""
     policy = RetryPolicy(max_attempts=3, backoff=backoff, initial_delay_seconds=10, max_delay_seconds=25)
     bench = single_node(policy)
     for attempt, delay in enumerate(delays, start=1):
@@ -240,7 +240,7 @@ def test_children_are_retried_by_their_own_policy():
     assert bench.status is JobStatus.FAILED
 
 
-# Rules about errors
+# Retry rules
 
 REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
 EXHAUSTED = ("MemoryError", "Exception")

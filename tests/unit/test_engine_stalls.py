@@ -1,4 +1,4 @@
-"""Which jobs should move and do not: judged job by job, by the reasons that `explain` gives."""
+"""Stalled jobs, judged one by one by the reasons of `explain`."""
 
 import pytest
 from engine_bench import Bench, end, fan_out, task

@@ -1,4 +1,4 @@
-"""Two clocks for each task, and one for the job."""
+"""Two timers for each task, and one for the job."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -141,7 +141,7 @@ PATIENT: dict[str, Callable[[Bench], object]] = {
 @pytest.mark.parametrize("late_seconds", [0, 1, 100])
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_the_order_of_simultaneous_timers_does_not_matter(name: str, late_seconds: float, is_reversed: bool):
-    """A wait that was longer than the limit failed its job in the moment in which it should have woken."""
+    """A former bug: a wait longer than the limit failed its job at the moment at which it should have completed."""
     nodes: dict[str, Any] = {
         "wait": WaitNode(seconds=20),
         "approval": ApprovalNode(message="?", timeout_seconds=20, allow_failure=True),

@@ -1,4 +1,4 @@
-"""A node or a job changes its state in `engine/transitions.py` and nowhere else, and only by a legal move."""
+"""Nodes and jobs change their state only in `engine/transitions.py`, and only by a legal move."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -63,14 +63,14 @@ FIELDS = frozenset(
 
 
 def assigned(tree: ast.AST) -> Iterator[ast.Attribute]:
-    """Each place where one of the fields is stored or deleted, in whatever way the language has."""
+    """Each place where one of the fields is assigned or deleted, in any syntax."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in FIELDS and not isinstance(node.ctx, ast.Load):
             yield node
 
 
 def assigned_elsewhere(root: Path) -> list[str]:
-    """In the engine any; in the orchestrator all but fields of its own objects."""
+    """In the engine any; in the orchestrator all except fields of its own objects."""
     places = []
     for path in sorted([*root.glob("engine/*.py"), *root.glob("orchestrator/*.py")]):
         if path.name == "transitions.py":
@@ -173,7 +173,7 @@ def test_a_job_moves_only_along_legal_moves(changes, move, source):
 
 
 def test_an_ended_node_has_no_not_before(changes):
-    """What it waited for while it ran must not be read as the delay of a retry."""
+    """A time that it waited for while it ran must not be read as a retry delay."""
     node = changes.job.nodes["a"]
     for status, transition in ((NodeStatus.RUNNING, NODE_FAILED), (NodeStatus.READY, NODE_SKIPPED)):
         node.status, node.not_before = status, changes.now

@@ -1,4 +1,4 @@
-"""Nodes in which the engine itself waits: for a time, a signal, a decision, another job."""
+"""Nodes that wait in the engine: for a time, a signal, a decision or another job."""
 
 from datetime import timedelta
 from typing import Any

@@ -43,7 +43,7 @@ def graph(first: str, **nodes: Node) -> Graph:
 
 
 def job(over: Graph, **snapshot: NodeSnapshot | NodeStatus) -> JobSnapshot:
-    """Begun, with everything pending that is not named."""
+    """Started, with every unnamed node pending."""
     nodes = {name: NodeSnapshot(NodeStatus.PENDING) for name in over.nodes} | {"START": NodeSnapshot(DONE)}
     for name, node in snapshot.items():
         nodes[name] = NodeSnapshot(node) if isinstance(node, NodeStatus) else node
@@ -167,7 +167,7 @@ def test_an_unexpanded_fan_out_has_its_usual_number_of_items() -> None:
     assert left(FAN, job(FAN, spread=DONE), spread=Usual(None), last=Usual(1)) == 1, "it had no items"
 
 
-# What it rests on
+# Basis of the estimate
 
 
 def test_without_enough_data_there_is_no_estimate() -> None:

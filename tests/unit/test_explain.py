@@ -1,4 +1,4 @@
-"""What is said of a node or a job: the right reason first, in one sentence, with everything in the data."""
+"""Explanations of nodes and jobs: the right reason first, in one sentence, with all details in the data."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What holds of expressions whatever the data."""
+"""Properties of expressions for any data."""
 
 from contextlib import suppress
 from time import process_time
@@ -49,7 +49,7 @@ def test_a_path_returns_any_data_unchanged(inputs: dict[str, Any], data: st.Data
     st.lists(NAMES | st.integers(0, 3), max_size=4),
 )
 def test_direct_lookup_and_jinja_agree(tree: Any, path: list[str | int]) -> None:
-    """Brackets keep a path from being walked directly."""
+    """Brackets prevent the direct lookup."""
     source = str(Reference("inputs", tuple(path)))
     assert _outcome(f"{{{{ {source} }}}}", tree) == _outcome(f"{{{{ ({source}) }}}}", tree)
 
@@ -83,4 +83,4 @@ def test_three_dotted_paths_resolve_in_microseconds() -> None:
         {"a": "{{ inputs.x }}", "b": "{{ nodes.a.output.rows }}", "c": "{{ item.a.b }}", "d": 5}
     )
     seconds = min(timeit(lambda: template.resolve(SCOPE), number=1000, timer=process_time) for _ in range(5)) / 1000
-    assert seconds < 20e-6  # measured 1.5 microseconds; the slack is for busy machines
+    assert seconds < 20e-6  # Measured 1.5 microseconds; the slack is for busy machines.

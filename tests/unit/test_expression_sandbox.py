@@ -1,4 +1,4 @@
-"""Expressions reach nothing but their data, and their results are bounded."""
+"""Expressions can access only their data, and their results are limited."""
 
 from time import process_time
 from timeit import timeit

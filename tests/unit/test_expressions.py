@@ -132,7 +132,7 @@ def test_data_is_never_rendered_twice() -> None:
 
 
 class Lazy(Mapping[str, Any]):
-    """Knows what it holds, but may not be asked to list it."""
+    """A mapping that can be read but not listed."""
 
     def __getitem__(self, key: str) -> Any:
         return {"status": "completed", "output": {"n": 4}}[key]
@@ -154,7 +154,7 @@ def test_nodes_may_be_lazy_mappings() -> None:
     assert why_it_fails("{{ nodes.a.outptu }}", scope) == "nodes.a.outptu is not defined"
 
 
-# What is missing
+# Missing values
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Nothing internal leaves in a result or an error, and what is not internal stays as it is."""
+"""No internals leave in a result or an error, and other data is unchanged."""
 
 import socket
 from typing import Any
@@ -40,7 +40,7 @@ harmless = st.recursive(
 
 @st.composite
 def with_internals(draw: st.DrawFn) -> tuple[Any, list[str]]:
-    """Data of any shape that has an id in some way, and what must not be seen of it."""
+    """Data of any shape that contains an id, and the strings that must be hidden."""
     job_id = str(draw(st.integers(10**14, 10**19 - 1)))
     node = draw(st.from_regex(r"[a-z][a-z_]{4,10}", fullmatch=True)) + "_secretly"
     task_id = f"{job_id}_{node}_{draw(st.integers(0, 9))}"

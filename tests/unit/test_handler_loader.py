@@ -1,4 +1,4 @@
-"""Handlers come from modules, files and installed packages, and a broken one is explained."""
+"""Handlers are loaded from modules, files and installed packages, and a broken one is explained."""
 
 import importlib
 import logging
@@ -28,7 +28,7 @@ BASIC = {
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind(monkeypatch, tmp_path):
-    """Each test has its own folder, and leaves the modules, the path and the default registry as they were."""
+    """Each test has its own folder and restores modules, path and default registry."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(default_registry, "_handlers", dict(default_registry._handlers))

@@ -40,7 +40,7 @@ def a_context(**fields) -> HandlerContext:
 
 @pytest.fixture
 def empty_default(monkeypatch):
-    """The default registry, emptied for the time of the test."""
+    """The default registry, emptied during the test."""
     monkeypatch.setattr(registry, "_handlers", {})
     return registry
 

@@ -1,4 +1,4 @@
-"""Statistics by hexagon: of a real raster, and of layers; judged by other ways to compute them."""
+"""Statistics by hexagon, of a real raster and of layers, compared with independent computations."""
 
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -125,7 +125,7 @@ def test_lines_are_measured_and_layers_found_by_hexagon(tmp_path: Path) -> None:
 
 
 def test_values_of_polygons_are_weighted_by_area(tmp_path: Path) -> None:
-    """Two halves of a country: where only one of them is, its value; at the border, between both by area."""
+    """Two halves of a country: the value of the only one present, and at the border a mean weighted by area."""
     halves = ["POLYGON ((7 46, 8 46, 8 47, 7 47, 7 46))", "POLYGON ((8 46, 9 46, 9 47, 8 47, 8 46))"]
     columns = {"rain": [10.0, 30.0], "snow": [None, 4.0], "name": ["w", "e"]}
     source = write_layer(tmp_path / "halves.geojson", halves, columns, driver="GeoJSON")
@@ -168,7 +168,7 @@ def test_the_cheapest_path_equals_that_of_a_plain_search(tmp_path: Path) -> None
 
 
 def search(friction: dict[str, float], sources: list[str]) -> dict[str, float]:
-    """Dijkstra's algorithm as in a textbook."""
+    """Textbook Dijkstra."""
     geod, costs = Geod(ellps="WGS84"), dict[str, float]()
     waiting = [(0.0, source) for source in sources]
     while waiting:

@@ -13,7 +13,7 @@ from dagmaster.orchestrator.instance_stats import Histogram, InstanceStats, Phas
 
 
 class Remembered(Bench):
-    """A job whose turns are remembered as they are committed."""
+    """A job whose change sets are recorded as they are committed."""
 
     def __init__(self, memory: InstanceStats, **nodes: Any) -> None:
         self.memory = memory
@@ -184,7 +184,7 @@ def test_recording_costs_microseconds_per_step() -> None:
     for number in range(200):
         change_sets += [bench.begin(f"f__{number}"), bench.complete(f"f__{number}")]
     best = min(_seconds(change_sets) for _ in range(5))
-    assert best / 200 < 10e-6  # About 1.5 µs on a quiet machine.
+    assert best / 200 < 10e-6  # About 1.5 µs on an idle machine.
 
 
 def _seconds(change_sets: list[ChangeSet]) -> float:

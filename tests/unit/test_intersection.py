@@ -1,4 +1,4 @@
-"""Whether geometries touch, as shapely has it."""
+"""Intersection of geometries, compared with shapely."""
 
 import random
 from typing import Any

@@ -40,7 +40,7 @@ async def run(function, ctx=None, **options) -> HandlerResult:
 
 
 def raising(error):
-    """The same handler, once in the loop and once in a thread."""
+    """The same handler, in the event loop and in a thread."""
 
     async def in_loop(ctx):
         raise error
@@ -51,7 +51,7 @@ def raising(error):
     return [in_loop, in_thread]
 
 
-# --- what is returned
+# --- results
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_a_failure_without_a_message_gets_one():
     assert result.error_message == "the handler reported a failure without a message"
 
 
-# --- where it runs
+# --- threads and loops
 
 
 async def test_a_plain_function_does_not_block_the_loop():
@@ -158,7 +158,7 @@ async def test_invalid_params_fail_permanently_and_name_the_fields():
     assert "s3cret" not in result.error_message
 
 
-# --- what goes wrong
+# --- failures
 
 
 @pytest.mark.parametrize("function", raising(ValueError("no bands")))
@@ -187,7 +187,7 @@ async def test_a_handler_that_exits_has_failed(function):
 
 
 class Panic(BaseException):
-    """What libraries written in Rust raise."""
+    """Raised by libraries written in Rust."""
 
 
 @pytest.mark.parametrize("function", raising(Panic("index out of bounds")))
@@ -227,7 +227,7 @@ async def test_a_generator_may_raise_anything(kind):
 
 @contextmanager
 def taking_ctrl_c(handler=lambda *_: None):
-    """As every command does, and `asyncio.run`."""
+    """As in every command, and in `asyncio.run`."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield
@@ -395,7 +395,7 @@ async def test_mismatched_arguments_are_distinguished_from_a_type_error_inside()
     async def needs_nothing():
         return {}
 
-    for function in (needs_more, needs_nothing):  # As a decorator leaves them that hides what it wraps.
+    for function in (needs_more, needs_nothing):  # As left by a decorator that hides the wrapped function.
         vars(function)["__signature__"] = inspect.signature(lambda ctx: None)
 
     def wrong_inside(ctx):

@@ -1,4 +1,4 @@
-"""What map and reduce make of a list, before any of it runs."""
+"""The tasks that map and reduce create for a list."""
 
 from typing import Any
 

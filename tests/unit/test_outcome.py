@@ -1,4 +1,4 @@
-"""How a node stands together with its children."""
+"""The outcome of a node together with its children."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Literal parameters are judged as the worker will judge them."""
+"""Literal parameters are checked as the worker will check them."""
 
 from datetime import date
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What is made of a process that ended instead of its handler."""
+"""How the death of a handler process is described."""
 
 from pathlib import Path
 

@@ -82,7 +82,7 @@ def test_nodes_skipped_by_the_jobs_end_are_not_done(status: JobStatus) -> None:
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.CANCELLED])
 def test_an_unsuccessful_job_never_shows_100(status: JobStatus) -> None:
-    """Its deadline has skipped what was open; the last chains ran after that, and ended well."""
+    """Its deadline skipped open nodes; the finalizers ran afterwards and completed."""
     nodes = [plain(NodeStatus.SKIPPED, NOW - timedelta(seconds=9)), plain(NodeStatus.COMPLETED)]
     assert percent(*nodes, status=status, ended_at=NOW) == ALMOST_ALL
 
@@ -92,12 +92,12 @@ def test_a_completed_job_is_done_and_one_without_rows_is_not() -> None:
     assert percent() == 0.0
 
 
-# Whatever happens
+# Properties
 
 
 @dataclass
 class World:
-    """A job to which anything may happen that is legal, in any order."""
+    """A job with any legal sequence of events."""
 
     plain: list[NodeStatus]
     items: list[int]
@@ -167,7 +167,7 @@ def test_progress_never_falls_and_ends_at_100(nodes: int, items: list[int], choi
 
 @given(nodes=st.lists(st.sampled_from(list(NodeStatus)), min_size=1, max_size=8), items=st.integers(1, 9))
 def test_the_jobs_end_does_not_change_its_progress(nodes: list[NodeStatus], items: int) -> None:
-    """What is open is skipped or withdrawn by it."""
+    """Open nodes are skipped or revoked by it."""
     before = NOW - timedelta(seconds=1)
     open_job = [plain(status, before) for status in nodes] + [fan(items, completed=items // 2, ready=1)]
     closed = {NodeStatus.PENDING: NodeStatus.SKIPPED, NodeStatus.READY: NodeStatus.SKIPPED}

@@ -1,4 +1,4 @@
-"""The projections of a layer, as values: a collection is described and becomes again what it was."""
+"""The projections of a layer as values: a collection is described and restored."""
 
 from datetime import UTC, datetime
 from typing import Any, cast

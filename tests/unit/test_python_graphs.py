@@ -1,4 +1,4 @@
-"""Tasks and groups before they run: what the operators mean, and what becomes of it as nodes."""
+"""Tasks and groups before they run: the meaning of the operators, and the resulting nodes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,7 +36,7 @@ def planned(*items: Item, adder: str | None = "entry", job_id: int = JOB, number
 
 
 def waits(plan: Plan) -> dict[str, set[str]]:
-    """By label, through the gates: what each task waits for directly."""
+    """The direct dependencies of each task by label, through gates."""
     by_id = {node.node_id: node for node in plan.nodes}
     return {node.label: set(_labels(node, by_id)) for node in plan.nodes if node.type == "task"}
 
@@ -181,7 +181,7 @@ def test_a_gate_is_not_used_between_one_and_many():
     assert {node.type for node in planned(a, group, z).nodes} == {"task"}
 
 
-# Circles and strangers.
+# Cycles and foreign items.
 
 
 def test_a_cycle_is_reported_with_its_path():
@@ -367,12 +367,12 @@ def test_a_plan_of_25_000_tasks_is_split_into_slices():
     assert [len(part.nodes) for part in slices] == [1000] * 25
 
 
-# Any graph of tasks and groups.
+# Random graphs.
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[Item]:
-    """Some tasks in nested groups, some of them empty, and edges of all four kinds that make no circle."""
+    """Tasks in nested groups, some of them empty, and acyclic edges of all four kinds."""
     groups = [Group(f"g{n}") for n in range(draw(st.integers(0, 5)))]
     for n, group in enumerate(groups):
         if n and draw(st.booleans()):
@@ -390,7 +390,7 @@ def graphs(draw: st.DrawFn) -> list[Item]:
 
 
 def held_by(item: Item) -> set[str]:
-    """The labels of the tasks in it; an empty group counts as a task that does nothing."""
+    """The labels of its tasks; an empty group counts as a task that does nothing."""
     return {
         member.label
         for member in within([item])
@@ -399,7 +399,7 @@ def held_by(item: Item) -> set[str]:
 
 
 def must_wait(everything: list[Item], *more: tuple[Item, Item]) -> dict[str, set[str]]:
-    """The rules of `>>` and groups by brute force: each of the next waits for each of the previous, and so on."""
+    """The rules of `>>` and groups by brute force: each successor waits for each predecessor, recursively."""
     edges = [(previous, item) for item in everything for previous in item.previous]
     before: dict[str, set[str]] = {label: set() for item in everything for label in held_by(item)}
     for previous, item in [*edges, *more]:
@@ -426,7 +426,7 @@ def test_each_task_waits_for_exactly_its_dependencies(everything: list[Item]):
     plan = planned(*outermost(everything))
     direct = waits(plan)
     reached = {label: set(known) for label, known in direct.items()}
-    for node in plan.nodes:  # each behind those that it waits for
+    for node in plan.nodes:  # Each after its dependencies.
         if node.type == "task":
             reached[node.label] |= {source for label in direct[node.label] for source in reached[label]}
     leaves = {item.label for item in everything if isinstance(item, Task)}

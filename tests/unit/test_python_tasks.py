@@ -76,7 +76,7 @@ class Named(BaseModel):
         (list[Row] | None, None, None),
         (list[Row] | None, [Row("a"), {"size": 1}], "value.1.name: Field required"),
         (Odd, Odd(object()), None),
-        (int, "no number", None),  # Whoever takes it says so.
+        (int, "no number", None),  # The task that reuses it declares it.
     ],
 )
 async def test_a_result_has_the_annotated_model(annotation: Any, value: Any, fault: str | None) -> None:
@@ -109,7 +109,7 @@ async def test_a_worker_calls_the_task_according_to_its_signature() -> None:
 async def test_a_function_without_a_return_value_has_the_result_null() -> None:
     @task
     def silent() -> None:
-        """Says nothing."""
+        """Return nothing."""
 
     assert (await outcome(silent.handler)).output == {"result": None}
 

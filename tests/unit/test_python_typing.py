@@ -1,4 +1,4 @@
-"""What type checkers see in the code of users."""
+"""The types of user code as type checkers see them."""
 
 import sys
 from pathlib import Path
@@ -75,7 +75,7 @@ CLIENT_TYPES = ["str", "dagmaster.schemas.jobs.JobSteered", "list[str]", "None"]
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_results_have_the_types_of_the_functions(tmp_path: Path) -> None:
-    """One run for both files: it reads much of the package."""
+    """One run for both files, because it reads much of the package."""
     lines = _checked(tmp_path, workflows=WORKFLOWS, client=CLIENT)
     assert _revealed(lines["workflows"]) == WORKFLOW_TYPES
     assert _revealed(lines["client"]) == CLIENT_TYPES
@@ -88,7 +88,7 @@ def test_results_have_the_types_of_the_functions(tmp_path: Path) -> None:
 
 
 def _checked(folder: Path, **samples: str) -> dict[str, list[str]]:
-    """What the checker says of each."""
+    """The output of the checker for each."""
     for name, text in samples.items():
         (folder / f"{name}.py").write_text(text)
     (folder / "mypy.ini").write_text(CONFIGURATION)

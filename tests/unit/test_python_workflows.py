@@ -53,7 +53,7 @@ def etl(day: str, factor: int = 2) -> dict[str, int]:
 
 
 def written(function: Callable[..., Any]) -> Workflow:
-    """Compiled as well: what a workflow function writes can be run."""
+    """Also compiled: the workflow of a function can be run."""
     definition = workflow(function).workflow
     compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(definition))
     return definition
@@ -330,7 +330,7 @@ def test_finalizers_receive_the_jobs_status() -> None:
 
 
 def single() -> Callable[[], None]:
-    """A function inside of a function: those are in no catalogue."""
+    """A nested function, which is in no catalogue."""
 
     def clean_once() -> None:
         clean(1)

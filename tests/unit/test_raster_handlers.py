@@ -1,4 +1,4 @@
-"""The handlers of rasters, as a worker calls them, and a worker that lacks their libraries."""
+"""Raster handlers as a worker calls them, and a worker without their libraries."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ async def problem(name: str, **params: Any) -> str:
 
 
 async def ingest(**inputs: Any) -> dict[str, Any]:
-    """What the workflow raster_ingest does."""
+    """The steps of the workflow raster_ingest."""
     copied = await output("raster.blob_to_mount", source="bronze/dem.tif")
     report = await output("raster.validate", path=copied["path"])
     cog = await output("raster.create_cog", path=copied["path"], report=report)

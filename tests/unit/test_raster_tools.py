@@ -1,4 +1,4 @@
-"""Tiles, mosaics, clips and statistics of zones: as functions of files, and as handlers."""
+"""Tiles, mosaics, clips and zonal statistics, as functions of files and as handlers."""
 
 import resource
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def cog_of(source: ImageSource, folder: Path) -> Path:
 
 
 def quarters(folder: Path, values: Any = None, **profile: Any) -> list[Path]:
-    """The four parts of an image as files."""
+    """The four quarters of an image as files."""
     values = numbers() if values is None else values
     return [
         write_tiff(
@@ -167,7 +167,7 @@ def test_pixels_outside_a_polygon_are_masked(tmp_path: Path, kind: str) -> None:
     with rasterio.open(path) as clipped:
         assert clipped.shape == (20, 20)
         mask, expected = clipped.dataset_mask() > 0, np.tri(20, 20, -1, bool)[:, ::-1]
-        # The centres of the diagonal are on the edge: either side is right.
+        # The centres on the diagonal are on the edge: either side is right.
         inside = np.add.outer(np.arange(20), np.arange(20))
         np.testing.assert_array_equal(mask[inside != 19], ~expected[inside != 19])
         first = numbers("uint8") if kind == "alpha" else numbers()
@@ -199,7 +199,7 @@ def test_tiles_cover_their_source_without_gaps(tmp_path: Path) -> None:
         assert (joined.width, joined.height) == whole.shape[::-1]
         (tmp_path / "joined").mkdir()
         with rasterio.open(cog_of(settle_image(joined, "nearest"), tmp_path / "joined")) as again:
-            # A warp is approximated for the part that is asked for, to an eighth of a pixel.
+            # A warp is approximated for the requested window, to an eighth of a pixel.
             values, expected = again.read().astype(int), whole.read().astype(int)
             assert ((values == -1) != (expected == -1)).mean() < 0.001
             assert np.abs(values - expected)[(values != -1) & (expected != -1)].max() <= 2

@@ -1,4 +1,4 @@
-"""Rasters are read with distrust, validated in full, and become COGs that independent readers agree with."""
+"""Untrusted rasters are validated in full and become COGs that independent readers agree with."""
 
 import struct
 import subprocess
@@ -189,7 +189,7 @@ def test_a_palette_implies_classes(tmp_path: Path) -> None:
     assert report.profile.overview_resampling == "nearest"
 
 
-# The CRS of the file and that of the sender.
+# The CRS of the file and of the sender.
 
 
 def test_a_crs_comes_from_the_file_or_the_sender_unless_they_contradict(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_coordinates_outside_the_globe_indicate_a_wrong_crs(tmp_path: Path) -> N
     assert "nowhere on the globe" in report.problems[0]
 
 
-# Rasters with something wrong.
+# Defective rasters.
 
 
 @pytest.mark.parametrize("text", [VRT, WMS, "", "PK\x03\x04", "II"], ids=["vrt", "wms", "empty", "zip", "short"])

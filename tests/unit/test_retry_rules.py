@@ -1,4 +1,4 @@
-"""Which errors are tried again: what a policy may say, and what it means."""
+"""Retry rules: what a policy may say, and what it means."""
 
 from datetime import timedelta
 from random import Random

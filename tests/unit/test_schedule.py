@@ -1,4 +1,4 @@
-"""When schedules are due: never twice, never out of order, whatever the clocks do."""
+"""Due times of schedules: never twice and never out of order, whatever the clocks do."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,7 +30,7 @@ SCHEDULES = st.one_of(
     st.builds(lambda seconds: Schedule(every_seconds=seconds), st.integers(1, 10_000_000)),
 )
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
-# The hours around a change of the clocks of Berlin, where mistakes live.
+# The hours around a daylight saving change in Berlin.
 CHANGES = st.builds(
     lambda day, minutes: day + timedelta(minutes=minutes),
     st.sampled_from([datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)]),
@@ -97,7 +97,7 @@ def test_a_time_repeated_by_daylight_saving_runs_once() -> None:
     schedule = Schedule(cron="30 2 * * *", timezone=BERLIN)
     assert local(BERLIN, schedule, utc(2026, 10, 24), 3) == ["24 02:30", "25 02:30", "26 02:30"]
     assert next_time(schedule, utc(2026, 10, 25, 0, 30)) == utc(2026, 10, 26, 1, 30)
-    assert next_time(schedule, utc(2026, 10, 25, 1, 10)) == utc(2026, 10, 26, 1, 30)  # 02:10 for the second time
+    assert next_time(schedule, utc(2026, 10, 25, 1, 10)) == utc(2026, 10, 26, 1, 30)  # 02:10 for the second time.
 
 
 def test_hourly_schedules_are_unaffected_by_daylight_saving() -> None:
@@ -166,7 +166,7 @@ def test_nicknames_are_expanded() -> None:
     assert Schedule.model_validate("@Hourly") == Schedule(cron="0 * * * *")
 
 
-# What is due.
+# Due runs.
 
 HOURLY = {"cron": "0 * * * *"}
 DOWN_SINCE = utc(2026, 1, 1, 7)
@@ -211,7 +211,7 @@ def test_missed_runs_are_counted_up_to_a_limit() -> None:
 
 
 def test_a_time_that_the_rule_no_longer_has_starts_nothing() -> None:
-    """The rule has changed since the row was written, and the old time is none of the new ones."""
+    """The rule has changed since the row was written, and no longer contains the old time."""
     due = find_due(Schedule(cron="0 0 1 1 *"), utc(2026, 5, 5), utc(2026, 5, 6))
     assert (due.times, due.missed, due.next_at) == ((), (), utc(2027, 1, 1))
 

@@ -11,7 +11,7 @@ from dagmaster.settings import ALIASES, PREFIX, Settings, load_settings
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch, tmp_path):
-    """An empty folder and an environment without any setting."""
+    """An empty folder and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     aliases = {name for names in ALIASES.values() for name in names}
     for name in list(os.environ):

@@ -1,4 +1,4 @@
-"""Shapes are found wherever they are, and nothing else is taken for one."""
+"""Shapes are found at any depth, and nothing else is mistaken for one."""
 
 import math
 from typing import Any

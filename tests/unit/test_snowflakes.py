@@ -22,7 +22,7 @@ from dagmaster.snowflakes import (
 
 
 def frozen(*readings_ms: int) -> Callable[[], int]:
-    """A clock that shows these readings, then stays at the last."""
+    """A clock with these readings, which then stays at the last."""
     readings = list(readings_ms)
     return lambda: readings.pop(0) if len(readings) > 1 else readings[0]
 
@@ -109,7 +109,7 @@ def test_a_sequence_of_more_than_twelve_bits_is_refused():
 def test_new_id_contains_the_current_time():
     before = wall_clock_ms()
     number = new_id()
-    assert before <= time_of(number) <= wall_clock_ms() + 1  # a high first sequence may carry once
+    assert before <= time_of(number) <= wall_clock_ms() + 1  # A high first sequence may carry once.
 
 
 def test_neighbouring_processes_have_different_machine_numbers(monkeypatch):

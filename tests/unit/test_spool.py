@@ -1,4 +1,4 @@
-"""What is kept survives the worker, once."""
+"""Spooled reports survive the worker, once."""
 
 import logging
 import os

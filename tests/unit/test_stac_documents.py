@@ -1,4 +1,4 @@
-"""Items and collections are valid STAC, and say what the raster is and whose it is."""
+"""Items and collections are valid STAC and describe the raster and its provider."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,7 +17,7 @@ from dagmaster.geo.stac.items import DatetimeSource, Moment, make_collection, ma
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 GIVEN = Moment(at=NOW, source=DatetimeSource.GIVEN)
-# The fields of the extensions that items use, as their schemas have them; those are on the web.
+# The fields of the extensions that items use, as in their schemas, which are online.
 NUMBERS = {"type": "array", "items": {"type": "number"}}
 PROPERTIES = {
     "required": ["proj:code", "proj:shape", "proj:transform", "proj:bbox"],

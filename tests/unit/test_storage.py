@@ -1,4 +1,4 @@
-"""References lead to files of the configured storage and nowhere else; copies are complete or not there."""
+"""References lead only to files of the configured storage, and copies are complete or absent."""
 
 import asyncio
 import fcntl
@@ -258,7 +258,7 @@ async def test_objects_of_another_s3_server_can_be_read_written_and_resumed_with
             await storage.size("external/a.txt")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", S3RVER_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", S3RVER_KEY)
-        # Stores are opened once for each zone, and those of other tests have another bucket.
+        # Stores are opened once per zone, and other tests use another bucket.
         await check_objects("s3://scenes", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Zones in Azure Blob Storage, with the key of the account and with the identity of the process."""
+"""Zones in Azure Blob Storage, with the account key and with the process identity."""
 
 import logging
 import re
@@ -44,7 +44,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Without credentials, and with stores that are opened for this test alone."""
+    """Without credentials, and with stores opened for this test alone."""
     for name in azure.CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
     for cached in (objects._open, azure._keys):
@@ -82,7 +82,7 @@ async def test_blobs_can_be_read_written_and_resumed_with_the_account_key(
 async def test_blobs_can_be_copied_read_listed_and_removed_with_the_process_identity(
     azurite: Azurite, identity: IdentityServer, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("", "azure", "urllib3"):  # An earlier test may have told libraries to be quiet.
+    for name in ("", "azure", "urllib3"):  # An earlier test may have silenced libraries.
         caplog.set_level(logging.DEBUG, name)
     await storage.copy("mount/a.txt", "bronze/x/a.txt")
     assert b"".join([chunk async for chunk in storage.read("bronze/x/a.txt")]) == b"content"
@@ -164,7 +164,7 @@ async def test_a_raster_in_azure_can_be_validated_optimised_and_drawn(
 
 
 class Account:
-    """Gives away keys, and may be out of reach."""
+    """Issues keys, and can be unreachable."""
 
     def __init__(self) -> None:
         self.periods: list[tuple[datetime, datetime]] = []

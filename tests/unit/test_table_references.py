@@ -1,4 +1,4 @@
-"""Which tables the parameters of a task refer to."""
+"""The tables that the parameters of a task reference."""
 
 import orjson
 import pytest

@@ -23,7 +23,7 @@ TASK = "247845805292758904_work_0"
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The address of an S3 server of this machine, with a bucket."""
+    """The URL of a local S3 server with a bucket."""
     with run_s3("logs") as address:
         yield address
 

@@ -1,4 +1,4 @@
-"""What tests of workflows are made with: the clock, the faults, the record, handlers called alone."""
+"""Parts of the testing package: clock, faults, record, and handlers called alone."""
 
 import inspect
 import re
@@ -136,7 +136,7 @@ def test_only_existing_handlers_can_be_replaced() -> None:
         job().replace("teller", 3)
 
 
-# The job before it runs
+# The job before its run
 
 
 def test_an_invalid_workflow_is_refused_at_once(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_attempts_are_read_from_the_timeline() -> None:
     assert attempts_of(timeline, "a") == []
 
 
-# Handlers alone
+# Single handlers
 
 
 def greeting(ctx: Context) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the pages of assets offer and say."""
+"""Actions and descriptions on the asset pages."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""How values are written on pages."""
+"""The format of values on pages."""
 
 from datetime import UTC, datetime, timedelta
 

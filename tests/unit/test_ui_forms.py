@@ -1,4 +1,4 @@
-"""The inputs of a workflow become fields that hold what was given before."""
+"""The inputs of a workflow become form fields with earlier values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The Gantt chart as the server draws it."""
+"""The Gantt chart as the server renders it."""
 
 from datetime import UTC, datetime, timedelta
 

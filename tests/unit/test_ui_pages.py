@@ -1,4 +1,4 @@
-"""In which order a page is put together, and how templates are written."""
+"""The order in which a page is assembled, and the style of templates."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ ROUTES = [route for module in MODULES for route in module.router.routes if isins
 
 
 def solved(dependant: Dependant) -> Iterator[object]:
-    """As FastAPI goes about it: what something depends on, then the thing itself."""
+    """In FastAPI's order: the dependencies of a function, then the function itself."""
     for dependency in dependant.dependencies:
         yield from solved(dependency)
     yield dependant.call
@@ -25,7 +25,7 @@ def solved(dependant: Dependant) -> Iterator[object]:
 
 @pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
 def test_the_change_counter_of_a_page_is_read_before_its_job(route: APIRoute) -> None:
-    """Otherwise a page may show less than the beat it names, and is not asked for again."""
+    """Otherwise a page may show an older state than its counter, and is not refreshed."""
     order = list(solved(route.dependant))
     if page_of in order and visible_job in order:
         assert order.index(page_of) < order.index(visible_job)

@@ -1,4 +1,4 @@
-"""Rules of schedules in words, and durations as bars."""
+"""Schedule rules in words, and durations as bars."""
 
 import pytest
 

@@ -38,7 +38,7 @@ LITERALS = [
 
 
 class Names:
-    """A resolver that says something else each time."""
+    """A resolver with another result each time."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)

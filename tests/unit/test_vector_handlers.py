@@ -1,4 +1,4 @@
-"""The handlers of vector layers, as a worker calls them."""
+"""Vector handlers as a worker calls them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry,
 from dagmaster.handlers.contract import Checkpoint
 from dagmaster.model.optional_handlers import OPTIONAL_HANDLERS
 
-# Of a kilometre, with a tip of ten metres on each.
+# Squares of a kilometre, each with a spike of ten metres.
 SQUARES = [
     f"POLYGON ((0.0{x} 0, 0.0{x + 1} 0, 0.0{x + 1} 0.01, 0.0{x}5 0.0101, 0.0{x} 0.01, 0.0{x} 0))" for x in range(3)
 ]

@@ -1,4 +1,4 @@
-"""Vector files of strangers: read by format, repaired, sorted and stored; or refused."""
+"""Untrusted vector files are read by format, repaired, sorted and stored, or refused."""
 
 import json
 import struct
@@ -57,7 +57,7 @@ def rows_of(path: Path, folder: Path, layer: str | None = None) -> tuple[SourceF
 
 
 def file_of(kind: Format, folder: Path) -> Path:
-    """The two points with their names."""
+    """Two named points."""
     match kind:
         case Format.SHAPEFILE:
             path = write_layer(
@@ -273,7 +273,7 @@ def test_the_size_of_archives_is_limited(tmp_path: Path) -> None:
         unpack(bomb, tmp_path / "out", max_bytes=1000)
     small = zip_files(tmp_path / "small.zip", {"a.csv": b"0" * 1000})
     content = small.read_bytes()
-    # The sizes that the archive states, in both of its headers.
+    # The sizes in both headers of the archive.
     small.write_bytes(content.replace(struct.pack("<L", 1000), struct.pack("<L", 10)))
     with pytest.raises(UnreadableVector, match="cannot be unpacked"):
         unpack(small, tmp_path / "out")
@@ -343,7 +343,7 @@ def test_the_hilbert_curve_is_correct() -> None:
 
 
 def walk(longitude: float, latitude: float) -> int:
-    """The usual loop over the bits of one place."""
+    """The usual loop over the bits of a position."""
     x, y = int((longitude + 180) / 360 * 2**31), int((latitude + 90) / 180 * 2**31)
     distance, side = 0, 2**30
     while side:

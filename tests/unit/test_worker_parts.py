@@ -1,4 +1,4 @@
-"""Parts of a worker by themselves: what handlers say, the logs they write, the slots they hold."""
+"""Parts of a worker: progress, logs and slots of its handlers."""
 
 import asyncio
 import gc
@@ -85,7 +85,7 @@ async def test_many_threads_can_save_checkpoints_while_the_worker_reads() -> Non
     while settled < 2000:
         await progress_buffer.has_unsaved.wait()
         while (unsaved := progress_buffer.first_unsaved()) is not None:
-            progress_buffer._of(TASK)  # What a task that ends looks for.
+            progress_buffer._of(TASK)  # As an ending task does.
             progress_buffer.settle(unsaved)
             settled += 1
             if settled % 50 == 0:
@@ -96,7 +96,7 @@ async def test_many_threads_can_save_checkpoints_while_the_worker_reads() -> Non
 
 
 async def test_a_saved_checkpoint_is_stored_even_if_its_handler_is_gone() -> None:
-    """A worker that stops cancels its tasks, and then stores what they have saved."""
+    """A stopping worker cancels its tasks and then stores their checkpoints."""
     progress_buffer = ProgressBuffer(1000)
     progress_buffer.checkpoint_sink(TASK)(Checkpoint("phase", {}))
     waiting = asyncio.create_task(progress_buffer.all_saved(TASK))
@@ -122,7 +122,7 @@ async def test_an_ended_handler_is_not_overdue_while_its_checkpoint_is_stored() 
 
 @pytest.fixture
 async def unheard() -> AsyncIterator[list[str]]:
-    """What reaches the loop because nobody else took it."""
+    """Exceptions that reach the loop because they were never retrieved."""
     loop, messages = asyncio.get_running_loop(), list[str]()
     loop.set_exception_handler(lambda _, context: messages.append(context["message"]))
     yield messages
@@ -141,7 +141,7 @@ async def test_a_checkpoint_of_a_revoked_task_logs_no_error(unheard: list[str]) 
     working = asyncio.create_task(work())
     await progress_buffer.has_unsaved.wait()
     working.cancel()
-    progress_buffer.forget(TASK)  # The handler would be told that the task is over, and is gone.
+    progress_buffer.forget(TASK)  # The handler, which is gone, would be told that the task is over.
     await asyncio.wait([working])
     await asyncio.sleep(0.01)
     del working

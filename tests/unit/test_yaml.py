@@ -1,4 +1,4 @@
-"""Workflow files: every dialect loads."""
+"""Workflow files: every accepted form loads."""
 
 from textwrap import dedent
 

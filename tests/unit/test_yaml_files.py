@@ -1,4 +1,4 @@
-"""Workflow files as wholes: their queues, how they are opened, and whatever may stand in them."""
+"""Workflow files as a whole: queues, loading, and arbitrary content."""
 
 from pathlib import Path
 from textwrap import dedent

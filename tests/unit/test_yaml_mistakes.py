@@ -1,4 +1,4 @@
-"""Workflow files: every mistake is found where it was made."""
+"""Workflow files: every mistake is reported at its place."""
 
 from time import process_time
 from timeit import timeit

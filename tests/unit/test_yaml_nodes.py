@@ -1,4 +1,4 @@
-"""Waits, approvals, calls, what may fail and what runs last, as they are written in files."""
+"""Waits, approvals, calls, tolerated failures and finalizers in workflow files."""
 
 from typing import Any
 
@@ -158,7 +158,7 @@ def test_unused_features_do_not_change_a_definitions_hash() -> None:
         assert Workflow.model_validate_json(workflow.json_definition).content_hash == workflow.content_hash
 
 
-# What a workflow calls.
+# Called workflows.
 
 KNOWN = {
     "leaf": "  a: {handler: h}",

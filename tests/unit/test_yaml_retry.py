@@ -1,4 +1,4 @@
-"""Rules about errors in workflow files: what may be written, and what is said of mistakes."""
+"""Retry rules in workflow files, and the reports of mistakes."""
 
 from textwrap import dedent, indent
 
@@ -26,7 +26,7 @@ def policy(written: str) -> RetryPolicy:
 
 
 def problems(nodes: str) -> list[str]:
-    """Lines are counted from the first of the nodes."""
+    """Lines are counted from the first node."""
     _, problems = read_workflow(f"{{workflow_id: w, additional_inputs: true, nodes: {{\n{nodes}\n}}}}", queues=QUEUES)
     return [str(problem).partition(":")[2] for problem in problems]
 
@@ -90,7 +90,7 @@ FANS = """
 
 
 def test_on_oom_queues_are_queues_of_the_workflow() -> None:
-    """The queues that a workflow needs are known before it runs."""
+    """The queues of a workflow are known before it runs."""
     workflow = parse(FANS)
     assert queues_of(workflow) == {"q", "heavy", "huge", "large"}
     assert tasks_of(workflow) == {

@@ -1,4 +1,4 @@
-"""The `schedule` of a workflow file: what it means, and where in the file it is wrong."""
+"""The `schedule` of a workflow file: its meaning, and its mistakes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Workflow files as texts, and what is wrong with them."""
+"""Workflow files as strings, and their problems."""
 
 from textwrap import dedent
 
@@ -22,14 +22,14 @@ def parse_nodes(text: str, inputs: str = "") -> Workflow:
 
 
 def problems(text: str, queues: QueueRules = QUEUES) -> list[str]:
-    """As printed, without the word for the severity of errors."""
+    """As printed, without the severity of errors."""
     workflow, problems = read_workflow(dedent(text).lstrip("\n"), queues=queues)
     assert (workflow is None) is any(problem.is_error and not problem.is_about_queue for problem in problems)
     return [str(problem).replace(" error:", "") for problem in problems]
 
 
 def node_problems(text: str, queues: QueueRules = QUEUES) -> list[str]:
-    """Only the nodes are given; lines are counted from the first of them."""
+    """Only the nodes are given; lines are counted from the first one."""
     mistakes = problems(
         "{workflow_id: w, additional_inputs: true, nodes: {\n" + dedent(text).strip("\n") + "\n}}", queues
     )
