@@ -34,10 +34,7 @@ def call(*args: object, env: Mapping[str, str | None] | None = None, input: str 
         result = CliRunner().invoke(app, [str(arg) for arg in args], env=env, input=input)
     finally:
         root.handlers, root.level = handlers, level
-        for (
-            number,
-            handler,
-        ) in on_signal.items():  # Signals to the tests must not reach the handlers of a command that has ended.
+        for number, handler in on_signal.items():  # Signals must not reach a command that has ended.
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
     assert "Traceback" not in result.output

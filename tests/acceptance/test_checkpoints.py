@@ -94,9 +94,8 @@ def test_a_second_signal_ends_a_worker_at_once_and_its_task_continues_elsewhere(
     stage.until(SAVED, 1, job_id)
     worker.terminate()
     deadline = time.monotonic() + 60
-    while (
-        "press Ctrl-C again to stop immediately" not in worker.last_words()
-    ):  # Two signals at the same moment count as one.
+    # Two signals at the same moment count as one.
+    while "press Ctrl-C again to stop immediately" not in worker.last_words():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     worker.popen.send_signal(signal.SIGTERM)

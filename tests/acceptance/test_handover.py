@@ -65,10 +65,8 @@ def test_a_terminated_worker_returns_long_tasks(stage: Stage) -> None:
     leaving.terminate()
     assert leaving.wait(30) == 0
     stage.until_ended()
-    assert stage.database.row(RETRIES, job_id) == {
-        "retry_count": 1,
-        "max_retries": 4,
-    }  # As many retries are left as before.
+    # As many retries are left as before.
+    assert stage.database.row(RETRIES, job_id) == {"retry_count": 1, "max_retries": 4}
     assert_promise_kept(stage.dsn)
 
 

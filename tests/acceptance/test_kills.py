@@ -103,9 +103,8 @@ def test_a_worker_suspended_past_its_lease_loses_its_task_and_continues(stage: S
     stage.until_ended()
     stage.kill(second if late is first else first)
     late.go_on()
-    stage.until(
-        "SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s", late.pid
-    )  # It has registered under a new name.
+    # It has registered under a new name.
+    stage.until("SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s", late.pid)
     stage.submit(FORK, weight=3)
     stage.until_ended()
     assert_promise_kept(stage.dsn, killed=stage.killed)
