@@ -13,11 +13,11 @@ from rio_cogeo.cogeo import cog_validate
 from web import Web, web
 
 from dagmaster.authoring.yaml import QueueRules, load_workflow
-from dagmaster.handlers import ml, raster
+from dagmaster.handlers import catalogue, ml, raster
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 
-assert ml.MAX_MODEL_BYTES and raster.MAX_ITEMS  # imported for the handlers that they register
+assert catalogue.repair and ml.MAX_MODEL_BYTES and raster.MAX_ITEMS  # imported for the handlers that they register
 
 PREDICTION = """
 workflow_id: predict
@@ -56,7 +56,7 @@ async def test_tiles_become_a_file_for_each_cell_with_the_return_periods_as_band
     for (scenario, _), tiles in cells.items():
         write_tiles(bronze, tiles, scenario=scenario)
     (bronze / folder_of(50) / "README.txt").write_text("no tile")
-    async with web(dsn, shipped("fathom_flood"), prediction(tmp_path), runs=True) as it:
+    async with web(dsn, shipped("fathom_flood"), shipped("repair_stac_items"), prediction(tmp_path), runs=True) as it:
         version = await submit_version(
             it, "fathom_flood", "flood", folder="bronze/fathom", batch_size=2, acquired_at="2020-01-01T00:00:00Z"
         )
@@ -65,6 +65,8 @@ async def test_tiles_become_a_file_for_each_cell_with_the_return_periods_as_band
         assert list((storage / "mount").iterdir()) == []
         await it.post(f"/api/v1/assets/{version['asset_id']}/approve", {"clearance_level": "ouo"})
         features = (await it.get("/stac/search"))["features"]
+        repaired = await run_job(it, "repair_stac_items", asset_id=version["asset_id"])
+        assert [report["outcome"] for report in repaired["reports"]["output"]["results"]] == ["unchanged"]
         await check_prediction(it, storage, nodes["merge_cells__0"]["output"]["file"]["blob_path"])
         await check_refusal(it, storage)
     inventory = nodes["tile_inventory"]["output"]

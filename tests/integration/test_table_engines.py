@@ -61,7 +61,8 @@ async def test_an_append_is_one_insert_however_many_rows_it_has(
     context: DataContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await table(context, x=[-1])
-    insert, inserted = context.engine.insert, []
+    insert = context.engine.insert
+    inserted: list[int] = []
 
     def insert_once(name: str, rows: pa.Table, token: str | None = None) -> None:
         assert not inserted, "whoever is killed between two inserts leaves a part of the rows"

@@ -288,7 +288,7 @@ async def test_another_model_begins_again(storage: Path) -> None:
 # The extra.
 
 
-def test_the_runtime_calls_nobody() -> None:
+def test_the_telemetry_of_the_runtime_is_off() -> None:
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
 
 

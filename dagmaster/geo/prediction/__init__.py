@@ -2,5 +2,5 @@
 
 import os
 
-# Before onnxruntime is imported: it would start a thread and call its maker. Processes are forked from this one.
+# Read when onnxruntime is imported: its telemetry would start a thread, and processes are forked from this one.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
