@@ -257,6 +257,19 @@ async def test_a_hundredth_of_a_pixel_is_tolerated_and_snapped(storage: Path) ->
         np.testing.assert_array_equal(dataset.read(), merged(bronze, ["n00e000", "n00e001"]))
 
 
+async def test_missing_tiles_are_masked_where_the_files_have_no_nodata_value(storage: Path) -> None:
+    bronze, tiles = storage / "bronze" / "flood", ["n00e000", "n01e001"]
+    write_tiles(bronze, tiles, nodata=None)
+    [cell] = await cells_of()
+    made = await output("fathom_spatial_merge", cell=cell)
+    with rasterio.open(storage / made["file"]["blob_path"]) as dataset:
+        expected = np.zeros((60, 60), "uint8")
+        expected[30:, :30] = expected[:30, 30:] = 255
+        np.testing.assert_array_equal(dataset.dataset_mask(), expected)
+        valid = expected > 0
+        np.testing.assert_array_equal(dataset.read()[:, valid], merged(bronze, tiles)[:, valid])
+
+
 @pytest.mark.parametrize(
     "wrong, problem",
     [

@@ -1,7 +1,7 @@
 """What a model makes of an image: an image on the same grid, computed window by window."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
@@ -84,7 +84,7 @@ class _Windows:
                 f"overlap: {self._overlap} pixels on each side leave nothing of the {self._window[0]} x "
                 f"{self._window[1]} that the model takes"
             )
-        _check_type(image, model, prediction.fill)
+        _check_type([image.dataset.dtypes[index - 1] for index in self._indexes], model, prediction.fill)
 
     def probe(self) -> Any:
         shape = (len(self._indexes), *self._window)
@@ -184,11 +184,11 @@ def _choose_bands(model: Model, prediction: Prediction, image: Image) -> list[in
     return bands
 
 
-def _check_type(image: Image, model: Model, fill: float) -> None:
+def _check_type(kinds: Sequence[str], model: Model, fill: float) -> None:
     dtype = model.dtype
     if dtype.kind == "f":
         return
-    wide = [kind for kind in image.dataset.dtypes if not np.can_cast(kind, dtype)]
+    wide = [kind for kind in kinds if not np.can_cast(kind, dtype)]
     if wide:
         raise ModelRejected(f"the model takes {dtype}, and the raster has {wide[0]}; convert one of them")
     limits = np.iinfo(dtype)
