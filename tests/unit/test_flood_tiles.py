@@ -358,8 +358,8 @@ async def test_tiles_of_a_container_are_copied_for_as_long_as_they_are_needed(
     for path in (tmp_path / "delivered").rglob("*.tif"):
         obstore.put(container, f"flood/{path.relative_to(tmp_path / 'delivered')}", path.read_bytes())
     [cell] = await cells_of()
-    assert len(list((storage / "mount" / "7" / "tiles").iterdir())) == 8
+    assert len(list((storage / "mount" / "7").rglob("*.tif"))) == 8
     made = await output("fathom_spatial_merge", cell=cell)
     with rasterio.open(storage / made["file"]["blob_path"]) as dataset:
         np.testing.assert_array_equal(dataset.read(), merged(tmp_path / "delivered", ["n00e000"]))
-    assert not list((storage / "mount" / "7" / "tiles").iterdir())
+    assert not list((storage / "mount" / "7").rglob("*.tif"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rasters import DEM, VRT, write_tiff
+from rasters import DEM, RGB, VRT, write_tiff
 
 from dagmaster.errors import UnknownHandler
 from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry, call, load_handlers, raster, registry
@@ -77,13 +77,21 @@ async def test_each_step_accepts_the_output_of_the_previous_one(folder: Path) ->
         asset_id="abc", version_ordinal=2, platform_refs={"dataset_id": 7}, acquired_at="2026-05-01T00:00:00Z"
     )
     assert (item["stac_item_id"], item["stac_collection_id"]) == ("abc-2", "hub")
-    assert item["blob_path"] == "silver/rasters/7/0/dem.tif"
+    assert item["blob_path"] == "silver/rasters/7/a/0/dem.tif"
     assert (folder / item["blob_path"]).is_file()
     assert item["content_hash"].startswith("sha256:")
     properties = item["stac_item"]["properties"]
     assert (properties["platform:dataset_id"], properties["platform:request_id"]) == ("7", "r-1")
     assert (properties["datetime"], properties["platform:datetime_source"]) == ("2026-05-01T00:00:00Z", "given")
-    assert sorted(path.name for path in (folder / "mount" / "7").iterdir()) == ["dem.tif"]
+    assert [path.name for path in (folder / "mount" / "7").rglob("*") if path.is_file()] == ["dem.tif"]
+
+
+async def test_files_of_the_same_name_from_different_folders_do_not_collide(folder: Path) -> None:
+    (folder / "bronze" / "north").mkdir()
+    (folder / "bronze" / "north" / "dem.tif").write_bytes(RGB.read_bytes())
+    copies = [await output("raster.blob_to_mount", source=f"bronze/{name}dem.tif") for name in ("", "north/")]
+    contents = [(folder / copied["path"]).read_bytes() for copied in copies]
+    assert contents == [DEM.read_bytes(), RGB.read_bytes()]
 
 
 async def test_only_the_jobs_own_files_are_removed_from_the_mount(folder: Path) -> None:

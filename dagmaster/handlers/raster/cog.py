@@ -16,7 +16,7 @@ from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.geo.raster.writer import OnSuperblock
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
-from dagmaster.handlers.raster.common import open_zones, remove_work_folder, work_folder
+from dagmaster.handlers.raster.common import mount_reference, open_zones, remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
 from dagmaster.settings import load_settings
 from dagmaster.storage import LocalFile, Storage
@@ -103,7 +103,8 @@ def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
 
 
 def default_target(ctx: HandlerContext, name: str) -> str:
-    return f"silver/rasters/{ctx.job_id}/{ctx.retry_count}/{name}"
+    """One for each attempt at each node: neither another node nor a stale attempt can replace the file."""
+    return f"silver/rasters/{ctx.job_id}/{ctx.node_id}/{ctx.retry_count}/{name}"
 
 
 def store_image(
@@ -188,5 +189,4 @@ def fetch(ctx: HandlerContext, reference: str) -> str:
         source = storage.locate(reference)
         if isinstance(source, LocalFile):
             return source.reference
-        target = f"mount/{ctx.job_id}/{PurePosixPath(source.reference).name}"
-        return asyncio.run(storage.copy(reference, target)).reference
+        return asyncio.run(storage.copy(reference, mount_reference(ctx, source.reference))).reference

@@ -2,7 +2,8 @@
 
 import shutil
 from contextlib import suppress
-from pathlib import Path
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from dagmaster.handlers.contract import HandlerContext
@@ -12,6 +13,12 @@ from dagmaster.storage import Storage, open_storage
 
 def open_zones() -> Storage:
     return open_storage(load_settings())
+
+
+def mount_reference(ctx: HandlerContext, reference: str) -> str:
+    """Where this job copies a file to. Files of the same name from different folders do not collide."""
+    digest = sha256(reference.encode()).hexdigest()[:16]
+    return f"mount/{ctx.job_id}/{digest}/{PurePosixPath(reference).name}"
 
 
 def work_folder(storage: Storage, ctx: HandlerContext) -> Path:

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -27,7 +26,7 @@ from dagmaster.geo.stac.items import make_collection
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.geo_task import Params, Reference, refusing
 from dagmaster.handlers.raster.cog import CogOutput, store_image
-from dagmaster.handlers.raster.common import open_zones
+from dagmaster.handlers.raster.common import mount_reference, open_zones
 from dagmaster.handlers.raster.containers import MAX_LISTED, catalogue
 from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, ItemOptions, describe_cog_item
 from dagmaster.handlers.registry import handler
@@ -159,8 +158,7 @@ def _local_path(ctx: HandlerContext, storage: Storage, reference: str) -> Path:
     place = storage.locate(reference)
     if isinstance(place, LocalFile):
         return place.path
-    digest = sha256(place.reference.encode()).hexdigest()[:16]
-    return storage.local_path(f"mount/{ctx.job_id}/tiles/{digest}-{PurePosixPath(place.reference).name}")
+    return storage.local_path(mount_reference(ctx, place.reference))
 
 
 async def _copy(storage: Storage, files: dict[str, Path]) -> None:

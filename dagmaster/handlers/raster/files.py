@@ -1,12 +1,11 @@
 """Copy files to the zone mount, where rasters are processed, and remove them."""
 
 import shutil
-from pathlib import PurePosixPath
 from typing import Any
 
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.geo_task import Params, Reference, refusing
-from dagmaster.handlers.raster.common import open_zones
+from dagmaster.handlers.raster.common import mount_reference, open_zones
 from dagmaster.handlers.registry import handler
 
 
@@ -23,7 +22,7 @@ async def blob_to_mount(ctx: HandlerContext, params: CopyParams) -> dict[str, An
     storage = open_zones()
     with refusing():
         source = storage.locate(params.source)
-        target = params.target or f"mount/{ctx.job_id}/{PurePosixPath(source.reference).name}"
+        target = params.target or mount_reference(ctx, source.reference)
         storage.local_path(target)
         copied = await storage.copy(
             params.source, target, lambda done, total: ctx.progress(done, total, "bytes copied")
