@@ -315,7 +315,7 @@ async def test_an_orchestrator_without_progress_logs_it_and_releases_its_jobs(
             ]
             [stalled] = await stalled_orchestrators(conn, progress_seconds=30, orphan_seconds=30)
         assert finding.examples[0]["orchestrator_id"] == stalled["orchestrator_id"] == first.id
-        assert "has made no progress" in caplog.text
+        await wait_until(lambda: "has made no progress" in caplog.text)
         await running.orchestrator(orphan_threshold_seconds=1.5)
         await running.worker()
         await running.completed(job_id)

@@ -260,6 +260,7 @@ async def test_retention_keeps_the_definitions_of_schedules(dsn: str) -> None:
         await conn.execute(b"UPDATE dagapp.dag_workflows SET created_at = now() - interval '9 days'")
         await remove_old(conn, await read_limits(conn, 1))
         await trigger(conn, "nightly", actor=None, threshold_seconds=THRESHOLD)
+    assert len(await rows(dsn, JOBS)) == 1
 
 
 # Manual runs.

@@ -186,4 +186,4 @@ async def test_checkpoints_saved_during_a_database_outage_are_stored_later(dsn: 
         )
         go_on.set()
         assert await result_of(running, job_id) == {"a": 1}
-        assert worker.it.is_connected
+        await wait_until(lambda: worker.it.is_connected)

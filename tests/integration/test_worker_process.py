@@ -57,6 +57,7 @@ async def test_a_worker_runs_at_most_as_many_tasks_as_slots(dsn: str) -> None:
         await running.worker(concurrency=3)
         job_id = await running.submit(fan(handler="gate"), {"items": list(range(10))})
         await running.until("SELECT count(*) = 3 AS ok FROM dagapp.dag_tasks_running")
+        await wait_until(lambda: gate.at_once == 3)
         await asyncio.sleep(3 * POLL)
         assert gate.at_once == 3
         assert len(await running.rows("SELECT 1 FROM dagapp.dag_tasks_waiting")) == 7

@@ -75,7 +75,7 @@ async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_reported(
             [job] = await running.ended(job_id)
         assert "timed out after 1 s" in job["error_message"]
         await wait_until(lambda: list(worker.it.slots.stuck) == [f"{job_id}_work_0"])
-        assert f"task {job_id}_work_0 is over, but its handler is still running" in caplog.text
+        await wait_until(lambda: f"task {job_id}_work_0 is over, but its handler is still running" in caplog.text)
         # Its free slots are reserved during a claim.
         await wait_until(lambda: worker.it.free_slots == 1)
         await running.until(f"SELECT (stats -> 'stuck') @> '[\"{job_id}_work_0\"]' AS ok FROM dagapp.dag_workers")
