@@ -1,14 +1,17 @@
-"""Small tables as bytes in their entries: most values that tasks pass on never need a table of their own."""
+"""Small tables as bytes in their entries, and as values in references: most never need a table of their own."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
-from dagmaster.data.arrow import answered_schema
+from dagmaster.data.arrow import answered_schema, table_from_value
 from dagmaster.data.plans import Scan, Slice
+from dagmaster.data.references import MAX_INLINE_BYTES, InlineRows
+from dagmaster.errors import Invalid
+from dagmaster.model.text import shorten
 
-MAX_BYTES: Final = 64 * 1024
+MAX_BYTES: Final = MAX_INLINE_BYTES
 # Less is not worth the time that it takes to compress.
 COMPRESSED_BYTES: Final = 1024
 COMPRESSION: Final = "zstd"
@@ -34,6 +37,30 @@ def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
 def decode_rows(written: bytes) -> pa.Table:
     with pa.ipc.open_stream(pa.py_buffer(written)) as reader:
         return reader.read_all()
+
+
+def inline_values(rows: pa.Table, types: Mapping[str, str]) -> InlineRows | None:
+    """The rows for a reference; None if they are too many, or if JSON has no such values."""
+    if rows.nbytes > MAX_BYTES:
+        return None
+    columns = [column.to_pylist() for column in rows.columns]
+    try:
+        written = InlineRows(columns=rows.column_names, values=columns, types=list(types.values()))
+        inline = InlineRows.model_validate_json(written.model_dump_json())
+        return inline if rows_of_reference(inline).to_pydict() == rows.to_pydict() else None
+    except (ValueError, TypeError, Invalid):
+        return None
+
+
+def rows_of_reference(inline: InlineRows) -> pa.Table:
+    """Raises Invalid for values that do not make a table."""
+    rows = table_from_value(dict(zip(inline.columns, inline.values, strict=True)))
+    if inline.types is None:
+        return rows
+    try:
+        return rows.cast(answered_schema(dict(zip(inline.columns, inline.types, strict=True))))
+    except (pa.ArrowException, ValueError, LookupError, RecursionError) as error:
+        raise Invalid(f"the inline rows are not of the types {shorten(', '.join(inline.types))}") from error
 
 
 def range_of(plan: Any) -> tuple[int, tuple[Slice, ...]] | None:

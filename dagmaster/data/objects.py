@@ -10,6 +10,7 @@ import pyarrow as pa
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
+from dagmaster.data.arguments import check_natural, first_problem, named_columns
 from dagmaster.data.arrow import columns_of, rows_of, table_from_value
 from dagmaster.data.catalog import Catalog, Scope
 from dagmaster.data.current import find_tables, get_data_context, using
@@ -17,6 +18,7 @@ from dagmaster.data.engine import NO_LIMITS, Limits
 from dagmaster.data.export import write_file
 from dagmaster.data.expressions import Call, Expression, OnlyColumn, Operators, as_expression, listed, sort_keys
 from dagmaster.data.files import format_of
+from dagmaster.data.inline import range_of
 from dagmaster.data.plans import (
     Aggregate,
     Distinct,
@@ -35,7 +37,16 @@ from dagmaster.data.plans import (
     chunk_bounds,
     is_range,
 )
-from dagmaster.data.references import Chunks, Referable, Reference, TaggedReference, ViewRef, plan_of
+from dagmaster.data.references import (
+    Chunks,
+    ObjectRef,
+    Referable,
+    Reference,
+    TaggedReference,
+    ViewRef,
+    plan_of,
+    reference_to,
+)
 from dagmaster.data.table_store import TableStore
 from dagmaster.errors import Conflict, Invalid, TooLarge
 
@@ -59,7 +70,7 @@ class View(Operators, Referable):
         return self._context or get_data_context()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.reference().model_dump()}>"
+        return f"<{type(self).__name__} {reference_to(self._plan).model_dump()}>"
 
     # What is computed.
 
@@ -71,11 +82,11 @@ class View(Operators, Referable):
 
     def select(self, *columns: str | Expression, **named: Any) -> "View":
         """These columns alone, by name or computed."""
-        return self._then(Select(source=self._plan, columns=_named(columns, named)))
+        return self._then(Select(source=self._plan, columns=named_columns(columns, named)))
 
     def with_columns(self, *columns: Expression, **named: Any) -> "View":
         """All columns, and these; one of the same name is replaced."""
-        return self._then(WithColumns(source=self._plan, columns=_named(columns, named)))
+        return self._then(WithColumns(source=self._plan, columns=named_columns(columns, named)))
 
     def rename(self, names: Mapping[str, str]) -> "View":
         return self._then(Rename(source=self._plan, names=dict(names)))
@@ -87,11 +98,11 @@ class View(Operators, Referable):
         return self._then(Sort(source=self._plan, keys=sort_keys(keys)))
 
     def limit(self, rows: int, offset: int = 0) -> "View":
-        _check_natural(rows=rows, offset=offset)
+        check_natural(rows=rows, offset=offset)
         return self._then(Slice(source=self._plan, offset=offset, limit=rows))
 
     def offset(self, rows: int) -> "View":
-        _check_natural(rows=rows)
+        check_natural(rows=rows)
         return self._then(Slice(source=self._plan, offset=rows))
 
     def distinct(self, *columns: str) -> "View":
@@ -117,7 +128,7 @@ class View(Operators, Referable):
         try:
             step = Join(left=self._plan, right=other.plan, kind=how, left_on=left, right_on=right, suffix=suffix)
         except ValueError as error:
-            raise Invalid(f"this is not a join: {_first_problem(error)}") from error
+            raise Invalid(f"this is not a join: {first_problem(error)}") from error
         return self._then(step)
 
     def union(self, *others: "View") -> "View":
@@ -125,7 +136,7 @@ class View(Operators, Referable):
         return self._then(Union(sources=(self._plan, *(other.plan for other in others))))
 
     def group_by(self, *keys: str | Expression, **named: Any) -> "Groups":
-        return Groups(self, _named(keys, named))
+        return Groups(self, named_columns(keys, named))
 
     def agg(self, *columns: Expression, **named: Any) -> "View":
         """One row of aggregates over all rows."""
@@ -236,13 +247,27 @@ class View(Operators, Referable):
         named = Named(name="value", value=Call(function=function, arguments=nodes))
         return self._then(Select(source=self._plan, columns=(named,)))
 
+    def reference(self) -> Reference:
+        """What passes it on: with its rows if it is a range of a small table that no catalog knows."""
+        ranged = range_of(self._plan)
+        if self._context is None or ranged is None or (rows := self._context.values_of(ranged[0])) is None:
+            return reference_to(self._plan)
+        for step in ranged[1]:
+            rows = rows.part(step.offset, step.limit)
+        return (ViewRef if ranged[1] else ObjectRef)(table_id=ranged[0], inline=rows)
+
     @classmethod
     def from_reference(cls, reference: Reference) -> "View":
-        if (tables := find_tables()) is not None:
+        context: DataContext | None = None
+        if reference.inline is not None:
+            context = get_data_context()
+            table_id = context.receive_rows(reference.table_id, reference.inline)
+            reference = reference.model_copy(update={"table_id": table_id, "inline": None})
+        elif (tables := find_tables()) is not None:
             tables.receive(plan_of(reference))
         if isinstance(reference, ViewRef):
-            return View(plan_of(reference))
-        return Object(plan_of(reference).table_id)
+            return View(plan_of(reference), context)
+        return Object(plan_of(reference).table_id, context)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -290,7 +315,7 @@ class Groups:
 
     def agg(self, *columns: Expression, **named: Any) -> View:
         """One row for each combination of the keys, ordered by them."""
-        step = Aggregate(source=self._view.plan, keys=self._keys, columns=_named(columns, named))
+        step = Aggregate(source=self._view.plan, keys=self._keys, columns=named_columns(columns, named))
         return self._view._then(step)
 
 
@@ -368,24 +393,3 @@ class _Opened:
 
     async def keep_passed(self) -> None:
         pass
-
-
-def _named(columns: Sequence[Any], named: Mapping[str, Any]) -> tuple[Named, ...]:
-    found = []
-    for column in columns:
-        expression = as_expression(column, column=True)
-        if expression.name is None:
-            raise Invalid("this column has no name; give it one: name=expression, or expression.alias('name')")
-        found.append(Named(name=expression.name, value=expression.node))
-    return (*found, *(Named(name=name, value=as_expression(value).node) for name, value in named.items()))
-
-
-def _check_natural(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise Invalid(f"{name} must be 0 or more, not {number!r}")
-
-
-def _first_problem(error: ValueError) -> str:
-    problems = getattr(error, "errors", None)
-    return str(problems()[0]["msg"]).removeprefix("Value error, ") if problems else str(error)

@@ -1,9 +1,10 @@
-"""References: tables as they travel between tasks, without their rows."""
+"""References: tables as they travel between tasks, without their rows unless they are few."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -12,6 +13,7 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_serializer,
+    model_validator,
 )
 
 from dagmaster.data.expressions import Expression, SortKey, as_expression, call, col
@@ -29,29 +31,77 @@ COMPARISONS: Mapping[str, str] = {
 }
 WHERE_FORMS = 'an object such as {"x": 1}, a comparison such as ["x", ">", 1], or a list of comparisons'
 
+MAX_INLINE_BYTES: Final = 64 * 1024
+
 Natural = Annotated[int, Field(ge=0)]
 
 
-class ObjectRef(BaseModel):
-    """A table of the data plane, passed on without its rows."""
+class InlineRows(BaseModel):
+    """The rows of a small table in its reference: `values` has a list for each of the `columns`.
+
+    Without `types`, which are those of ClickHouse, the values say what they are.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    columns: Annotated[list[str], Field(min_length=1)]
+    values: list[list[Any]]
+    types: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _is_a_small_table(self) -> Self:
+        if not len(self.columns) == len(self.values) == len(self.types or self.columns):
+            raise ValueError("there is a list of values for each column, and a type if there are types")
+        if len({len(values) for values in self.values}) > 1:
+            raise ValueError("the lists of values differ in length")
+        if (size := len(orjson.dumps([self.columns, self.values, self.types]))) > MAX_INLINE_BYTES:
+            raise ValueError(
+                f"inline rows have at most {MAX_INLINE_BYTES:,} bytes, not {size:,}: store them as an Object"
+            )
+        return self
+
+    def __len__(self) -> int:
+        return len(self.values[0])
+
+    def part(self, offset: int, limit: int | None) -> "InlineRows":
+        end = None if limit is None else offset + limit
+        return self.model_copy(update={"values": [values[offset:end] for values in self.values]})
+
+
+class TableRef(BaseModel):
+    """The table, by its id or with its rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table_id: int | str = 0
+    inline: InlineRows | None = None
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> Self:
+        if self.table_id == 0 and self.inline is None:
+            raise ValueError("a reference names a table, or has inline rows")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if value is not None}
+
+
+class ObjectRef(TableRef):
+    """A table of the data plane, passed on without its rows, or with few."""
+
     object_type: Literal["object"] = "object"
-    table_id: int | str
 
 
-class ViewRef(BaseModel):
+class ViewRef(TableRef):
     """Some rows of a table, in the order of their row_id.
 
     `offset` and `limit` are a range of row ids, and `where` selects among those rows. It is data, never SQL. A `plan`
     says all of it by itself.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     object_type: Literal["view"] = "view"
-    table_id: int | str
     offset: Natural | None = None
     limit: Natural | None = None
     where: Any = None
@@ -68,10 +118,11 @@ class ViewRef(BaseModel):
             raise ValueError(str(error)) from None
         return where
 
-    @model_serializer(mode="wrap")
-    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialize(self)
-        return {key: value for key, value in written.items() if value is not None}
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> Self:
+        if self.plan is not None and self.inline is not None:
+            raise ValueError("a plan names the tables that it reads: it cannot have inline rows")
+        return self
 
 
 Reference = ObjectRef | ViewRef
@@ -89,8 +140,8 @@ class Referable(ABC):
     @abstractmethod
     async def collect(self) -> Any: ...
 
-    def reference(self) -> Reference:
-        return reference_to(self.plan)
+    @abstractmethod
+    def reference(self) -> Reference: ...
 
 
 class Chunks(tuple[Referable, ...]):
@@ -98,8 +149,19 @@ class Chunks(tuple[Referable, ...]):
 
 
 def find_reference(value: Any) -> Reference | None:
-    """The reference that this JSON is. Raises Invalid if its `where` is not data; None for everything else."""
+    """The reference that this JSON is; None for everything else.
+
+    Raises Invalid if its `where` is not data, or if its inline rows are not a small table.
+    """
     match value:
+        case {"object_type": str(kind), "inline": {"columns": list(), "values": list()}} if kind in REFERENCES:
+            try:
+                return REFERENCES[kind].model_validate(value)
+            except ValidationError as error:
+                fault = error.errors(include_url=False)[0]
+                raise Invalid(
+                    f"not a reference with inline rows: {fault['msg'].removeprefix('Value error, ')}"
+                ) from error
         case {"object_type": str(kind), "table_id": int() | str()} if kind in REFERENCES:
             conditions(value.get("where"))
             try:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,12 +19,15 @@ from dagmaster.data.digests import digest_of, digest_of_plan
 from dagmaster.data.engine import NO_LIMITS, Limits
 from dagmaster.data.engine_runner import EngineRunner
 from dagmaster.data.files import opened_file
-from dagmaster.data.inline import decode_rows, encode_rows, range_of
+from dagmaster.data.inline import decode_rows, encode_rows, inline_values, range_of, rows_of_reference
 from dagmaster.data.plans import Scan, tables_of, write_plan
+from dagmaster.data.references import InlineRows
 from dagmaster.data.sql import ROW_ID, Query, compile_count, compile_rows, compile_stored, quote, table_name
 from dagmaster.data.statements import ROW_ID_COLUMN
 from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 from dagmaster.snowflakes import new_id
+
+T = TypeVar("T")
 
 # Opens the file of a URL on this machine. Raises for one that may not be read.
 Fetch = Callable[[str], AbstractAsyncContextManager[Path]]
@@ -52,6 +55,8 @@ class TableStore(EngineRunner):
         # Known to have a table; of others the rows may be in their entries.
         self._tabulated: set[int] = set()
         self._temporary: dict[int, None] = {}
+        # Of small tables that no catalog knows: other processes get them with their references.
+        self._values: dict[int, InlineRows] = {}
         # The task that appends, whatever its attempt, and how often it has appended the same.
         self.appender: str | None = None
         self._appends: Counter[str] = Counter()
@@ -90,7 +95,22 @@ class TableStore(EngineRunner):
 
         # What is known need not be asked for: small values are many.
         await self._announced(new, store, StoredTable(new.table_id, rows.num_rows, rows.nbytes, types))
+        if self.catalog is None and (values := inline_values(rows, types)) is not None:
+            self._values[new.table_id] = values
         return new.table_id
+
+    def receive_rows(self, table_id: int | str, inline: InlineRows) -> int:
+        """Store the rows that came with a reference, unless it is of a table of this context; returns the table's id.
+
+        The id in the reference means nothing here otherwise: it may be that of another table.
+        """
+        if (known := int(table_id) if str(table_id).isdecimal() else 0) and self._values.get(known) == inline:
+            return known
+        return self.wait_for(self.store_value(rows_of_reference(inline)))
+
+    def values_of(self, table_id: int) -> InlineRows | None:
+        """For its reference, if that must have them."""
+        return self._values.get(table_id)
 
     async def store_file(
         self, path: Path, format: str, *, name: str | None = None, scope: Scope | str | None = None
@@ -141,6 +161,7 @@ class TableStore(EngineRunner):
                 f"the rows have {rows.nbytes:,} bytes, and one append adds at most {MAX_APPEND_BYTES:,}: "
                 "append them in parts, or store them as an Object and materialize the union() of both"
             )
+        self._values.pop(table_id, None)
         async with self._turn(table_id):
             await self.run(lambda: self._append(table_id, rows.select(list(types)), token))
         if self.catalog is not None:
@@ -187,6 +208,7 @@ class TableStore(EngineRunner):
                 await self.run(partial(self._drop, table_id))
             self._temporary.pop(table_id, None)
             self._columns.pop(table_id, None)
+            self._values.pop(table_id, None)
             self._tabulated.discard(table_id)
         if self.catalog is not None:
             await self.catalog.forget(table_ids)
@@ -302,10 +324,10 @@ class TableStore(EngineRunner):
             self._columns[table_id] = inline.columns
 
     @staticmethod
-    def wait_for(work: Coroutine[Any, Any, None]) -> None:
+    def wait_for(work: Coroutine[Any, Any, T]) -> T:
         """For calls that do not wait, such as schema(): a thread may."""
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(copy_context().run, asyncio.run, work).result()
+            return thread.submit(copy_context().run, lambda: asyncio.run(work)).result()
 
     def types_of(self, query: Query) -> dict[str, str]:
         """As ClickHouse sees them."""

@@ -23,6 +23,8 @@ def has_references(json: bytes) -> bool:
 def _of_references(value: Any) -> Iterator[int]:
     for part in _parts(value):
         match part:
+            case {"object_type": "object" | "view", "inline": dict()}:
+                pass  # It has its rows with it, and names no table of this installation.
             case {"object_type": "object" | "view"}:
                 yield from _ids(part)
 

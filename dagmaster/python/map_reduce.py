@@ -140,6 +140,10 @@ def lists_of(values: Sequence[Any], size: int) -> list[list[Any]]:
 
 
 def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
+    if isinstance(table, ObjectRef) and table.inline is not None:
+        for start in range(0, len(table.inline), size):
+            yield ViewRef(inline=table.inline.part(start, size))
+        return
     view = table if isinstance(table, ViewRef) else ViewRef(table_id=table.table_id)
     if view.limit is None:
         raise Invalid(

@@ -151,6 +151,25 @@ def test_a_view_can_be_written_by_hand(shared_dsn: str) -> None:
     assert uses(shared_dsn, table_id) == {"": True, "first_rows": False}
 
 
+@workflow
+def doubled(table: dict[str, Any]) -> dict[str, Any]:
+    return total(double(table))  # type: ignore[arg-type]
+
+
+def test_a_caller_passes_a_small_table_with_its_rows(shared_dsn: str) -> None:
+    before = entries(shared_dsn)
+    rows = {"columns": ["x", "shop"], "values": [[1, 2, 3], ["b", "a", "b"]]}
+    done = doubled.run({"object_type": "object", "inline": rows})
+    assert done == {"sums": {"shop": ["a", "b"], "total": [4, 8]}, "rows": 3}
+    # The View of it that was passed on is a table of the job.
+    [entry] = [entry for entry in entries(shared_dsn) if entry not in before]
+    assert (entry["scope"], entry["row_count"]) == ("job", 3)
+    part = {"object_type": "view", "table_id": entry["object_id"], "where": ["x", ">", 1], "inline": rows}
+    assert first_rows_of.run(part) == [2, 3]
+    with pytest.raises(JobFailed, match="the lists of values differ in length"):
+        first_rows_of.run({"object_type": "object", "inline": {"columns": ["x", "y"], "values": [[1], []]}})
+
+
 @task
 async def spread(rows: int) -> Any:
     """Its table outlives it: the tasks that it adds read it."""

@@ -5,20 +5,23 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
 from data_values import table
+from pydantic import TypeAdapter
 
 from dagmaster.data import DataContext, Object, View, aggregates, col, get_data_context, table_store
 from dagmaster.data.engine import Limits, folder_of, folder_url
-from dagmaster.data.references import ViewRef
+from dagmaster.data.references import ObjectRef, Reference, TaggedReference, ViewRef
 from dagmaster.data.service import find_address
 from dagmaster.data.sql import table_name
 from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 
+TABLE: TypeAdapter[Reference] = TypeAdapter(TaggedReference)
 SLEEPER = "SELECT sum(sleepEachRow(0.1)) AS slept FROM numbers(3000) SETTINGS max_block_size = 10"
 SLEEPERS = "SELECT count() AS n FROM system.processes WHERE query LIKE '%AS slept%' AND query NOT LIKE '%processes%'"
 
@@ -124,6 +127,24 @@ async def test_a_view_is_the_same_after_its_journey(context: DataContext) -> Non
     async with DataContext(context.url) as other:
         assert get_data_context() is other
         assert await again.data() == {"x": [2, 3], "y": [4, 6]}
+
+
+async def test_without_a_catalog_a_small_table_travels_with_its_rows(context: DataContext) -> None:
+    small = await table(context, x=[1, None, 3], d=[date(2026, 1, 1)] * 3)
+    references = [view.reference().model_dump_json() for view in (small, small.offset(1).limit(1), small.limit(0))]
+    assert "inline" not in repr(small)
+    async with DataContext(context.url):
+        received, part, nothing = [View.from_reference(TABLE.validate_json(reference)) for reference in references]
+        assert isinstance(received, Object)
+        assert received.table_id != small.table_id
+        assert await received.where(col("x") > 1).data() == {"x": [3], "d": [date(2026, 1, 1)]}
+        assert await part.data() == {"x": [None], "d": [date(2026, 1, 1)]}
+        assert nothing.schema() == {"x": "Int64", "d": "Date32"}
+        # At home it is the table itself.
+        again = View.from_reference(received.reference())
+        assert again.plan == received.plan
+    await small.append({"x": [4], "d": [date(2026, 1, 2)]})
+    assert small.reference() == ObjectRef(table_id=small.table_id)
 
 
 async def test_temporary_tables_go_with_their_context(context: DataContext) -> None:
