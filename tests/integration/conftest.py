@@ -1,13 +1,16 @@
-"""The table engines that a test runs on."""
+"""The table engines that a test runs on, and the installation of tasks that use tables."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from clickhouse_server import CLUSTER, run_servers, why_not
 
 from dagmaster.data import DataContext
 from dagmaster.data.engine import folder_url
+from dagmaster.python.data_context import release_engines
+from dagmaster.python.local import LocalFleet
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,23 @@ def context(engine_url: str) -> Iterator[DataContext]:
     opened = DataContext(engine_url)
     yield opened
     asyncio.run(opened.close())
+
+
+@pytest.fixture(scope="module")
+def table_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for all tests of the module: an engine takes half a second to open."""
+    yield tmp_path_factory.mktemp("tables")
+    release_engines()
+
+
+@pytest.fixture
+def table_installation(
+    shared_dsn: str, table_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
+    monkeypatch.setenv("DAGMASTER_DATA_URL", f"chdb://{table_folder}")
+    monkeypatch.setenv("DAGMASTER_POLL_INTERVAL_SECONDS", "0.1")
+    monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
+    yield
+    LocalFleet.close_shared()

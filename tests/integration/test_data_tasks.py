@@ -1,47 +1,20 @@
 """Tables between tasks: made in one, read in another, passed by reference and kept as long as they are needed."""
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import psycopg
 import pyarrow as pa
 import pytest
-from command_line import call as run_command
 from psycopg.rows import dict_row
 from pyarrow import csv, feather, parquet
 
-from dagmaster import JobFailed, apply, current_task, map, reduce, task, workflow
+from dagmaster import JobFailed, current_task, task, workflow
 from dagmaster.data import Object, View, aggregates, col, get_data_context
-from dagmaster.data.table_store import TableStore
-from dagmaster.errors import UnknownTable
-from dagmaster.python.context import session
-from dagmaster.python.data_context import DataContext, release_engines
-from dagmaster.python.local import LocalFleet
-from dagmaster.store import data_objects
-from dagmaster.store.connect import Connection
+from dagmaster.python.data_context import DataContext
 
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One folder for all tests of the module: an engine takes half a second to open."""
-    yield tmp_path_factory.mktemp("tables")
-    release_engines()
-
-
-@pytest.fixture(autouse=True)
-def installation(shared_dsn: str, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
-    monkeypatch.setenv("DAGMASTER_DATA_URL", f"chdb://{tables}")
-    monkeypatch.setenv("DAGMASTER_POLL_INTERVAL_SECONDS", "0.1")
-    monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
-    yield
-    LocalFleet.close_shared()
+pytestmark = pytest.mark.usefixtures("table_installation")
 
 
 def entries(dsn: str) -> list[dict[str, Any]]:
@@ -171,95 +144,6 @@ def test_a_caller_passes_a_small_table_with_its_rows(shared_dsn: str) -> None:
 
 
 @task
-async def spread(rows: int) -> Any:
-    """Its table outlives it: the tasks that it adds read it."""
-    source = await get_data_context().create_object_from_value({"x": list(range(rows))})
-    mapped = map(square, await source.chunks(4))
-    return await apply(mapped)
-
-
-@task
-async def square(chunk: View) -> Object:
-    return await chunk.select(y=col("x") * col("x")).materialize()
-
-
-@task
-async def gather(parts: list[Object]) -> list[int]:
-    values: list[int] = (await parts[0].union(*parts[1:]).data())["y"]
-    return values
-
-
-@workflow
-def squares_in_chunks(rows: int) -> list[int]:
-    return gather(spread(rows))
-
-
-def test_a_table_is_mapped_in_chunks_and_collected_in_order() -> None:
-    assert squares_in_chunks.run(10) == [number * number for number in range(10)]
-
-
-@task
-def halve(chunk: pa.Table, divisor: int) -> pa.Table:
-    return pa.table({"half": [x // divisor for x in chunk["x"].to_pylist()]})
-
-
-@task(retries=1, retry_delay=0.01)
-async def halve_at_second_try(chunk: View, divisor: int) -> View:
-    half = await chunk.select(half=(col("x") / divisor).cast("Int64")).materialize()
-    if current_task().retry_count == 0:
-        raise OSError("the first attempt fails after it has stored its rows")
-    return half.limit(1000)
-
-
-@task
-async def spread_table(rows: int, callback: str) -> Any:
-    numbers = await get_data_context().create_object_from_value(pa.table({"x": pa.array(range(0, 2 * rows, 2))}))
-    return await apply(map(callback, numbers.where(col("x") >= 0), chunk_rows=4, divisor=2))
-
-
-@task
-async def rows_of(halves: Object) -> list[int]:
-    values: list[int] = (await halves.data())["half"]
-    return values
-
-
-@workflow
-def halves(rows: int, callback: str) -> list[int]:
-    return rows_of(spread_table(rows, callback))
-
-
-def test_a_function_is_mapped_over_a_table_into_one_table() -> None:
-    for callback, rows in ((halve, 10), (halve_at_second_try, 6), (halve, 0)):
-        assert halves.run(rows, callback.handler) == list(range(rows))
-
-
-@task
-def smallest(parts: list[View]) -> View:
-    return parts[0].union(*parts[1:]).order_by("x").limit(2)
-
-
-@task
-async def spread_reduction(numbers: list[int]) -> Any:
-    table = await get_data_context().create_object_from_value({"x": numbers})
-    return await apply(reduce(smallest, table, chunk_rows=2, fan_in=2))
-
-
-@task
-async def values_of(view: View) -> list[int]:
-    values: list[int] = (await view.data())["x"]
-    return values
-
-
-@workflow
-def two_smallest(numbers: list[int]) -> list[int]:
-    return values_of(spread_reduction(numbers))
-
-
-def test_a_table_is_reduced_in_layers() -> None:
-    assert two_smallest.run([7, 3, 9, 1, 8, 2, 6, 5, 4]) == [1, 2]
-
-
-@task
 async def load_file(reference: str) -> list[Any]:
     table = await get_data_context().create_object_from_url(reference)
     return [table.schema(), await table.data()]
@@ -287,45 +171,6 @@ def test_files_of_the_storage_become_tables(tmp_path: Path) -> None:
     ):
         with pytest.raises(JobFailed, match=problem):
             loaded.run(reference)
-
-
-@task
-async def scopes_around_apply(rows: int) -> list[str]:
-    source = await get_data_context().create_object_from_value({"x": list(range(rows))})
-    mapped = map(square, await source.chunks(4))
-    before = await scope_of(source)
-    await apply(mapped)
-    return [before, await scope_of(source)]
-
-
-async def scope_of(table: Object) -> str:
-    async with session() as conn:
-        scope: str = (await data_objects.get_object(conn, str(table.table_id)))["scope"]
-        return scope
-
-
-@workflow
-def applied(rows: int) -> list[str]:
-    return scopes_around_apply(rows)
-
-
-def test_a_table_belongs_to_the_job_before_the_tasks_that_read_it_can_start() -> None:
-    """Not only when the task that adds them ends: its worker may die before."""
-    assert applied.run(5) == ["temp", "job"]
-
-
-def test_a_reaper_in_the_middle_of_a_map_takes_nothing_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = TableStore.store_plan
-
-    async def store_and_reap(context: TableStore, plan: Any, **options: Any) -> int:
-        table_id = await stored(context, plan, **options)
-        async with session() as conn:
-            await data_objects.expire_ended(conn, retention_days=0, grace_seconds=0)
-        await context.sweep()
-        return table_id
-
-    monkeypatch.setattr(TableStore, "store_plan", store_and_reap)
-    assert squares_in_chunks.run(10) == [number * number for number in range(10)]
 
 
 @task(retries=2, retry_delay=0.01)
@@ -373,144 +218,3 @@ def test_a_task_that_fails_leaves_no_table_behind(shared_dsn: str) -> None:
     with pytest.raises(JobFailed):
         failing.run()
     assert entries(shared_dsn) == before
-
-
-async def test_a_name_is_taken_over_by_the_newest_table(conn: Connection, dsn: str, monkeypatch: Any) -> None:
-    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
-    async with DataContext(scope="global") as context:
-        old = await context.create_object_from_value([1], name="prices")
-        new = await context.create_object_from_value([2], name="prices")
-        assert (await context.open("prices")).table_id == new.table_id
-        assert await old.data() == [1]
-        with pytest.raises(UnknownTable):
-            await context.open("prices", "job")
-    # What has expired is dropped when a context closes.
-    assert [row["object_id"] for row in await data_objects.list_objects(conn)] == [new.table_id]
-    async with DataContext() as context:
-        assert await (await context.open("prices")).data() == [2]
-        with pytest.raises(UnknownTable):
-            await Object(old.table_id, context).data()
-
-
-def test_tables_are_listed_shown_and_dropped_from_the_command_line(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
-
-    async def make() -> int:
-        async with DataContext(scope="global") as context:
-            source = await context.create_object_from_value({"x": [1, 2, 3], "s": ["[a]", None, "c"]}, name="letters")
-            await source.where(col("x") > 1).materialize(name="some")
-            return source.table_id
-
-    table_id = asyncio.run(make())
-    listed = orjson.loads(run_command("data", "list", "--json").out)
-    assert [(row["name"], row["row_count"]) for row in listed] == [("some", 2), ("letters", 3)]
-    assert "letters" in run_command("data", "list", "--scope", "global").out
-    assert "x Int64, s Nullable(String)" in run_command("data", "show", "letters").out
-    assert "WHERE" in run_command("data", "show", "some").out
-    shown = run_command("data", "head", str(table_id), "-n", "2")
-    assert "[a]" in shown.out
-    assert "the first 2 of 3 rows" in shown.err
-    assert orjson.loads(run_command("data", "head", "some", "--json").out) == [
-        {"x": 2, "s": None},
-        {"x": 3, "s": "c"},
-    ]
-    counted = run_command("data", "query", f'SELECT count() AS n FROM letters JOIN "{table_id}" USING x', "--json")
-    assert orjson.loads(counted.out) == {"columns": ["n"], "rows": [{"n": 3}], "truncated_by": None}
-    cut = run_command("data", "query", "SELECT s FROM letters ORDER BY x", "-n", "1")
-    assert "[a]" in cut.out
-    assert "truncated: the first 1 rows, by the limit of rows" in cut.err
-    unknown = run_command("data", "query", "SELECT * FROM lettres")
-    assert "no table is named 'lettres'; known are some, letters" in unknown.err
-    for name, read in (("l.parquet", parquet.read_table), ("l.csv", csv.read_csv), ("l.arrow", feather.read_table)):
-        assert run_command("data", "export", "letters", name).out == f"Wrote 3 rows to {name}\n"
-        assert read(name)["x"].to_pylist() == [1, 2, 3]
-    assert "l.csv exists" in run_command("data", "export", "letters", "l.csv").err
-    assert run_command("data", "export", "some", "l.csv", "--overwrite").code == 0
-    assert csv.read_csv("l.csv").num_rows == 2
-    assert "there is no folder none" in run_command("data", "export", "letters", "none/l.csv").err
-    assert "cannot be exported as 'xlsx'" in run_command("data", "export", "letters", "l.xlsx").err
-    assert run_command("data", "drop", "letters").out == f"Dropped table {table_id}\n"
-    assert "no table has the id or the global name 'letters'" in run_command("data", "show", "letters").err
-    with psycopg.connect(dsn) as conn:
-        assert conn.execute("SELECT name FROM dagapp.data_objects").fetchall() == [("some",)]
-
-
-@task
-async def shop_totals(sales: Object) -> Object:
-    return await sales.group_by("shop").agg(n=aggregates.count()).materialize()
-
-
-@task
-def as_arrow(totals: pa.Table) -> pa.Table:
-    return totals.append_column("label", pa.array(["x"] * totals.num_rows))
-
-
-@task
-async def publish(labels: Object) -> int:
-    return (await labels.materialize(name="shop_labels", scope="global")).table_id
-
-
-@workflow
-def published(count: int) -> int:
-    return publish(as_arrow(shop_totals(make_sales(count))))
-
-
-def test_a_table_tells_the_tables_and_tasks_it_comes_from() -> None:
-    table_id = published.run(10)
-    rows = orjson.loads(run_command("data", "lineage", "shop_labels", "--json").out)
-    assert rows[0]["object_id"] == str(table_id)
-    by_id = {row["object_id"]: row for row in rows}
-    chain = [rows[0]]
-    while chain[-1]["inputs"]:
-        [source] = chain[-1]["inputs"]
-        chain.append(by_id[source])
-    assert [row["row_count"] for row in chain] == [2, 2, 2, 10]
-    tasks = ("publish", "as_arrow", "shop_totals", "make_sales")
-    assert all(name in row["task_id"] for name, row in zip(tasks, chain, strict=True))
-    assert {row["workflow_id"] for row in chain} == {"published"}
-    assert [row["sql"] is not None for row in chain] == [True, False, True, False]
-    assert chain[2]["plan"]["version"] == 1
-    text = run_command("data", "lineage", str(table_id)).out
-    assert text.startswith(f"shop_labels ({table_id}), 2 rows, by task ")
-    assert text.splitlines()[-1].lstrip("│└─ ").startswith(chain[-1]["object_id"])
-    assert f"aggregate({chain[3]['object_id']})" in text
-    assert chain[2]["column_sources"] == {"shop": [{"object_id": chain[3]["object_id"], "column": "shop"}], "n": []}
-    columns = run_command("data", "lineage", str(table_id), "--columns").out
-    assert f"shop from {chain[3]['object_id']}.shop" in columns
-    assert "n from no column" in columns
-    asyncio.run(drop(int(chain[2]["object_id"])))
-    assert f"{chain[2]['object_id']} (dropped)" in run_command("data", "lineage", "shop_labels").out
-
-
-async def drop(table_id: int) -> None:
-    async with DataContext() as context:
-        await context.drop([table_id])
-
-
-WITHOUT = """
-import sys
-
-sys.modules.update(dict.fromkeys(("chdb", "pyarrow", "pandas")))
-import dagmaster.cli.app, dagmaster.fleet
-from dagmaster import apply, create_task, map, task, workflow
-from dagmaster.data import ObjectRef, col
-from dagmaster.data.engine import open_engine
-from dagmaster.errors import Misconfigured
-from dagmaster.python.signatures import Signature
-
-def echo(table):
-    return [table]
-
-read = Signature(echo).read({"table": {"object_type": "object", "table_id": 5}}, print)
-assert read == ([], {"table": ObjectRef(table_id=5)}), read
-try:
-    open_engine("chdb:///nowhere")
-except Misconfigured as error:
-    print(error)
-"""
-
-
-def test_the_core_works_without_the_extra() -> None:
-    ended = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
-    assert ended.stderr == ""
-    assert "pip install 'dagmaster[data]'" in ended.stdout
