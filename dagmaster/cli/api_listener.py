@@ -1,4 +1,4 @@
-"""Where the HTTP API is served. What serves it takes half a second to load: a worker does without."""
+"""The address of the HTTP API. The server itself takes half a second to load, and a worker does not need it."""
 
 import socket
 from contextlib import AbstractAsyncContextManager
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApiListener:
-    """An address, and the workflows that it serves."""
+    """A socket and the catalogue of workflows to serve on it."""
 
     listener: socket.socket
     catalog: Catalog

@@ -1,4 +1,4 @@
-"""The HTTP API beside what else runs in this process."""
+"""The HTTP API, next to the other roles of this process."""
 
 import asyncio
 import logging
@@ -23,31 +23,31 @@ from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.server import is_loopback, served
 from dagmaster.web.services import opened_services
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
 
 async def sync_schedules(app: FastAPI) -> None:
-    """Make the schedules what the workflows say that are loaded now."""
+    """Update the schedules from the loaded workflows."""
     services = app.state.services
     async with services.pool.connection() as conn:
         await sync_catalog(conn, services)
 
 
 async def _sync_when_free(app: FastAPI) -> None:
-    """A database without a free connection, or in the middle of a fail-over, is waited for."""
+    """Retry while the database has no free connection or fails over."""
     while True:
         try:
             await sync_schedules(app)
             return
         except (*LOST, PoolTimeout) as error:
             log.warning("cannot store the schedules yet, retrying: %s", str(error).partition("\n")[0])
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
-async def check_place(dsn: str, listener: socket.socket) -> bool:
-    """Whether only this machine is served, as it must be without keys: whoever binds elsewhere needs one first."""
+async def check_address(dsn: str, listener: socket.socket) -> bool:
+    """Whether only this machine is served. Raises Misconfigured for any other address while there are no keys."""
     host = listener.getsockname()[0]
     async with opened(dsn, application="dagmaster api", busy_seconds=inf) as conn:
         if not is_loopback(host) and not await any_keys(conn):
@@ -62,7 +62,7 @@ async def check_place(dsn: str, listener: socket.socket) -> bool:
 async def serving(
     dsn: str, settings: Settings, running: Fleet, api_listener: ApiListener, registry: Registry
 ) -> AsyncIterator[FastAPI]:
-    is_local = await check_place(dsn, api_listener.listener)
+    is_local = await check_address(dsn, api_listener.listener)
     async with opened_services(
         dsn,
         settings,

@@ -51,8 +51,8 @@ class Outline(NamedTuple):
     help: str
 
 
-# The one place that says which module a command is in. Modules import only what their help needs, and the rest in the
-# function of the command: help must not wait for pydantic, psycopg or the engine.
+# The module of each command. A module imports only what its help needs, and the rest in the function of the command:
+# help must not wait for pydantic, psycopg or the engine.
 COMMANDS: Mapping[str, Outline] = {
     "init": Outline("init", RUN, "Create a starter project."),
     "run": Outline("run", RUN, "Run a workflow in this process and show its result."),
@@ -98,7 +98,7 @@ COMMANDS: Mapping[str, Outline] = {
 
 
 class LazyGroup(TyperGroup):
-    """Knows its commands by name; loads a command's module, with all that it imports, only to call it."""
+    """Imports the module of a command only when the command is called."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
@@ -115,7 +115,7 @@ class LazyGroup(TyperGroup):
         return super().parse_args(ctx, shared_first(args))
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """What Typer does not know how to show comes out of it, and is shown here."""
+        """Handle the exceptions that Typer does not display."""
         arguments = sys.argv[1:] if kwargs.get("args") is None else kwargs["args"]
         try:
             if len(arguments) > 1 and arguments[0] in COMMANDS and arguments[-1] in HELP:
@@ -126,13 +126,13 @@ class LazyGroup(TyperGroup):
 
 
 def _show_help(arguments: Sequence[str]) -> Any:
-    """Of a command, past the root: Typer reads the root's options with pydantic, half of the time that help takes."""
+    """Bypass the root command: parsing its options loads pydantic, which takes half of the time of help."""
     name, *options = arguments
     return load_command(name).main(args=options, prog_name=f"dagmaster {name}", help_option_names=HELP)
 
 
 def load_command(name: str) -> Any:
-    """A module holds one command, several of them, or a group that is the command."""
+    """A module contains one command, several commands, or a group."""
     command: Any = typer.main.get_command(_load(COMMANDS[name].module).app)
     return getattr(command, "commands", {}).get(name, command)
 
@@ -142,18 +142,18 @@ def _load(module: str) -> Any:
 
 
 def shared_first(args: list[str]) -> list[str]:
-    """The shared options may stand anywhere; the parser wants them before the command."""
+    """Move the shared options before the command, as the parser needs them; users may put them anywhere."""
     shared: list[str] = []
     others: list[str] = []
-    waiting = list(args)
-    while waiting and waiting[0] != "--":
-        word = waiting.pop(0)
+    remaining = list(args)
+    while remaining and remaining[0] != "--":
+        word = remaining.pop(0)
         option, equals, _ = word.partition("=")
         target = shared if option in SHARED else others
         target.append(word)
-        if SHARED.get(option) and not equals and waiting:
-            target.append(waiting.pop(0))
-    return [*shared, *others, *waiting]
+        if SHARED.get(option) and not equals and remaining:
+            target.append(remaining.pop(0))
+    return [*shared, *others, *remaining]
 
 
 app = typer.Typer(
@@ -191,7 +191,7 @@ def root(
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning, error or critical.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,  # looked for in `main`
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,  # read in `main`
 ) -> None:
     ctx.obj = Shared(data_dir, database_url, log_level, url, api_key)
     if ctx.invoked_subcommand is None:
@@ -199,7 +199,7 @@ def root(
 
 
 def _start_role(ctx: typer.Context) -> None:
-    """Containers name their role in the environment."""
+    """Start the role that the environment names, as in a container."""
     role = _load("options").settings_of(ctx.obj).run_mode
     if role is None:
         typer.echo(ctx.get_help())
@@ -219,7 +219,7 @@ def main() -> None:
     except SystemExit as end:
         code = end.code
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # All is done; a signal would only make the exit code a lie.
+        signal.signal(number, signal.SIG_IGN)  # The work is done; a signal would only change the exit code.
     if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
         # A handler's thread cannot be stopped. Its task was given back, so there is nothing to wait for.
         from dagmaster import tracing

@@ -1,4 +1,4 @@
-"""Notice edited files: workflows are read again, and for Python the process starts again as it was started."""
+"""Watch files: reload edited workflows, and restart the process after an edit of Python code."""
 
 import asyncio
 import logging
@@ -27,21 +27,21 @@ Stamps = Mapping[Path, tuple[int, int]]
 
 @dataclass(slots=True)
 class Reloader:
-    """Jobs that run keep the definition that they were submitted with; only later ones get the new.
+    """Running jobs keep their definition; new jobs use the reloaded one.
 
-    `needs_restart` is set when the process should start again.
+    `needs_restart` is set when the process should restart.
     """
 
     catalog: Catalog
     handlers: Sequence[str]
     queues: Sequence[str]
-    on_change: Callable[[], Awaitable[None]] | None = None  # such as to take up changed schedules
+    on_change: Callable[[], Awaitable[None]] | None = None  # such as updating the schedules
     needs_restart: bool = False
     _seen: Stamps = field(default_factory=dict)
     _broken: Stamps = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until a restart is needed, for which `stop` is set."""
+        """Watch until a restart is needed; then set `stop`."""
         self._seen = stamps(python_files(self.handlers))
         while not stop.is_set():
             await asyncio.sleep(POLL_SECONDS)
@@ -69,7 +69,7 @@ class Reloader:
         named = {queue for workflow in self.catalog.workflows.values() for queue in queues_of(workflow)}
         missing = sorted(named - set(self.queues))
         if missing:
-            typer.echo(f"restarting  to take tasks from {', '.join(missing)}")
+            typer.echo(f"restarting  to consume {', '.join(missing)}")
         return bool(missing)
 
     async def _has_new_python(self) -> bool:
@@ -99,7 +99,7 @@ def changes(before: Mapping[str, object], after: Mapping[str, object]) -> Iterat
 
 
 def python_files(handlers: Sequence[str]) -> list[Path]:
-    """The files of handlers, and of the modules that were imported from the working folder; no installed ones."""
+    """The files of handlers and of modules imported from the working folder, without installed packages."""
     here = Path.cwd().resolve()
     named = [Path(spec).expanduser().resolve() for spec in handlers if spec.endswith(".py")]
     loaded = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
@@ -120,7 +120,7 @@ def stamps(paths: Sequence[Path] | Stamps) -> Stamps:
 
 
 async def check_python(handlers: Sequence[str]) -> str | None:
-    """Why a new process could not load the handlers; None when it can."""
+    """The error with which a new process fails to load the handlers; None if it loads them."""
     options = [f"--handlers={spec}" for spec in handlers]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "dagmaster", "workflows", "--json", *options),
@@ -139,7 +139,7 @@ async def check_python(handlers: Sequence[str]) -> str | None:
 
 
 def start_again(port: int, execute: Callable[[str, list[str]], object] = os.execv) -> None:
-    """With the same arguments, on the same port. The embedded server keeps running and the new process joins it."""
+    """Restart with the same arguments on the same port. The embedded server keeps running."""
     sys.stdout.flush()
     sys.stderr.flush()
     chosen = ["--port", str(port)]

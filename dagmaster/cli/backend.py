@@ -1,4 +1,4 @@
-"""Where the commands find jobs: in the database, or at a server over HTTP."""
+"""The interface of the commands to jobs: in the database, or on a server over HTTP."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,9 +33,9 @@ class SubmitArguments:
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """One job with its nodes, its progress, and its tasks that no worker would take.
+    """One job with its nodes, its progress, and its tasks that no running worker accepts.
 
-    `order` are the nodes of its graph as one leads to the next; `value` is what a workflow function has returned.
+    `order` lists the nodes in graph order; `value` is the return value of a workflow function.
     """
 
     job: Row
@@ -48,7 +48,7 @@ class JobDetails:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLine:
-    """A workflow in a list; optional inputs end with a question mark."""
+    """A workflow in a list; optional inputs end with a work mark."""
 
     workflow_id: str
     version: int
@@ -60,7 +60,7 @@ class WorkflowLine:
 
 
 def line_of(record: Row, required: Collection[str]) -> WorkflowLine:
-    """From a record as it is printed for programs."""
+    """From a record in the format of `--json`."""
     return WorkflowLine(
         record["workflow_id"],
         record["version"],
@@ -74,7 +74,7 @@ def line_of(record: Row, required: Collection[str]) -> WorkflowLine:
 
 class Backend(Protocol):
     def call(self, verb: "Callable[[Service], Coroutine[Any, Any, T]]", *, actor: str | None = None) -> T:
-        """Have the service do it, on behalf of `actor`."""
+        """Call the service on behalf of `actor`."""
 
     def call_assets(
         self,
@@ -83,15 +83,15 @@ class Backend(Protocol):
         actor: str | None = None,
         runs_workflows: bool = False,
     ) -> T:
-        """The same of the service of assets; `runs_workflows` if the verb may start jobs."""
+        """Call the asset service; `runs_workflows` if the verb may start jobs."""
 
     def submit(self, arguments: SubmitArguments, show: "Callable[[SubmitResult], Show | None]") -> JobView | None:
-        """`show` receives the result; it returns how to show the job if the command waits for its end."""
+        """`show` receives the result. If the command waits for the job, `show` returns a function that displays it."""
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]: ...
 
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
-        """The ids of jobs that begin with these digits."""
+        """The ids of jobs that start with these digits."""
 
     def job(self, job_id: JobId, *, children: bool) -> JobDetails: ...
 
@@ -100,10 +100,10 @@ class Backend(Protocol):
     ) -> None: ...
 
     def logged(self, job_id: JobId, *, limit: int) -> Sequence[Row]:
-        """Nodes that may have a log: what failed first, then what runs."""
+        """Nodes that may have a log: failed nodes first, then running ones."""
 
     def logs(self, job_id: JobId, node: str, selection: "LogSelection", each: Callable[[str], None]) -> None:
-        """Piece by piece; raises NotFound when there is none."""
+        """Passes the log to `each` in pieces; raises NotFound if there is none."""
 
     def explain(self, job_id: JobId, node: str | None) -> "Explanation": ...
 
@@ -112,21 +112,21 @@ class Backend(Protocol):
     def workers(self) -> Sequence[Row]: ...
 
     def handlers(self) -> Sequence[Row]:
-        """Those that workers have registered."""
+        """The handlers that workers have registered."""
 
     def queues(self) -> Sequence[Row]: ...
 
     def schedules(self) -> Sequence[Row]: ...
 
     def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
-        """Which were added, changed and removed."""
+        """The added, changed and removed schedules."""
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[WorkflowLine], Sequence[Row]]:
-        """And the problems of files that were not loaded."""
+        """The workflows, and the problems of files that were not loaded."""
 
 
 def backend_of(ctx: typer.Context, settings: "Settings") -> Backend:
-    """Until the command has ended. Only the one that is used is imported: psycopg, or httpx."""
+    """The backend of the settings, open until the command ends. Imports psycopg or httpx, not both."""
     if settings.url:
         from dagmaster.cli import remote
 

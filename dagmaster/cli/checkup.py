@@ -1,4 +1,4 @@
-"""Check the rules that must hold, and the database: the work of `dagmaster doctor`."""
+"""Check the invariants of jobs and the health of the database, for `dagmaster doctor`."""
 
 import getpass
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from rich.markup import escape
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import DONE, JOB_FAILED
 from dagmaster.cli.output import as_record, as_records, console, dump, print_json
-from dagmaster.cli.sessions import ask
+from dagmaster.cli.sessions import run_in_session
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection
 from dagmaster.store.doctor import CHECKS, MAX_FOUND, Finding, Limits, Severity, examine
@@ -19,7 +19,7 @@ from dagmaster.store.health import Point, State, examine_database
 STYLES = {State.OK: ("✓", "green"), State.WARNING: ("!", "yellow"), State.PROBLEM: ("✗", "red")}
 WORST_FIRST = [State.PROBLEM, State.WARNING, State.OK]
 EXAMPLES_SHOWN = 5
-MANY_LINES = 20  # a sentence about the database is never cut
+MANY_LINES = 20  # enough for every sentence about the database
 
 
 def check_up(settings: Settings, *, repair: bool, days: float, as_json: bool) -> int:
@@ -29,7 +29,7 @@ def check_up(settings: Settings, *, repair: bool, days: float, as_json: bool) ->
         findings = await examine(conn, repair=repair, actor=getpass.getuser(), limits=limits_of(settings, days))
         return findings, await examine_database(conn)
 
-    findings, points = ask(settings, look)
+    findings, points = run_in_session(settings, look)
     if as_json:
         print_json(
             {"findings": [_as_json(finding) for finding in findings], "database": [asdict(point) for point in points]}
@@ -41,7 +41,7 @@ def check_up(settings: Settings, *, repair: bool, days: float, as_json: bool) ->
 
 
 def limits_of(settings: Settings, days: float) -> Limits:
-    """Events that retention has removed are not missing."""
+    """Retention removes events; their absence is not a problem."""
     return Limits(
         orphan_seconds=settings.orphan_threshold_seconds,
         worker_lost_seconds=settings.worker_lost_after_seconds,

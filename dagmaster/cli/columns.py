@@ -1,4 +1,4 @@
-"""Rows in columns, readable at any width: what identifies a row is never cut, what explains it gives way."""
+"""Tables that are readable at any width: identifying columns are never cut, explanations wrap or move below."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from dagmaster.cli.output import SYMBOLS
 GAP = 2
 INDENT = 4
 NARROWEST_NAME = 20
-# In fewer columns a note is a tower of words; it is better read below its row.
+# A narrower note is hard to read; it moves below its row.
 NARROWEST_NOTE = 40
 
 
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The widths of the columns that stand side by side, and of the note beside them; 0 puts the note below."""
+    """The widths of the columns and of the note beside them; 0 puts the note below."""
 
     widths: Sequence[int]
     note_width: int
@@ -66,7 +66,7 @@ class Listing:
                 screen.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
 
     def _strip_symbols(self) -> None:
-        """For programs a status is one word."""
+        """In pipes, a status is one word."""
         marks = tuple(f"{symbol} " for symbol, _ in SYMBOLS.values())
         self.rows = [
             Row([cell[len(marks[0]) :] if cell.plain.startswith(marks) else cell for cell in row.cells], row.note)
@@ -106,7 +106,7 @@ class Listing:
         return lines[: self.note_lines]
 
     def _rest(self, row: Row, count: int) -> Sequence[Text]:
-        """The columns for which there was no room, in one line."""
+        """The columns that do not fit, in one line."""
         parts = [
             Text.assemble((f"{title.lower()} ", "dim"), cell)
             for title, cell in zip(self.titles[count:], row.cells[count:], strict=True)

@@ -1,4 +1,4 @@
-"""Tables of the data plane."""
+"""Tables of Python tasks."""
 
 import asyncio
 from enum import StrEnum
@@ -49,7 +49,7 @@ def list_all(
     ctx: typer.Context,
     scope: Annotated[Scope | None, typer.Option(help="Only tables of this scope.")] = None,
     job_id: Annotated[int | None, typer.Option("--job", metavar="JOB_ID", help="Only tables of this job.")] = None,
-    limit: Annotated[int, typer.Option(help="How many to show at most.", min=1, max=10_000)] = 100,
+    limit: Annotated[int, typer.Option(help="Maximum number of tables.", min=1, max=10_000)] = 100,
     as_json: JsonOutput = False,
 ) -> None:
     """List tables, newest first.
@@ -59,10 +59,10 @@ def list_all(
       dagmaster data list
       dagmaster data list --scope global --json
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store.data_objects import list_objects
 
-    rows = ask(begin(ctx), lambda conn: list_objects(conn, scope=scope, job_id=job_id, limit=limit))
+    rows = run_in_session(begin(ctx), lambda conn: list_objects(conn, scope=scope, job_id=job_id, limit=limit))
     if as_json:
         print_json(as_records(rows))
         return
@@ -104,14 +104,14 @@ def show(ctx: typer.Context, table: Table, as_json: JsonOutput = False) -> None:
     print_fact("created", at_local_time(row["created_at"]))
     print_fact("columns", ", ".join(f"{column['name']} {column['type']}" for column in row["columns"] or ()))
     if row["sql"]:
-        print_fact("made by", row["sql"])
+        print_fact("sql", row["sql"])
 
 
 @app.command()
 def head(
     ctx: typer.Context,
     table: Table,
-    rows: Annotated[int, typer.Option("--rows", "-n", help="How many rows to show.", min=1, max=10_000)] = 10,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="Number of rows.", min=1, max=10_000)] = 10,
     as_json: JsonOutput = False,
 ) -> None:
     """Show the first rows of a table.
@@ -134,13 +134,14 @@ def head(
 @app.command()
 def query(
     ctx: typer.Context,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement of ClickHouse.")],
-    rows: Annotated[int, typer.Option("--rows", "-n", help="How many rows to show at most.", min=1, max=10_000)] = 100,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A ClickHouse SELECT statement.")],
+    rows: Annotated[int, typer.Option("--rows", "-n", help="Maximum number of rows.", min=1, max=10_000)] = 100,
     as_json: JsonOutput = False,
 ) -> None:
     """Query tables with SQL.
 
-    A table is named by its global name, by "JOB_ID.NAME" or by its id; quote the last two. Nothing can be changed.
+    Refer to a table by its global name, by "JOB_ID.NAME" or by its id; quote the
+    last two. Queries are read-only.
 
     \b
     Examples:
@@ -165,13 +166,13 @@ def query(
 def export(
     ctx: typer.Context,
     table: Table,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A name that ends in .parquet, .csv or .arrow.")],
-    format: Annotated[FileFormat | None, typer.Option(help="The format, if the name does not say it.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .parquet, .csv or .arrow.")],
+    format: Annotated[FileFormat | None, typer.Option(help="File format; default: by the extension.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a table to a Parquet, CSV or Arrow file.
 
-    The file appears when it is complete.
+    The file is created when all rows are written.
 
     \b
     Examples:
@@ -192,12 +193,13 @@ def export(
 def lineage(
     ctx: typer.Context,
     table: Table,
-    columns: Annotated[bool, typer.Option("--columns", help="Show where each column comes from.")] = False,
+    columns: Annotated[bool, typer.Option("--columns", help="Show the source columns of each column.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Show the tables and tasks that a table comes from.
 
-    Prints a tree: under each table the tables that it was computed from. A table that was dropped has its id alone.
+    Prints a tree: below each table, the tables that it was computed from. Of a
+    dropped table, only the id is known.
 
     \b
     Examples:
@@ -205,13 +207,13 @@ def lineage(
       dagmaster data lineage sales --columns
       dagmaster data lineage sales --json
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.data.column_lineage import columns_by_source
     from dagmaster.store.data_objects import lineage as find_lineage
 
     settings = begin(ctx)
     object_id = _entry(settings, table)["object_id"]
-    rows = ask(settings, lambda conn: find_lineage(conn, object_id))
+    rows = run_in_session(settings, lambda conn: find_lineage(conn, object_id))
     sources = columns_by_source(rows)
     if as_json:
         print_json([lineage_record(as_record(row), sources.get(row["object_id"], {})) for row in rows])
@@ -227,7 +229,7 @@ def drop(ctx: typer.Context, table: Table) -> None:
     Examples:
       dagmaster data drop sales
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.data import DataContext
     from dagmaster.data.configured import url_at
     from dagmaster.store.data_objects import expire, forget
@@ -235,7 +237,7 @@ def drop(ctx: typer.Context, table: Table) -> None:
     settings = begin(ctx)
     entry = _entry(settings, table)
     object_id = entry["object_id"]
-    ask(settings, lambda conn: expire(conn, [object_id]))
+    run_in_session(settings, lambda conn: expire(conn, [object_id]))
 
     async def drop_table() -> None:
         async with DataContext(url_at(entry["location"])) as context:
@@ -246,7 +248,7 @@ def drop(ctx: typer.Context, table: Table) -> None:
     except Conflict:
         typer.echo(f"Marked table {object_id}; the process that has the tables open drops it after its next task")
         return
-    ask(settings, lambda conn: forget(conn, [object_id]))
+    run_in_session(settings, lambda conn: forget(conn, [object_id]))
     typer.echo(f"Dropped table {object_id}")
 
 
@@ -258,14 +260,14 @@ def _print_rows(columns: "Sequence[str]", rows: "Sequence[Mapping[str, Any]]") -
 
 
 def _entry(settings: "Settings", table: str) -> dict[str, Any]:
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store.data_objects import get_object
 
-    return ask(settings, lambda conn: get_object(conn, table))
+    return run_in_session(settings, lambda conn: get_object(conn, table))
 
 
 def _use_table(settings: "Settings", entry: dict[str, Any], work: "Callable[[Any], Awaitable[Any]]") -> Any:
-    """The rows may be in the engine, or in the entry."""
+    """Open the table; its rows are in the engine, or in its catalogue entry."""
     from dagmaster.cli.sessions import existing_database, session
     from dagmaster.data import DataContext, Object
     from dagmaster.data.configured import url_at

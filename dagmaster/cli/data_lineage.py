@@ -1,4 +1,4 @@
-"""The origin of a table as a tree."""
+"""The lineage of a table as a tree."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ def lineage_record(record: Mapping[str, Any], sources: "Sources") -> dict[str, A
 
 
 def lineage_tree(rows: Sequence[Mapping[str, Any]], sources: "Mapping[int, Sources]") -> Tree:
-    """The first row is the root. A table that several others use is described where it comes first.
+    """The first row is the root. A table that several others use is expanded only once.
 
-    `sources` are those of the columns to show.
+    `sources` are the source columns to show.
     """
     tables = {row["object_id"]: row for row in rows}
     root = Tree(_label(rows[0]))

@@ -1,4 +1,4 @@
-"""Roles of the database."""
+"""Database roles."""
 
 import sys
 from typing import Annotated
@@ -32,11 +32,11 @@ def create_reader(
     ] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """Create the database role of a gateway, which can only read.
+    """Create a read-only database role for a gateway.
 
-    The role reads the views of the schema gateway. It has no right on any
-    table. Without --password-stdin, a password is generated and printed once.
-    Run the command again to change the password or to repair the rights.
+    The role can read the views of the schema gateway, and no tables. Without
+    --password-stdin, a password is generated and printed once. Run the command
+    again to change the password or to repair the privileges.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def create_reader(
     """
     from secrets import token_urlsafe
 
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store import gateway_role
 
     if password_stdin:
@@ -54,12 +54,12 @@ def create_reader(
             raise Invalid("stdin has no password: write it as one line")
     else:
         password = token_urlsafe(24)
-    is_new = ask(begin(ctx), lambda conn: gateway_role.create_reader(conn, name, password))
+    is_new = run_in_session(begin(ctx), lambda conn: gateway_role.create_reader(conn, name, password))
     generated = None if password_stdin else password
     if as_json:
         print_json({"role": name, "is_new": is_new, "password": generated})
         return
-    done = f"Created role {name}" if is_new else f"Changed the password of role {name} and repaired its rights"
+    done = f"Created role {name}" if is_new else f"Changed the password of role {name} and repaired its privileges"
     if generated is None:
         tell(f"{done}.")
         return

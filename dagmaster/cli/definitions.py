@@ -1,4 +1,4 @@
-"""From what a user names to a graph that can be run: handlers, queues, files, defaults."""
+"""Load the handlers and workflows that a user names."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ def load_registry(settings: Settings, more: Sequence[str] | None) -> Registry:
 
 
 def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
-    """The workflow of a file, of a loaded module, or of an id in the folder of workflows."""
+    """The workflow in a file, in a loaded module, or with this id in the workflows folder."""
     path = Path(name)
     if (function := find_function(name)) is not None:
         return Catalog(queues=rules).register(function.workflow)
@@ -53,14 +53,14 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
 
 
 def find_called(name: str, settings: Settings, rules: QueueRules) -> Find:
-    """Where to look for the workflows that this one calls: beside its file first."""
+    """Finds the workflows that this one calls: next to its file first."""
     folder = Path(name).parent if Path(name).suffix in SUFFIXES else None
     beside: Mapping[str, Workflow] = Catalog(folder, queues=rules).workflows if folder is not None else {}
     return lambda called: beside[called] if called in beside else find_workflow(called, settings, rules)
 
 
 def named_definitions(name: str, settings: Settings, rules: QueueRules, contracts: Contracts) -> Definitions:
-    """For the submission of the workflow that a user names."""
+    """The definitions for the submission of this workflow."""
     return Definitions(
         settings,
         contracts,
@@ -70,7 +70,7 @@ def named_definitions(name: str, settings: Settings, rules: QueueRules, contract
 
 
 def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
-    """Broken files are reported and do not prevent the use of the others."""
+    """Invalid files are reported; the others are loaded."""
     catalog = Catalog(settings.workflows_dir, queues=rules, must_exist=False)
     tell(*map(str, join(catalog)))
     for problems in catalog.problems.values():
@@ -79,7 +79,7 @@ def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
 
 
 def with_module_of(workflow: str, handlers: Sequence[str] | None) -> list[str]:
-    """What is to be loaded so that a workflow is found that is named by its place: `FILE.py:function`."""
+    """The modules to load, including that of a workflow named as `FILE.py:function`."""
     module = module_in(workflow)
     return [*(handlers or ()), *([module] if module else ())]
 

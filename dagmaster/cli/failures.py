@@ -1,4 +1,4 @@
-"""What people see of an error, and the exit code of the process: nowhere else."""
+"""Error messages for users, and the exit codes of the process."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ HAS_SEVERITY = re.compile(r"^(\S+ )?(error|warning): ")
 
 
 def fail(error: Exception, *, debug: bool) -> int:
-    """Say what went wrong; the exit code."""
+    """Print the error; returns the exit code."""
     if debug:
         traceback.print_exception(error)
     if isinstance(error, DagmasterError):
@@ -46,7 +46,7 @@ def tell(*lines: str) -> None:
 
 
 def _fitted(text: str) -> str:
-    """Broken between words, as a terminal does not. Commands and paths stay whole."""
+    """Wrapped between words; commands and paths stay whole."""
     width = shutil.get_terminal_size().columns
     lines = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines()]
     return "\n".join("\n".join(parts) for parts in lines)

@@ -1,4 +1,4 @@
-"""Serve until stopped: the work of `dagmaster gateway`."""
+"""Serve until stopped, for `dagmaster gateway`."""
 
 import asyncio
 import logging

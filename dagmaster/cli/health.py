@@ -1,4 +1,4 @@
-"""A worker's health, answered over HTTP beside its work."""
+"""The health checks of a worker over HTTP."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -11,13 +11,13 @@ from dagmaster.worker.worker import Worker
 
 
 def open_health(settings: Settings, port: int | None) -> socket.socket | None:
-    """None when it is not enabled."""
+    """None if no port is configured."""
     chosen = settings.worker_health_port if port is None else port
     return None if chosen is None else bind(settings.worker_health_host, chosen)
 
 
 @asynccontextmanager
-async def answering(worker: Worker | None, listener: socket.socket | None) -> AsyncIterator[None]:
+async def serving_health(worker: Worker | None, listener: socket.socket | None) -> AsyncIterator[None]:
     if worker is None or listener is None:
         yield
         return

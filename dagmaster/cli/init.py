@@ -1,4 +1,4 @@
-"""Write a small project to start from."""
+"""Create a starter project."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from dagmaster.errors import Conflict
 
-# Where each file goes, and the text that is written there.
+# The path of each file in the project, and its template.
 FILES = {
     "dagmaster.toml": "dagmaster.toml.txt",
     "workflows/words.yaml": "workflows/words.yaml.txt",
@@ -48,7 +48,7 @@ def init(
 
 
 def write_project(folder: Path) -> None:
-    """All files or none. Raises Conflict when one of them is there."""
+    """Write all files or none. Raises Conflict if one of them exists."""
     existing = [file for file in FILES if (folder / file).exists()]
     if existing:
         raise Conflict(

@@ -24,7 +24,7 @@ def input_types(workflow: Workflow) -> dict[str, InputType]:
 
 
 def read_inputs(types: Mapping[str, InputType], pairs: Sequence[str], *documents: str | None) -> dict[str, Any]:
-    """A single input wins over a document."""
+    """Single inputs take precedence over documents."""
     inputs: dict[str, Any] = {}
     for document in documents:
         inputs |= _read_document(document) if document is not None else {}

@@ -134,7 +134,7 @@ def _control(
         named = [worker["worker_id"] for worker in backend.workers() if worker["status"] == "active"]
     requested = {}
     for worker_id in named or ():
-        requested[worker_id] = backend.call(partial(_ask_worker, WorkerId(worker_id), command), actor=actor)
+        requested[worker_id] = backend.call(partial(_control_worker, WorkerId(worker_id), command), actor=actor)
     if as_json:
         print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
         return
@@ -144,7 +144,7 @@ def _control(
         typer.echo(f"Sent {command} to worker {worker_id}")
 
 
-async def _ask_worker(worker_id: WorkerId, command: WorkerCommand, service: Service) -> str:
+async def _control_worker(worker_id: WorkerId, command: WorkerCommand, service: Service) -> str:
     return await service.control_worker(worker_id, command)
 
 

@@ -72,7 +72,7 @@ def retry(
         str | None, typer.Argument(metavar="NODE", help="Only this node; default: all failed nodes.")
     ] = None,
     bbox: Annotated[
-        str | None, typer.Option("--bbox", metavar="W,S,E,N", help="Only nodes that touch this box, in degrees.")
+        str | None, typer.Option("--bbox", metavar="W,S,E,N", help="Only nodes that intersect this box, in degrees.")
     ] = None,
     actor: Who = None,
     as_json: JsonOutput = False,
@@ -82,9 +82,9 @@ def retry(
     Completed nodes do not run again. A node that waits for its next attempt is
     retried immediately.
 
-    With --bbox, only those nodes run again whose item, parameters, output or
-    checkpoint touches the box, and the nodes after them. The job fails again if
-    others are still unfinished then.
+    With --bbox, only nodes whose item, parameters, output or checkpoint
+    intersects the box are retried, and the nodes after them. If others are still
+    unfinished then, the job fails again.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""A job that is waited for at the terminal, and how it ended."""
+"""Display a job that a command waits for, and its outcome."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +20,7 @@ SHORT_LINES = 20
 
 
 def showing(*, as_json: bool) -> AbstractContextManager[Show]:
-    """The way in which this stdout shows a job."""
+    """How to display the job: live on a terminal, in lines otherwise."""
     if as_json:
         return nullcontext(lambda view: None)
     screen = console()
@@ -28,7 +28,7 @@ def showing(*, as_json: bool) -> AbstractContextManager[Show]:
 
 
 def conclude(view: JobView, *, as_json: bool, hint: str = "") -> int:
-    """Show how the job ended and return the exit code. `hint` says where to see more."""
+    """Print the outcome of the job; returns the exit code. `hint` is printed at the end."""
     outputs = by_node(view.result, [node.node_id for node in view.nodes])
     if as_json:
         more = {} if view.value is None else {"value": view.value}
@@ -45,7 +45,7 @@ def conclude(view: JobView, *, as_json: bool, hint: str = "") -> int:
 
 
 def _print_result(view: JobView, outputs: Mapping[str, Any], hint: str) -> None:
-    """What a workflow function has returned, or the outputs. Long ones are cut; --output json has all."""
+    """The return value of a workflow function, or the outputs. Long ones are cut; --output json prints all."""
     screen = console()
     if screen.is_terminal:
         node_outputs = {node.node_id: outputs[node.node_id] for node in view.nodes if node.node_id in outputs}
@@ -67,7 +67,7 @@ def _print_result(view: JobView, outputs: Mapping[str, Any], hint: str) -> None:
 
 
 def _print_lines(screen: Console, outputs: Mapping[str, Any]) -> None:
-    """A line for each node, so that the table of nodes above stays in sight."""
+    """One line per node, so that the table of nodes above stays visible."""
     names = max(map(len, outputs))
     for node_id, output in outputs.items():
         line = f"{node_id:<{names}}  {dump(output, lines=False)}"
@@ -75,7 +75,7 @@ def _print_lines(screen: Console, outputs: Mapping[str, Any]) -> None:
 
 
 def _print_summary(view: JobView, outputs: Mapping[str, Any]) -> None:
-    """A line for each node; a long output is cut."""
+    """One line per node; long outputs are cut."""
     for node in view.nodes:
         if outputs.get(node.node_id):
             text = dump(outputs[node.node_id], lines=False)

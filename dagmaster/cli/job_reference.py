@@ -1,4 +1,4 @@
-"""Which job is meant: by its id, by the first digits of it, or as the last one."""
+"""Find the job that a user names: by its id, by its first digits, or as `last`."""
 
 from dagmaster.cli.backend import Backend
 from dagmaster.errors import Invalid, NotFound
@@ -11,7 +11,7 @@ PAGE = 100
 
 
 def find_job(backend: Backend, reference: str) -> JobId:
-    """Raises NotFound, or Invalid when several jobs are meant."""
+    """Raises NotFound, or Invalid if the reference is ambiguous."""
     word, colon, workflow_id = reference.partition(":")
     if word.lower() == LAST and bool(colon) is bool(workflow_id):
         return _last(backend, workflow_id or None)
@@ -29,7 +29,7 @@ def find_job(backend: Backend, reference: str) -> JobId:
 
 
 def _last(backend: Backend, workflow_id: str | None) -> JobId:
-    """The newest; one that another job has called counts only if no other is there, or if its workflow is named."""
+    """The newest job. A child job counts only if there is no other, or if its workflow is named."""
     jobs = backend.jobs(status=None, workflow_id=workflow_id, limit=PAGE)
     if not jobs:
         raise NotFound(f"workflow {workflow_id!r} has no jobs yet" if workflow_id else "there are no jobs yet")

@@ -1,4 +1,4 @@
-"""How far a job is: looked up in the database again and again until it has ended."""
+"""The progress of a job, polled from the database until the job has ended."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ RECONNECT_SECONDS = 1.0
 
 
 def steps_of(graph: Graph) -> list[str]:
-    """The nodes that do something, in the order in which they follow each other."""
+    """The nodes without start and end, in graph order."""
     return [name for name, node in graph.nodes.items() if node.type not in (NodeType.START, NodeType.END)]
 
 
@@ -63,7 +63,7 @@ async def outlook_of(conn: Connection, snapshot: ProgressSnapshot, histories: Hi
 
 
 def with_outcomes(nodes: Sequence[Mapping[str, Any]], snapshot: JobSnapshot) -> list[Mapping[str, Any]]:
-    """Rows of nodes as the HTTP API shows them: how each stands together with its children."""
+    """Rows of nodes with their outcomes, as in the HTTP API."""
     known = {name: node.children for name, node in snapshot.nodes.items()}
     children = [known.get(row["node_id"], NO_CHILDREN) for row in nodes]
     return [
@@ -77,7 +77,7 @@ def _fan(fan: FanSnapshot) -> FanView:
 
 
 def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
-    """Its outcome is that of the row: the snapshot was read later, and may be ahead of it."""
+    """The outcome comes from the row: the snapshot was read later and may be newer."""
     snapshot = job.nodes.get(row["node_id"])
     fan = snapshot.fan if snapshot else None
     return NodeView(
@@ -96,7 +96,7 @@ def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
 
 
 async def follow(dsn: str, job_id: JobId, order: Sequence[str], show: Show) -> JobView:
-    """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
+    """Poll and show the job until it has ended. Tolerates an unavailable database."""
     histories = Histories()
     while True:
         with suppress(*LOST, DatabaseUnavailable):

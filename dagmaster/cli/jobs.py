@@ -83,7 +83,7 @@ def jobs(
             _with_tolerated(tolerated) if tolerated and screen.is_terminal else with_symbol(row["status"]),
             at_local_time(row["created_at"]),
             duration(_seconds(row)),
-            # For programs a status is one word.
+            # In pipes, a status is one word.
             note=count_of(tolerated, "tolerated failure")
             if tolerated and not screen.is_terminal
             else escape(first_line(row["error_message"] or "")),
@@ -92,7 +92,7 @@ def jobs(
 
 
 def _with_tolerated(failures: int) -> str:
-    """Short, so that a row has room in 80 columns."""
+    """Short, so that a row fits in 80 columns."""
     failed, _ = SYMBOLS[JobStatus.FAILED]
     return with_symbol(Outcome.COMPLETED_WITH_FAILURES, f"{JobStatus.COMPLETED} {failed}{failures:,}")
 
@@ -175,7 +175,7 @@ def _is_retrying(node: Mapping[str, Any]) -> bool:
 
 
 def _why(node: Mapping[str, Any]) -> str:
-    """Its error; for a node between two attempts that of the last one, and when the next one is due."""
+    """The error; for a node between two attempts, the last error and the time of the next attempt."""
     error = first_line(node["last_error"] or "") if _is_retrying(node) else first_line(node["error_message"] or "")
     if _is_retrying(node) and node["not_before"]:
         return f"next at {at_local_time(node['not_before'])}, after: {error}"
@@ -183,7 +183,7 @@ def _why(node: Mapping[str, Any]) -> str:
 
 
 def _ahead(outlook: Outlook) -> dict[str, Any]:
-    """Named as the HTTP API names it."""
+    """With the field names of the HTTP API."""
     return {
         "overall_percent": outlook.overall_percent,
         "work_percent": outlook.percent,
@@ -229,7 +229,7 @@ def _paused(job: Mapping[str, Any]) -> str:
 def _seconds(job: Mapping[str, Any]) -> float | None:
     if job["started_at"] is None:
         return None
-    if "duration_seconds" in job:  # as the server has reckoned it
+    if "duration_seconds" in job:  # computed by the server
         return float(job["duration_seconds"])
     seconds = between(job["started_at"], job["completed_at"]) or 0.0
     return max(seconds - float(job["idle_seconds"]), 0.0)

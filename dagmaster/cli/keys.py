@@ -53,12 +53,12 @@ def create(
       KEY=$(dagmaster keys create --name nightly --role partner --expires-days 90)
       dagmaster keys create --name ddh-review --role reviewer --platform ddh
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store.keys import new_key
 
     expires_at = datetime.now(UTC) + timedelta(days=expires_days) if expires_days else None
     values: dict[str, Any] = {"name": name, "role": role, "platform_id": platform, "expires_at": expires_at}
-    key = ask(begin(ctx), lambda conn: new_key(conn, created_by=actor, **values))
+    key = run_in_session(begin(ctx), lambda conn: new_key(conn, created_by=actor, **values))
     if as_json:
         print_json({"key_id": key.key_id, "key": key.text, **values})
         return
@@ -79,10 +79,10 @@ def list_all(
     Examples:
       dagmaster keys list --all
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store.keys import list_keys
 
-    keys = [key for key in ask(begin(ctx), list_keys) if everyone or key.revoked_at is None]
+    keys = [key for key in run_in_session(begin(ctx), list_keys) if everyone or key.revoked_at is None]
     if as_json:
         print_json([_record(key) for key in keys])
         return
@@ -119,10 +119,10 @@ def revoke(
     Examples:
       dagmaster keys revoke ci
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store.keys import revoke_key
 
-    key = ask(begin(ctx), lambda conn: revoke_key(conn, key_or_name, actor=actor))
+    key = run_in_session(begin(ctx), lambda conn: revoke_key(conn, key_or_name, actor=actor))
     if as_json:
         print_json(_record(key))
         return
@@ -149,9 +149,9 @@ def signing_secret(ctx: typer.Context) -> None:
     Examples:
       dagmaster keys signing-secret
     """
-    from dagmaster.cli.sessions import ask
+    from dagmaster.cli.sessions import run_in_session
     from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret
 
     settings = begin(ctx)
-    secret = ask(settings, lambda conn: get_secret(conn, CALLBACK_SIGNING, chosen=settings.chosen_secret()))
+    secret = run_in_session(settings, lambda conn: get_secret(conn, CALLBACK_SIGNING, chosen=settings.chosen_secret()))
     typer.echo(secret.decode())

@@ -1,4 +1,4 @@
-"""A job while it runs: a table that moves on a terminal, lines elsewhere."""
+"""A running job: a live table on a terminal, lines otherwise."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ OTHER_COLUMNS = 2 + STATUS_WIDTH + TIME_WIDTH + 5  # with the space between them
 NARROWEST_BAR, WIDEST_BAR = 8, 40
 NUMBERS = 46  # beside a bar
 LINES_AROUND = 6
-# What must be seen when there is no room for all.
+# Shown first if there is no room for all nodes.
 FIRST_SEEN = ("failed", "running", "retrying", "dispatched", "ready")
 QUARTERS = 4
 WORKED = frozenset({NodeStatus.COMPLETED, NodeStatus.FAILED, Outcome.COMPLETED_WITH_FAILURES})
@@ -64,7 +64,7 @@ def _cells(node: NodeView, width: int) -> Iterator[RenderableType]:
 
 
 def _word(status: str) -> str:
-    """The failures that were tolerated stand beside it."""
+    """Without tolerated failures, which are shown next to it."""
     return str(NodeStatus.COMPLETED if status == Outcome.COMPLETED_WITH_FAILURES else status)
 
 
@@ -144,7 +144,7 @@ def _choose(nodes: Sequence[NodeView], room: int) -> tuple[Sequence[NodeView], S
 
 @contextmanager
 def plain_lines() -> Iterator[Show]:
-    """A line for each change that was seen."""
+    """One line for each change."""
     seen: dict[str, str] = {}
 
     def show(view: JobView) -> None:

@@ -1,4 +1,4 @@
-"""The commands on the database itself."""
+"""The backend of commands on the database."""
 
 import asyncio
 from codecs import getincrementaldecoder
@@ -22,7 +22,7 @@ from dagmaster.cli.definitions import (
 from dagmaster.cli.inputs import input_types, read_inputs
 from dagmaster.cli.job_watch import follow, outlook_of, steps_of, with_outcomes
 from dagmaster.cli.progress import JobView, Show
-from dagmaster.cli.sessions import ask_at, existing_database
+from dagmaster.cli.sessions import existing_database, run_in_session_at
 from dagmaster.errors import NotFound
 from dagmaster.explain.facts import Explanation
 from dagmaster.handlers import Registry
@@ -75,13 +75,13 @@ class Local:
     resources: ExitStack
     dsn: str | None = None
 
-    def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         if self.dsn is None:
             self.dsn = self.resources.enter_context(existing_database(self.settings))
-        return ask_at(self.dsn, question)
+        return run_in_session_at(self.dsn, work)
 
     def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
-        return self._ask(lambda conn: verb(DatabaseService(ServiceContext(conn, self.settings, actor=actor))))
+        return self._run(lambda conn: verb(DatabaseService(ServiceContext(conn, self.settings, actor=actor))))
 
     def call_assets(
         self,
@@ -90,7 +90,7 @@ class Local:
         actor: str | None = None,
         runs_workflows: bool = False,
     ) -> T:
-        async def ask(conn: Connection) -> T:
+        async def call(conn: Connection) -> T:
             definitions = None
             if runs_workflows:
                 contracts = await known_contracts(conn, load_registry(self.settings, ()))
@@ -98,19 +98,19 @@ class Local:
             context = ServiceContext(conn, self.settings, actor=actor)
             return await verb(DatabaseAssetService(context, definitions))
 
-        return self._ask(ask)
+        return self._run(call)
 
     def submit(self, arguments: SubmitArguments, show: Callable[[SubmitResult], Show | None]) -> JobView | None:
         registry = load_registry(self.settings, with_module_of(arguments.workflow, arguments.handlers))
         with database(self.settings) as dsn:
-            result, steps = ask_at(dsn, lambda conn: self._submit(conn, registry, arguments))
+            result, steps = run_in_session_at(dsn, lambda conn: self._submit(conn, registry, arguments))
             watcher = show(result)
             return asyncio.run(follow(dsn, result.job_id, steps, watcher)) if watcher is not None else None
 
     async def _submit(
         self, conn: Connection, registry: Registry, arguments: SubmitArguments
     ) -> tuple[SubmitResult, list[str]]:
-        """And the steps of the job, in order."""
+        """The result, and the steps of the job in order."""
         contracts = await known_contracts(conn, registry)
         definitions = named_definitions(
             arguments.workflow, self.settings, open_rules(contracts, self.settings), contracts
@@ -127,10 +127,10 @@ class Local:
             tolerated = await NodeCounts().tolerated(conn, rows)
             return [{**row, "tolerated_failures": tolerated.get(row["job_id"], 0)} for row in rows]
 
-        return self._ask(look)
+        return self._run(look)
 
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
-        return self._ask(lambda conn: find_job_ids(conn, prefix, limit=limit))
+        return self._run(lambda conn: find_job_ids(conn, prefix, limit=limit))
 
     def job(self, job_id: JobId, *, children: bool) -> JobDetails:
         async def look(conn: Connection) -> JobDetails:
@@ -144,7 +144,7 @@ class Local:
                 job, node_rows, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job)
             )
 
-        return self._ask(look)
+        return self._run(look)
 
     def events(
         self, job_id: JobId, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
@@ -154,7 +154,7 @@ class Local:
         async def read(conn: Connection) -> None:
             after = 0
             while True:
-                # Asked before the events are: what the end of the job has added is still read.
+                # Read before the events, so that the events of the job's end are not missed.
                 has_ended = (await get_job(conn, job_id))["status"] in JOB_TERMINAL
                 while events := await list_events(
                     conn, job_id, node_id=node_id, event_types=types, after=after, limit=PAGE
@@ -166,14 +166,14 @@ class Local:
                     return
                 await asyncio.sleep(POLL_SECONDS)
 
-        self._ask(read)
+        self._run(read)
 
     def logged(self, job_id: JobId, *, limit: int) -> Sequence[Row]:
         async def look(conn: Connection) -> Sequence[Row]:
             await get_job(conn, job_id)
             return await attempt_store.list_logged_nodes(conn, job_id, limit=limit)
 
-        return self._ask(look)
+        return self._run(look)
 
     def logs(self, job_id: JobId, node: str, selection: LogSelection, each: Callable[[str], None]) -> None:
         log = NodeLog(open_task_logs(self.settings), job_id, NodeId(node))
@@ -195,7 +195,7 @@ class Local:
             async for piece in pieces:
                 each(decode(piece))
 
-        self._ask(read)
+        self._run(read)
 
     def explain(self, job_id: JobId, node: str | None) -> Explanation:
         threshold = self.settings.orphan_threshold_seconds
@@ -205,17 +205,17 @@ class Local:
                 return await explain_job(conn, job_id, threshold_seconds=threshold)
             return await explain_node(conn, job_id, NodeId(node), threshold_seconds=threshold)
 
-        return self._ask(look)
+        return self._run(look)
 
     def orchestrators(self) -> Sequence[Row]:
-        return self._ask(lambda conn: list_orchestrators(conn, limit=MOST_INSTANCES))
+        return self._run(lambda conn: list_orchestrators(conn, limit=MOST_INSTANCES))
 
     def workers(self) -> Sequence[Row]:
-        return self._ask(lambda conn: list_workers(conn, limit=MOST_INSTANCES))
+        return self._run(lambda conn: list_workers(conn, limit=MOST_INSTANCES))
 
     def handlers(self) -> Sequence[Row]:
         seconds = self.settings.worker_lost_after_seconds
-        return self._ask(lambda conn: view_handlers(conn, lost_after_seconds=seconds))
+        return self._run(lambda conn: view_handlers(conn, lost_after_seconds=seconds))
 
     def queues(self) -> Sequence[Row]:
         async def look(conn: Connection) -> Sequence[Row]:
@@ -231,10 +231,10 @@ class Local:
                 if row["depth"] or row["held"] or row["running"]
             ]
 
-        return self._ask(look)
+        return self._run(look)
 
     def schedules(self) -> Sequence[Row]:
-        return self._ask(list_schedules)
+        return self._run(list_schedules)
 
     def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
         registry = load_registry(self.settings, handlers)
@@ -246,7 +246,7 @@ class Local:
             context = ServiceContext(conn, self.settings, actor=actor)
             return asdict(await sync_schedules(context, catalog, contracts, prune=prune, unread=unread))
 
-        return self._ask(sync)
+        return self._run(sync)
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[WorkflowLine], Sequence[Row]]:
         registry = load_registry(self.settings, handlers)

@@ -1,4 +1,4 @@
-"""The logs of tasks."""
+"""Task logs."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -50,7 +50,7 @@ def logs(
 
 
 def _choose(backend: Backend, job_id: JobId) -> str:
-    """The only node that has run, or the only one that failed, or that runs; else people must say which."""
+    """The only node that has run, the only failed node, or the only running one; otherwise the user must choose."""
     nodes = backend.logged(job_id, limit=MANY)
     if not nodes:
         raise NotFound(f"no task of job {job_id} has started")
@@ -65,6 +65,6 @@ def _choose(backend: Backend, job_id: JobId) -> str:
 
 
 def _of(nodes: Sequence[Row], status: NodeStatus) -> list[Row]:
-    """Nodes that failed only because of another node are not of interest."""
+    """Without nodes that failed only because of another node."""
     alike = [node for node in nodes if node["status"] == status]
     return [node for node in alike if node["ended_by"] not in ENDED_WITH_JOB]

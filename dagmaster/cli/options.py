@@ -1,4 +1,4 @@
-"""What commands have in common: the shared options, and the settings and logs that follow from them."""
+"""Options that commands share, and the settings and logs that follow from them."""
 
 import os
 from enum import StrEnum
@@ -72,9 +72,9 @@ def settings_of(shared: Shared) -> "Settings":
 
 
 def begin(ctx: typer.Context, *, quiet: bool = True, traced: bool = False) -> "Settings":
-    """The settings, with the logs set up. `quiet` is for commands that show something: they log only what is wrong.
+    """Load the settings and set up logs. `quiet` is for commands that display data: they log only warnings.
 
-    What serves is traced, and so is what submits jobs; to look at something the tracing library is not loaded.
+    Servers and submissions are traced; other commands do not load the tracing library.
     """
     settings = settings_of(ctx.obj)
     is_chosen = "log_level" in settings.model_fields_set

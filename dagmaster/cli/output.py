@@ -1,4 +1,4 @@
-"""How values look: in JSON for programs, in tables and words for people."""
+"""Output of values: JSON for programs, tables and words for people."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from dagmaster.model.durations import write_duration
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import JobStatus, NodeStatus
 
-# Nothing is cut off where no terminal sets the width.
+# Without a terminal, nothing is cut off.
 PIPE_WIDTH = 10_000
 INDENT = "  "
 ITEMS_UNCUT = 10
@@ -44,7 +44,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def plain_console() -> Console:
-    """As in a pipe: no colours, no symbols, nothing cut."""
+    """As in a pipe: no colours, no symbols, no truncation."""
     return Console(force_terminal=False, no_color=True, highlight=False, width=PIPE_WIDTH)
 
 
@@ -66,7 +66,7 @@ def dump(value: Any, *, lines: bool = True) -> str:
 
 
 def print_or_tell(rows: Sequence[Mapping[str, Any]], none: str, *, as_json: bool) -> bool:
-    """Print rows as JSON, or that there are none. False where they are to be listed."""
+    """Print rows as JSON, or `none` if there are none. Returns false if the caller must list them."""
     if as_json:
         print_json(as_records(rows))
     elif not rows:
@@ -94,14 +94,14 @@ def _as_field(name: str, value: Any) -> Any:
 
 
 def by_node(outputs: Mapping[str, Any] | None, order: Sequence[str]) -> dict[str, Any] | None:
-    """The outputs in the order of the graph; the database forgets it."""
+    """The outputs in graph order, which JSON in the database does not keep."""
     if outputs is None:
         return None
     return {name: outputs[name] for name in (*order, *outputs) if name in outputs}
 
 
 def print_for_reading(screen: Console, value: Any) -> None:
-    """JSON in few lines: what fits on one is not spread over many, and long lists are cut."""
+    """Compact JSON: values that fit on one line stay on it, and long lists are cut."""
     screen.print(JSONHighlighter()(for_reading(value, screen.width)), soft_wrap=True)
 
 
@@ -110,7 +110,7 @@ def for_reading(value: Any, width: int) -> str:
 
 
 def _laid_out(value: Any, width: int, used: int = 0) -> str:
-    """`used` is what stands before it on its first line."""
+    """`used` is the width already taken on the first line."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     if used + len(line) <= width or not value or not isinstance(value, dict | list):
         return line
@@ -144,7 +144,7 @@ def duration(seconds: float | None) -> str:
 
 
 def between(start: datetime | None, end: datetime | None) -> float | None:
-    """Seconds; never negative, for clocks are corrected."""
+    """Seconds; never negative, because clocks may be adjusted."""
     if start is None:
         return None
     return max(((end or datetime.now(UTC)) - start).total_seconds(), 0.0)
@@ -163,7 +163,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def print_fact(name: str, text: str) -> None:
-    """A name and its value; a long value continues below its beginning."""
+    """A name and its value; a long value is wrapped with an indent."""
     wrapper = TextWrapper(console().width, f"{name:<12}", " " * 12, break_long_words=False, break_on_hyphens=False)
     typer.echo(wrapper.fill(text))
 

@@ -42,10 +42,10 @@ def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
 def add(
     ctx: typer.Context,
     platform_id: Annotated[str, typer.Argument(metavar="PLATFORM", help="Id: lower-case letters, digits, '_', '-'.")],
-    name: Annotated[str, typer.Option(metavar="TEXT", help="Name for people.")],
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Display name.")],
     ref: Annotated[list[str], typer.Option(metavar="NAME", help="Reference that identifies an asset; repeatable.")],
     optional_ref: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Further reference that is kept; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Further reference to store; repeatable.")
     ] = None,
     workflow: Annotated[
         list[str] | None,

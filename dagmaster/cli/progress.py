@@ -1,4 +1,4 @@
-"""The progress of a job, as it is shown."""
+"""The progress of a job, for display."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from dagmaster.model.durations import write_duration
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 
-# A job of a hundred thousand nodes is not counted eight times a second.
+# Polling takes at most a sixth of the time, so that jobs with many nodes are counted less often.
 SHARE_OF_TIME = 5
 FEW_SECONDS, MINUTE = 10, 60
 SOON = "a few seconds"
@@ -21,7 +21,7 @@ Show = Callable[["JobView"], None]
 
 @dataclass(frozen=True, slots=True)
 class FanView:
-    """The children of a fan-out, by state; `items` is how many there will be."""
+    """The children of a fan-out by state; `items` is their final number."""
 
     counts: Mapping[str, int]
     retries: int = 0
@@ -72,9 +72,9 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How much of a job is done, and when it may be over; `now` is the time at which it was so.
+    """The progress and estimated end of a job at the time `now`.
 
-    `percent` is of all nodes that are known, `overall_percent` takes a fan-out for one node.
+    `percent` counts all known nodes; `overall_percent` counts a fan-out as one node.
     """
 
     percent: float
@@ -86,7 +86,7 @@ class Outlook:
 
     @property
     def left(self) -> str:
-        """Such as `about 3 min left`; empty if unknown. Without a history it is a guess."""
+        """Such as `about 3 min left`; empty if unknown. Without history it is a guess."""
         if self.ends_at is None:
             return ""
         if self.overdue_seconds >= FEW_SECONDS / 2:
@@ -118,7 +118,7 @@ class JobView:
     result: Any = field(default=None, repr=False)
     seconds: float = 0.0
     outlook: Outlook | None = None
-    value: Any = field(default=None, repr=False)  # what a workflow function has returned
+    value: Any = field(default=None, repr=False)  # the return value of a workflow function
 
     @property
     def has_ended(self) -> bool:

@@ -1,4 +1,4 @@
-"""Remove finished jobs that are old enough."""
+"""Remove finished jobs after their retention period."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""SQL on the database: PostgreSQL's own terminal, or one statement where that is not installed."""
+"""SQL on the database: psql, or one statement if psql is not installed."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from dagmaster.cli.options import begin
 from dagmaster.cli.output import console
 from dagmaster.errors import Invalid, Misconfigured
 
-# What fits on the screen is printed without a pager, as git does.
+# Output that fits on the screen is printed without a pager, as git does.
 SHORT_PAGER = "FRX"
 
 app = typer.Typer(add_completion=False)
@@ -52,12 +52,12 @@ def psql(
 
 
 def run_statement(dsn: str, statement: str) -> None:
-    """Print what it gives."""
+    """Print the rows or the status of a statement."""
     import psycopg
 
     try:
         with psycopg.connect(dsn, options=search_path()) as conn:
-            cursor = conn.execute(statement.encode())  # bytes: what an operator types is no template
+            cursor = conn.execute(statement.encode())  # bytes: a string would be parsed for placeholders
             rows = cursor.fetchall() if cursor.description else []
             titles = [column.name for column in cursor.description or ()]
     except psycopg.Error as error:

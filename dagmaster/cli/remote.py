@@ -1,4 +1,4 @@
-"""The commands at a server, over HTTP."""
+"""The backend of commands on a server, over HTTP."""
 
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ class Remote:
         return types_of(self.client.workflow(arguments.workflow)) if arguments.pairs else {}
 
     def _follow(self, job_id: JobId, show: Show) -> JobView:
-        """The server may be away for a while."""
+        """Tolerates an unavailable server."""
         while True:
             began = perf_counter()
             try:
@@ -219,7 +219,7 @@ def _check_actor(actor: str | None) -> None:
 
 
 def _event(entry: TimelineEntry) -> Row:
-    """Named as the columns are."""
+    """With the names of the columns."""
     return {
         "event_id": entry.event_id,
         "created_at": entry.timestamp,

@@ -1,11 +1,11 @@
-"""A worker at a server, over HTTP."""
+"""A remote worker, over HTTP."""
 
 import asyncio
 import logging
 import socket
 
 from dagmaster.cli.app import Shared
-from dagmaster.cli.health import answering
+from dagmaster.cli.health import serving_health
 from dagmaster.cli.runtime import stop_on_signals
 from dagmaster.handlers import Registry
 from dagmaster.queues.http import HttpTransport
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 def is_remote(settings: Settings, shared: Shared) -> bool:
-    """A configured database wins, unless the command line names a server."""
+    """A configured database takes precedence, unless the command line names a server."""
     return settings.url is not None and (shared.url is not None or settings.database_dsn() is None)
 
 
 def run_remotely(settings: Settings, options: WorkerOptions, registry: Registry, health: socket.socket | None) -> None:
-    """Until a signal. Results that the server has not taken by then are kept for the next worker of this folder."""
+    """Run until a signal. Unsent results are kept for the next worker of this folder."""
     assert settings.url is not None
     url, key = settings.url, settings.api_key.get_secret_value() if settings.api_key else None
 
@@ -34,9 +34,9 @@ def run_remotely(settings: Settings, options: WorkerOptions, registry: Registry,
         transport = HttpTransport(url, key)
         worker = Worker(transport, registry, options, HttpLogs(transport), spool=spool)
         try:
-            async with answering(worker, health):
+            async with serving_health(worker, health):
                 await worker.run(stop)
-        except ExceptionGroup as group:  # Of the chores that a worker has beside its tasks.
+        except ExceptionGroup as group:  # From the worker's chores.
             raise _first(group) from group
         finally:
             await transport.close()

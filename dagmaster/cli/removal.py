@@ -1,4 +1,4 @@
-"""Remove jobs that are older than their retention: the work of `dagmaster prune`."""
+"""Remove jobs that are older than their retention, for `dagmaster prune`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from rich.markup import escape
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.output import at_local_time, console, count_of, print_json, print_or_tell
-from dagmaster.cli.sessions import ask
+from dagmaster.cli.sessions import run_in_session
 from dagmaster.errors import Misconfigured
 from dagmaster.settings import Settings
 from dagmaster.store.archive import Archive
@@ -45,9 +45,9 @@ def prune_jobs(settings: Settings, arguments: PruneArguments, *, dry_run: bool, 
         return removed
 
     if dry_run:
-        _print_preview(ask(settings, look), as_json=as_json)
+        _print_preview(run_in_session(settings, look), as_json=as_json)
     else:
-        _print_removed(ask(settings, remove), folder, as_json=as_json)
+        _print_removed(run_in_session(settings, remove), folder, as_json=as_json)
 
 
 async def _limits(conn: Connection, days: float | None, workflow_id: str | None) -> Limits:

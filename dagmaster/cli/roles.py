@@ -1,4 +1,4 @@
-"""The long-running processes: all roles in one, or one role each."""
+"""The long-running processes: one role each, or all in one."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ import typer
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 
 Queues = Annotated[
-    str | None, typer.Option("--queues", metavar="A,B", help="Queues to take tasks from; default: from the settings.")
+    str | None, typer.Option("--queues", metavar="A,B", help="Queues to consume; default: from the settings.")
 ]
 
 HealthPort = Annotated[
@@ -105,7 +105,7 @@ def worker(
 ) -> None:
     """Run a worker until stopped.
 
-    On SIGTERM it takes no more tasks, finishes the tasks it can and gives back
+    On SIGTERM it claims no more tasks, finishes the tasks it can and gives back
     the others. With --url it needs no database, only a server and an API key
     with the role worker.
 
@@ -123,10 +123,9 @@ def worker(
 def gateway(ctx: typer.Context, host: Host = None, port: Port = None) -> None:
     """Serve the partners' gateway until stopped.
 
-    It reads from the database with a role that can only read, and sends every
-    change to the API at DAGMASTER_URL with DAGMASTER_API_KEY. Until the
-    settings and the database are in order, it serves only /api/livez and
-    /api/readyz.
+    It reads the database with a read-only role, and forwards every change to
+    the API at DAGMASTER_URL with DAGMASTER_API_KEY. Until its readiness checks
+    pass, it serves only /api/livez and /api/readyz.
 
     \b
     Examples:
@@ -142,9 +141,9 @@ def gateway(ctx: typer.Context, host: Host = None, port: Port = None) -> None:
 def tiles(ctx: typer.Context, host: Host = None, port: Port = None) -> None:
     """Serve the tiles of assets until stopped.
 
-    `dagmaster api` serves them too. As a process of its own they take no time
-    from the API, and the API needs no geospatial libraries: let your proxy
-    send the paths below /tiles/ here. Needs the extra serve.
+    `dagmaster api` serves them too. A separate process takes no time from the
+    API, and the API needs no geospatial libraries: let your proxy send the
+    paths below /tiles/ here. Needs the extra serve.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Run one workflow from beginning to end in this process."""
+"""Run one workflow in this process."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 def run(
     ctx: typer.Context,
     workflow: Annotated[
-        str, typer.Argument(metavar="FILE|ID", help="A workflow file, FILE.py:FUNCTION, or an id in the folder.")
+        str, typer.Argument(metavar="FILE|ID", help="Workflow file, FILE.py:FUNCTION, or id in the workflows folder.")
     ],
     single_inputs: Inputs = None,
     inputs: InputsJson = None,

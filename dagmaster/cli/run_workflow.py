@@ -1,4 +1,4 @@
-"""Run one workflow to its end in this process: the work of `dagmaster run`."""
+"""Run one workflow to its end in this process, for `dagmaster run`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from dagmaster.store.submission import NewJob
 from dagmaster.tracing import current_trace_parent, span
 from dagmaster.worker.options import WorkerOptions
 
-# Nobody wants to wait long at a terminal; tasks that are given back run again.
+# Users at a terminal should not wait long; tasks that are given back run again.
 STOP_SECONDS = 3.0
 
 
@@ -69,7 +69,7 @@ def _new_job(settings: Settings, arguments: RunArguments, registry: Registry) ->
 
 
 def page_of(settings: Settings, job_id: JobId) -> str:
-    """The job's address in the web UI. A server on any free port prints its address when it starts."""
+    """The job's URL in the web UI; only the path if the port is not fixed."""
     path = f"/ui/jobs/{job_id}"
     return f"http://{settings.api_host}:{settings.api_port}{path}" if settings.api_port else path
 
@@ -128,6 +128,6 @@ class Runner:
 
     def _interrupted(self, job_id: JobId, *, by_user: bool) -> int:
         reason = "stopping" if by_user else "timed out"
-        heir = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
-        tell(f"{reason}: job {job_id} has not ended; it continues with {heir}")
+        successor = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
+        tell(f"{reason}: job {job_id} has not ended; it continues with {successor}")
         return INTERRUPTED if by_user else TIMED_OUT

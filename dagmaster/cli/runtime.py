@@ -1,4 +1,4 @@
-"""How a process of the command line runs, and how it is stopped: by a signal, or by a role that fails."""
+"""Run a process until a signal or until one of its roles fails."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # A gateway has none, and starts without it.
+if TYPE_CHECKING:  # A gateway has no fleet and does not load it.
     from dagmaster.fleet import Fleet
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,8 @@ COLLECT_THRESHOLDS = (50_000, 20, 100)
 def stop_on_signals() -> asyncio.Event:
     """Set by the first SIGINT or SIGTERM; the second one ends the process at once.
 
-    The handlers outlive the loop, unlike its own: what is closed behind it (an embedded server, say) is not cut off
-    by a signal that comes late.
+    Unlike handlers of the loop, these outlive it, so a late signal does not interrupt the clean-up after it, such as
+    stopping an embedded server.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -31,7 +31,7 @@ def stop_on_signals() -> asyncio.Event:
     def on_signal(number: int, _: object) -> None:
         nonlocal was_signalled
         if was_signalled:
-            os.write(2, b"stopping at once\n")  # No logging here: the signal may have come in the midst of it.
+            os.write(2, b"stopping at once\n")  # No logging here: the signal may have interrupted it.
             os._exit(128 + number)
         was_signalled = True  # Not `stop.is_set()`: a worker may have been asked to stop by command before.
         if not loop.is_closed():
@@ -47,7 +47,7 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def tune_garbage_collection() -> None:
-    """After a long-lived process has started: what it has loaded so far stays, and is never looked at again."""
+    """Call it when a long-lived process has started: objects loaded so far are never collected again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""Serve until stopped: the work of `dagmaster dev`, `orchestrator`, `api` and `worker`."""
+"""Serve until stopped, for `dagmaster dev`, `orchestrator`, `api` and `worker`."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.api_listener import ApiListener, open_listener, serving, sync_schedules
 from dagmaster.cli.autoreload import Reloader, start_again
 from dagmaster.cli.definitions import load_catalog, load_registry
-from dagmaster.cli.health import answering, open_health
+from dagmaster.cli.health import open_health, serving_health
 from dagmaster.cli.output import count_of, listed, print_fact
 from dagmaster.cli.remote_worker import is_remote, run_remotely
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
@@ -39,7 +39,7 @@ class ApiArguments:
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
-    """`queues` are names with commas between them."""
+    """`queues` are names separated by commas."""
 
     queues: str | None
     concurrency: int | None
@@ -67,9 +67,9 @@ def serve_dev(
     options = worker_options(settings, queues, concurrency, handlers=handlers)
     listener = open_listener(settings, host, port)
     with database(settings, writable=True, guarded=True) as dsn:
-        place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
+        location = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
         print_fact("dagmaster", __version__)
-        print_fact("data", str(place))
+        print_fact("data", str(location))
         print_fact("workflows", f"{listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
         print_fact("handlers", _handlers_of(registry))
         print_fact("queues", listed(queues))
@@ -152,7 +152,7 @@ def serve_worker(
 
 
 def _handlers_of(registry: Registry) -> str:
-    """The user's own; of the built-in ones only how many."""
+    """The names of the user's handlers, and the number of built-in ones."""
     own = [handler.name for handler in registry if not handler.function.__module__.startswith("dagmaster.")]
     built_in = f"{len(registry.names()) - len(own)} built-in"
     return f"{listed(sorted(own))}, {built_in}" if own else built_in
@@ -186,7 +186,7 @@ def serve(
     greeting: str = "",
     reloader: Reloader | None = None,
 ) -> None:
-    """Until a signal, until a role fails, or until a file was edited that needs a new process."""
+    """Serve until a signal, until a role fails, or until an edited file needs a restart."""
 
     async def run() -> None:
         stop = stop_on_signals()
@@ -197,7 +197,7 @@ def serve(
                 app = await stack.enter_async_context(serving(dsn, settings, running, api_listener, registry))
                 if reloader is not None:
                     reloader.on_change = partial(sync_schedules, app)
-            await stack.enter_async_context(answering(running.worker, health))
+            await stack.enter_async_context(serving_health(running.worker, health))
             tune_garbage_collection()
             if greeting:
                 typer.echo(greeting)

@@ -26,7 +26,7 @@ async def session(dsn: str) -> AsyncIterator[Connection]:
 
 
 def check_named(settings: Settings) -> None:
-    """A user of a server must not end up in the embedded database of this machine."""
+    """Raises Misconfigured if only a server is configured: the embedded database of this machine is not meant."""
     if settings.url and settings.database_dsn() is None and "data_dir" not in settings.model_fields_set:
         raise Misconfigured(
             f"this command needs the database, not the server at {settings.url}: set --database-url or --data-dir"
@@ -35,7 +35,7 @@ def check_named(settings: Settings) -> None:
 
 @contextmanager
 def existing_database(settings: Settings) -> Iterator[str]:
-    """The address of the database that the settings name. Looking at jobs makes no new one."""
+    """The DSN of the configured database. Does not create an embedded one."""
     check_named(settings)
     if settings.database_dsn() is None and not EmbeddedServer(settings.data_dir).pgdata.exists():
         raise NotFound(
@@ -46,15 +46,15 @@ def existing_database(settings: Settings) -> Iterator[str]:
         yield dsn
 
 
-def ask_at(dsn: str, question: Callable[[Connection], Awaitable[T]]) -> T:
-    async def answer() -> T:
+def run_in_session_at(dsn: str, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run() -> T:
         async with session(dsn) as conn:
-            return await question(conn)
+            return await work(conn)
 
-    return asyncio.run(answer())
+    return asyncio.run(run())
 
 
-def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
-    """Ask the database that the settings name."""
+def run_in_session(settings: Settings, work: Callable[[Connection], Awaitable[T]]) -> T:
+    """Call `work` with a connection to the configured database."""
     with existing_database(settings) as dsn:
-        return ask_at(dsn, question)
+        return run_in_session_at(dsn, work)

@@ -1,4 +1,4 @@
-"""Serve until stopped: the work of `dagmaster tiles`."""
+"""Serve until stopped, for `dagmaster tiles`."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import logging
 import typer
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.api_server import check_place
+from dagmaster.cli.api_server import check_address
 from dagmaster.cli.runtime import stop_on_signals
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
@@ -27,7 +27,7 @@ def serve_tiles(settings: Settings, host: str | None, port: int | None) -> None:
 
         async def run() -> None:
             stop = stop_on_signals()
-            is_local = await check_place(dsn, listener)
+            is_local = await check_address(dsn, listener)
             async with (
                 opened_services(
                     dsn,

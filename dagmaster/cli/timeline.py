@@ -1,4 +1,4 @@
-"""A job's timeline, in words."""
+"""The timeline of a job."""
 
 from collections.abc import Mapping
 from datetime import date

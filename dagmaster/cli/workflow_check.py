@@ -24,7 +24,7 @@ from dagmaster.settings import Settings
 def check_files(
     ctx: typer.Context, settings: Settings, paths: Sequence[Path], handlers: Sequence[str], contracts: bool | None
 ) -> Mapping[Path, Sequence[Problem]]:
-    """The problems of each file; `contracts` is whether to check against those that workers have registered."""
+    """The problems of each file; `contracts` is whether to check against the registered contracts."""
     modules = [str(path) for path in paths if path.suffix == PYTHON]
     registry = load_registry(settings, [*handlers, *modules])
     registered = _registered(ctx, settings, contracts)
@@ -32,22 +32,22 @@ def check_files(
     return {path: _problems(path, rules) for path in _files(paths)}
 
 
-def _registered(ctx: typer.Context, settings: Settings, is_wanted: bool | None) -> Contracts | None:
-    """Errors of the database are raised if the user asked for this check, else only reported."""
+def _registered(ctx: typer.Context, settings: Settings, is_requested: bool | None) -> Contracts | None:
+    """Database errors are raised if the user requested this check, otherwise only reported."""
     is_configured = settings.url is not None or settings.database_dsn() is not None
-    if is_wanted is False or not (is_wanted or is_configured or settings.data_dir.exists()):
+    if is_requested is False or not (is_requested or is_configured or settings.data_dir.exists()):
         return None
     try:
-        return _find_registered(ctx, settings, must_exist=is_wanted is True)
+        return _find_registered(ctx, settings, must_exist=is_requested is True)
     except DagmasterError as error:
-        if is_wanted:
+        if is_requested:
             raise
         tell(f"handler contracts were not checked: {error}")
         return None
 
 
 def _find_registered(ctx: typer.Context, settings: Settings, *, must_exist: bool) -> Contracts | None:
-    """None where no database is configured and none runs in the data folder: it is not started for this."""
+    """None if no database is configured and none is running in the data folder; this check does not start one."""
     # psycopg is imported only where there may be a database.
     from dagmaster.store.embedded import EmbeddedServer
     from dagmaster.store.handlers import contract_of
@@ -64,7 +64,7 @@ def _find_registered(ctx: typer.Context, settings: Settings, *, must_exist: bool
 
 
 def _rules(settings: Settings, registry: Registry, registered: Contracts | None, *, is_loaded: bool) -> QueueRules:
-    """Handlers loaded here win: the user named their code."""
+    """Handlers loaded here take precedence: the user named their code."""
     own = registry.own_contracts()
     known = {**(registered or {}), **own}
     queues = queues_by_handler(known) if is_loaded or registered is not None else None

@@ -1,6 +1,6 @@
 """A typed HTTP client, for programs with and without asyncio.
 
-Errors are those of `dagmaster.errors`, as the server raised them: `UnknownJob`, `InvalidInputs`, `Unauthorized`, ...
+It raises the errors of `dagmaster.errors` that the server raised: `UnknownJob`, `InvalidInputs`, `Unauthorized`, ...
 """
 
 from dagmaster.client.aio import AsyncClient

@@ -1,4 +1,4 @@
-"""The client for programs with asyncio."""
+"""The client for asyncio."""
 
 from types import TracebackType
 from typing import Self
@@ -8,7 +8,7 @@ from dagmaster.client.transport import AsyncTransport
 
 
 class AsyncClient(Requests):
-    """As `Client`, to be awaited."""
+    """`Client` with coroutines."""
 
     def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30, retries: int = 3) -> None:
         super().__init__(AsyncTransport(url, key, timeout_seconds), retries)

@@ -1,4 +1,4 @@
-"""What can be asked of the server about assets, platforms and layers. No I/O."""
+"""The calls about assets, platforms and layers, as values. No I/O."""
 
 from dataclasses import asdict
 from typing import Any
@@ -40,7 +40,7 @@ from dagmaster.service.asset_contract import (
 
 
 def submit_version(**fields: Any) -> Call[Submitted]:
-    """Under a request id in any case: a submission that is sent again is still one version."""
+    """Always with a request id, so that a repeated submission creates one version."""
     body = body_of(Submission, chosen(**fields))
     if body.request_id is None:
         body.request_id = str(uuid4())

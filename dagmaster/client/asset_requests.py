@@ -1,4 +1,4 @@
-"""What can be asked of a server about assets, platforms and layers, once for both clients."""
+"""The requests about assets, platforms and layers, shared by both clients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class AssetRequests(ABC):
         submitted_by: str | None = None,
         callback_url: str | None = None,
     ) -> Submitted:
-        """Submit a version of an asset. However often the request must be sent, it is one version."""
+        """Submit a version of an asset. A repeated request creates only one version."""
         return await self.ask(
             calls.submit_version(
                 workflow_id=workflow_id,
@@ -63,7 +63,7 @@ class AssetRequests(ABC):
         )
 
     async def request(self, request_id: str) -> RequestReply:
-        """What became of a submission, by the id that its sender chose."""
+        """The state of a submission, by the sender's request id."""
         return await self.ask(calls.request(request_id))
 
     async def assets(
@@ -78,7 +78,7 @@ class AssetRequests(ABC):
         limit: int = 50,
         offset: int = 0,
     ) -> Page[AssetSummary]:
-        """The newest first."""
+        """Newest first."""
         return await self.ask(
             calls.assets(
                 platform_id=platform_id,
@@ -96,7 +96,7 @@ class AssetRequests(ABC):
         return await self.ask(calls.asset(asset_id))
 
     async def asset_history(self, asset_id: str, *, limit: int = 200, offset: int = 0) -> Page[AssetEventReply]:
-        """The oldest first."""
+        """Oldest first."""
         return await self.ask(calls.history(asset_id, limit=limit, offset=offset))
 
     async def approve_version(
@@ -107,12 +107,12 @@ class AssetRequests(ABC):
         clearance_level: Literal["ouo", "public"] | None = None,
         comment: str | None = None,
     ) -> ReviewedVersion:
-        """Approve this version, or that which waits for review."""
+        """Approve this version, or the one that waits for review."""
         level = ClearanceState(clearance_level) if clearance_level is not None else None
         return await self.ask(calls.approve(asset_id, Approve(ordinal, level, comment)))
 
     async def reject_version(self, asset_id: str, reason: str, ordinal: int | None = None) -> ReviewedVersion:
-        """Reject this version, or that which waits for review."""
+        """Reject this version, or the one that waits for review."""
         return await self.ask(calls.reject(asset_id, Reject(reason, ordinal)))
 
     async def clear_asset(
@@ -121,7 +121,7 @@ class AssetRequests(ABC):
         return await self.ask(calls.clear(asset_id, Clear(ClearanceState(clearance_level), reason)))
 
     async def expose_asset(self, asset_id: str, exposure_mode: Literal["latest_only", "all_versions"]) -> DecidedAsset:
-        """Choose which approved versions are served outside."""
+        """Set which approved versions the public sees."""
         return await self.ask(calls.expose(asset_id, Expose(ExposureMode(exposure_mode))))
 
     async def delete_asset(self, asset_id: str, reason: str | None = None) -> DecidedAsset:
@@ -140,7 +140,7 @@ class AssetRequests(ABC):
         priority: int = 0,
         resubmit: bool = False,
     ) -> Submitted:
-        """Process a version again, by default as it was processed last; `resubmit` sends it to review again."""
+        """Process a version again, by default with the last workflow and inputs; `resubmit` returns it to review."""
         command = Reprocess(ordinal, workflow_id, inputs, priority, resubmits=resubmit)
         return await self.ask(calls.reprocess(asset_id, command))
 
@@ -167,11 +167,11 @@ class AssetRequests(ABC):
         return await self.ask(calls.layers(is_published=is_published, limit=limit, offset=offset))
 
     async def publish_layer(self, asset_id: str) -> CommandReply:
-        """The result says what became of each projection."""
+        """The result has the outcome of each projection."""
         return await self.ask(calls.command("metadata.publish", asset_id=asset_id))
 
     async def publish_layers(self) -> CommandReply:
-        """All of them."""
+        """Publish all layers."""
         return await self.ask(calls.command("metadata.publish", all=True))
 
     async def unpublish_layer(self, asset_id: str) -> CommandReply:

@@ -1,4 +1,4 @@
-"""The service of assets at a server, over HTTP."""
+"""The asset service over HTTP."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ Item = TypeVar("Item", bound=Reply)
 
 @dataclass(frozen=True, slots=True)
 class HttpAssetService:
-    """Who asks is known to the server by the API key."""
+    """The server identifies the caller by the API key."""
 
     requests: Requests
 
@@ -98,7 +98,7 @@ class HttpAssetService:
 
 
 async def _rows(ask: Callable[..., Coroutine[Any, Any, Page[Item]]], limit: int) -> list[Row]:
-    """Page by page."""
+    """All rows, read page by page."""
     rows: list[Row] = []
     while len(rows) < limit:
         page = await ask(limit=min(limit - len(rows), PAGE), offset=len(rows))

@@ -69,7 +69,7 @@ def read(kind: type[Model], data: bytes) -> Model:
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         problem = f"{_place(first['loc'])}: {first['msg']}"
-        raise ClientError(f"the answer is no {kind.__name__}: {problem}; is this dagmaster?") from error
+        raise ClientError(f"the response is not a {kind.__name__}: {problem}; is this a dagmaster server?") from error
 
 
 def _place(loc: Sequence[int | str]) -> str:

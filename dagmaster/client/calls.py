@@ -29,7 +29,7 @@ from dagmaster.service.contract import (
 
 
 def submit(workflow_id: str, inputs: Mapping[str, Any] | None, **options: Any) -> Call[JobCreated]:
-    """Always with a key: a submission that is sent again is still one job."""
+    """Always with an idempotency key, so that a repeated submission creates one job."""
     body = body_of(SubmitJob, {"workflow_id": workflow_id, "input_params": dict(inputs or {}), **chosen(**options)})
     if body.idempotency_key is None:
         body.idempotency_key = str(uuid4())
@@ -70,7 +70,7 @@ def control_schedule(schedule_id: str, command: ScheduleCommand) -> Call[Schedul
 
 
 def backfill(schedule_id: str, request: BackfillRequest) -> Call[BackfillReply]:
-    """One job for each time, however often it is requested."""
+    """Safe to repeat: each time gets one job."""
     body = body_of(Backfill, asdict(request))
     return Call("POST", f"{schedule_path(schedule_id)}/backfill", reader(BackfillReply), body=body, is_safe=True)
 

@@ -1,4 +1,4 @@
-"""What both clients say with every request."""
+"""The URL, headers and timeouts of both clients."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def connection_options(url: str, key: str | None, timeout_seconds: float) -> dic
 
 
 def headers_of(call: Call[Any]) -> dict[str, str]:
-    """The trace goes with the request."""
+    """The key and the trace context."""
     headers = dict(call.headers)
     if call.body is not None:
         headers["Content-Type"] = "application/json"
@@ -32,5 +32,5 @@ def headers_of(call: Call[Any]) -> dict[str, str]:
 
 
 def log_timeout(usual: httpx.Timeout, follow: bool) -> httpx.Timeout:
-    """A task may be silent for as long as it likes."""
+    """No read timeout: a task may be silent for any time."""
     return httpx.Timeout(None, connect=usual.connect, write=usual.write, pool=usual.pool) if follow else usual

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Its result. Everything that it awaits blocks, as that of a `BlockingTransport` does."""
+    """The result of a coroutine that never suspends, such as one on a `BlockingTransport`."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""What the server answered, as the error that it raised."""
+"""Errors of the server, raised again in the client."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -52,15 +52,15 @@ class JobCancelled(ClientError):
 
 
 def error_of(response: httpx.Response) -> DagmasterError:
-    """With `details` and `request_id`, which help to find it in the server's log."""
+    """With `details`, and `request_id` to find it in the server's log."""
     status = response.status_code
     try:
         problem = ErrorReply.model_validate_json(response.content).error
         kind = BY_CODE.get(problem.code) or BY_STATUS.get(status, ClientError)
         message, details = problem.message, problem.details
-    except ValidationError:  # some proxy's page
+    except ValidationError:  # an error page of a proxy
         kind, details = BY_STATUS.get(status, ClientError), []
-        message = f"{response.request.url.host} answered {status}: {response.text[:SHOWN].strip()}"
+        message = f"{response.request.url.host} returned {status}: {response.text[:SHOWN].strip()}"
     return _explained(kind(message), details, response.headers.get("X-Request-ID"))
 
 

@@ -1,4 +1,4 @@
-"""Where a reader is in the event stream of a job; it is opened again after the last event if it is lost. No I/O."""
+"""The position of a reader in the event stream of a job, from which it reconnects. No I/O."""
 
 import random
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ from dagmaster.errors import Unavailable
 from dagmaster.schemas.timeline import TimelineEntry
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
-# A server that was there a moment ago is being restarted.
+# A server that was reachable a moment ago is probably restarting.
 PATIENCE_SECONDS = 600.0
 # The server sends something every 15 seconds at least.
 SILENCE_SECONDS = 45.0
-# With a limit of time the connection is looked after more often: a blocking read does not look at the clock.
+# Reads time out earlier if there is a deadline: a blocking read does not check the clock.
 LISTEN_SECONDS = 5.0
-DROPPED = "dropped"  # the event that a reader gets who was too slow
+DROPPED = "dropped"  # the event for a reader that is too slow
 SHOWN = 200
 ENDINGS = frozenset({"job_completed", "job_failed", "job_cancelled"})
 
 
 def pauses() -> Iterator[float]:
-    """Longer and longer, and never the same for all clients."""
+    """Exponential delays with jitter."""
     longest = FIRST_PAUSE_SECONDS
     while True:
         yield longest * random.uniform(0.5, 1.0)
@@ -69,7 +69,7 @@ class EventStream:
         if not response.is_success:
             raise error_of(response)
         if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-            raise ClientError(f"the answer is no stream of events but {response.headers.get('Content-Type')!r}")
+            raise ClientError(f"the response is not an event stream but {response.headers.get('Content-Type')!r}")
         self._was_open = True
 
     def take(self, sent: ServerSentEvent) -> TimelineEntry:
@@ -78,7 +78,7 @@ class EventStream:
         try:
             event = TimelineEntry.model_validate_json(sent.data)
         except ValidationError as error:
-            raise ClientError(f"the stream of job {self.job_id} holds what is no event: {sent.data[:100]!r}") from error
+            raise ClientError(f"the stream of job {self.job_id} has an invalid event: {sent.data[:100]!r}") from error
         # Events of different writers may come a little out of order.
         self.after = max(self.after or "0", event.event_id, key=int)
         self._last_type = event.event_type
@@ -95,7 +95,7 @@ class EventStream:
         return self.deadline is not None and monotonic() >= self.deadline
 
     def pause_seconds(self) -> float:
-        """How long to wait before the next try."""
+        """The delay before the next attempt."""
         seconds = next(self._waits)
         if self.deadline is not None:
             seconds = max(min(seconds, self.deadline - monotonic()), 0.0)
@@ -105,10 +105,10 @@ class EventStream:
     def is_at_an_end(self) -> bool:
         """Whether the last connection ended with the job. Raises if the connection has been lost for too long.
 
-        A job that was tried again has several endings; at the last one the server hangs up.
+        A retried job has several ends; after the last one the server closes the stream.
         """
         if self._lost is not None:
-            self._check_patience(self._lost)
+            self._check_limit(self._lost)
             return False
         return self._last_type in ENDINGS
 
@@ -116,8 +116,8 @@ class EventStream:
     def was_lost(self) -> bool:
         return self._lost is not None
 
-    def _check_patience(self, error: Exception) -> None:
-        """Raises when there is no more of it: little for a server that never answered."""
+    def _check_limit(self, error: Exception) -> None:
+        """Raises if the connection has been lost for too long; sooner if the server never responded."""
         if not isinstance(error, httpx.TransportError | Unavailable):
             raise error
         self._failures += 1

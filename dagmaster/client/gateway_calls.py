@@ -1,4 +1,4 @@
-"""What a gateway asks of the server: in the name of somebody else, whom it names. No I/O."""
+"""The calls of a gateway, on behalf of its callers. No I/O."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ PLATFORM_HEADER = "X-Dagmaster-Platform"
 
 
 def submit_request(submission: Submission, platform_id: str | None) -> Call[Submitted]:
-    """Under its request id: one that is sent again is still one request. `platform_id` is the partner's."""
+    """With its request id, so that a repeated submission is one request. `platform_id` is the partner's."""
     assert submission.request_id is not None
     headers = {PLATFORM_HEADER: platform_id} if platform_id is not None else {}
     path = f"{PREFIX}/submit"

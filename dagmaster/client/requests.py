@@ -65,7 +65,7 @@ class Requests(AssetRequests):
         callback_url: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> JobCreated:
-        """Start a job. A request that is sent again still starts one job."""
+        """Submit a job. A repeated request creates only one job."""
         options = {
             "priority": priority,
             "idempotency_key": idempotency_key,
@@ -124,7 +124,7 @@ class Requests(AssetRequests):
             if stream.is_at_an_end or (has_ended and not stream.was_lost):
                 return
             if not stream.was_lost:
-                # Events that ended the job meanwhile are still to be read.
+                # Events up to the job's end are still to be read.
                 has_ended = (await self.job(job_id)).status in JOB_TERMINAL
             if not stream.has_news:
                 await self._transport.sleep(stream.pause_seconds())
@@ -141,7 +141,7 @@ class Requests(AssetRequests):
     async def retry(
         self, job_id: int | str, node_id: str | None = None, *, bbox: Sequence[float] | None = None
     ) -> JobRetried:
-        """Retry the failed nodes of the job, one of them, or those that touch a box: west, south, east, north."""
+        """Retry the failed nodes of the job, one of them, or those that intersect a box: west, south, east, north."""
         box = read_box(bbox) if bbox is not None else None
         return await self.ask(calls.retry(job_id, Retry(node_id, box)))
 
@@ -175,7 +175,7 @@ class Requests(AssetRequests):
         return await self.ask(get(GraphReply, f"{job_path(job_id)}/graph"))
 
     async def progress(self, job_id: int | str) -> JobProgress:
-        """How much of the job is done, and when it is expected to end."""
+        """The progress of the job, and its estimated end."""
         return await self.ask(get(JobProgress, f"{job_path(job_id)}/progress"))
 
     async def explain(self, job_id: int | str, node_id: str | None = None) -> Explanation:
@@ -308,7 +308,7 @@ class Requests(AssetRequests):
                 return await self.job(job_id)
             except Unavailable as error:
                 if stream.is_late():
-                    raise TimedOut(f"job {job_id} has not ended in time, as far as is known: {error}") from error
+                    raise TimedOut(f"job {job_id} has not ended in time; its state is unknown: {error}") from error
                 if monotonic() - began > PATIENCE_SECONDS:
                     raise
             await self._transport.sleep(stream.pause_seconds())

@@ -1,4 +1,4 @@
-"""The service at a server, over HTTP."""
+"""The service over HTTP."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from dagmaster.service.contract import (
 
 @dataclass(frozen=True, slots=True)
 class HttpService:
-    """The server knows the caller by the API key."""
+    """The server identifies the caller by the API key."""
 
     requests: Requests
 

@@ -1,4 +1,4 @@
-"""The client for programs without asyncio: the same requests, each of which blocks until it is answered."""
+"""The blocking client, for programs without asyncio."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
@@ -34,7 +34,7 @@ def _iterating(
 
 
 class Client:
-    """One server. `retries` are made where asking twice does no harm, when it cannot be reached or is overloaded."""
+    """A client of one server. Requests that are safe to repeat are retried if it is unreachable or overloaded."""
 
     def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30, retries: int = 3) -> None:
         self._transport = BlockingTransport(url, key, timeout_seconds)

@@ -1,4 +1,4 @@
-"""How requests reach the server: with asyncio, or by blocking the caller."""
+"""The transport of requests: with asyncio, or blocking."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ class Transport(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def events(self, stream: EventStream) -> AsyncGenerator[TimelineEntry, None]:
-        """Of one connection, until it ends or is lost."""
+        """The events of one connection, until it ends or is lost."""
 
     def text(self, path: str, params: dict[str, Any], *, follow: bool) -> AsyncGenerator[str, None]: ...
 
@@ -68,7 +68,7 @@ class AsyncTransport:
 
 
 class BlockingTransport:
-    """The same without an event loop: its coroutines never wait for one, so `complete` can run them anywhere."""
+    """Blocking: its coroutines never suspend, so `complete` can run them without an event loop."""
 
     def __init__(self, url: str, key: str | None, timeout_seconds: float) -> None:
         self.http = httpx.Client(**connection_options(url, key, timeout_seconds))

@@ -1,1 +1,1 @@
-"""The partners' gateway: reads from views, sends every change to the orchestrator's API."""
+"""The partners' gateway: reads database views, forwards every change to the API."""

@@ -1,4 +1,4 @@
-"""Who asks, and whether they may. Every route says whom it allows; one that does not is refused at start."""
+"""Authentication and authorisation. Every route declares its roles; an app with one that does not will not start."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAX_KNOWN: Final = 1000
 
 
 class Keyring:
-    """Keys that were looked up a moment ago need not be looked up again; a revoked one works for a few seconds more."""
+    """Caches keys for a few seconds; a revoked key works until its entry expires."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -43,13 +43,13 @@ class Keyring:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Which roles a route is for. None stands for everybody, with or without a key."""
+    """The roles that may call a route; None allows everybody, with or without a key."""
 
     roles: frozenset[Role] | None
 
     async def __call__(self, request: HTTPConnection) -> None:
         if self.roles is None or getattr(request.state, "caller", None) is not None:
-            return  # Who was let in before the body was read is not asked, and not counted, again.
+            return  # Admitted before the body was read; do not check and count again.
         services: Services = request.app.state.services
         text = presented_key(request)
         if not text:
@@ -88,7 +88,7 @@ OPERATORS = _allow(Role.ADMIN, Role.OPERATOR)
 
 
 async def caller_from_state(request: HTTPConnection) -> KeyHolder:
-    """Whom the route's `Allow` has let in."""
+    """The caller that the route's `Allow` has admitted."""
     caller: KeyHolder = request.state.caller
     return caller
 

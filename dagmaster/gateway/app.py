@@ -32,7 +32,7 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Its lifespan opens the database and the connections to the orchestrator."""
+    """The lifespan opens the database and the connections to the API."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -42,7 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
             app.state.keyring = Keyring(services)
             yield
 
-    # Partners are not told which operations operators have.
+    # Partners must not see the operators' operations.
     app = FastAPI(title="dagmaster gateway", version=version("dagmaster"), openapi_url=None, lifespan=lifespan)
     app.state.is_stopping = False
     errors = ErrorResponses()

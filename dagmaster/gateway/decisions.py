@@ -1,4 +1,4 @@
-"""Decisions on assets, sent to the orchestrator in the name of the caller."""
+"""Decisions on assets, sent to the API on behalf of the caller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from dagmaster.store.gateway import KeyHolder, get_asset, get_request, get_versi
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version of an asset that the caller may see; without an ordinal the unresolved one."""
+    """A version of an asset that the caller may see; without an ordinal, the unresolved version."""
 
     asset_id: str
     ordinal: int | None = None
 
 
 async def find_target(services: Services, caller: KeyHolder, named: VersionTarget) -> Target:
-    """Raises UnknownRequest or UnknownAsset, also where the caller must not see it."""
+    """Raises UnknownRequest or UnknownAsset, also if the caller may not see it."""
     if named.request_id is None:
         assert named.asset_id is not None
         return await visible_target(services, caller, named.asset_id, named.version_ordinal)
@@ -99,7 +99,7 @@ def _decided(services: Services, asset: DecidedAsset) -> AssetOutcome:
 
 
 async def _outcome(services: Services, reviewed: ReviewedVersion) -> ReviewOutcome:
-    """As the views show it: the orchestrator's own reply names nodes and jobs."""
+    """Read from the views: the API's own reply names nodes and jobs."""
     version = reviewed.version
     async with services.connection() as conn:
         row = await get_version(conn, version.asset_id, version.version_ordinal)

@@ -1,4 +1,4 @@
-"""Whether the gateway and what stands behind it are well."""
+"""The health of the gateway and of the services that it uses."""
 
 import asyncio
 from typing import Final
@@ -13,20 +13,20 @@ PROBE_SECONDS: Final = 5.0
 
 
 async def examine(services: Services, readiness: Readiness) -> GatewayHealth:
-    """The gateway's own checks, and the orchestrator that it sends changes to."""
+    """The gateway's own checks, and the API."""
     own = [_check(check.name, check.failure) for check in await readiness.examine()]
     return _health([*own, await probe(services, "orchestrator", services.settings.url)])
 
 
 async def examine_targets(services: Services) -> GatewayHealth:
-    """What the proxy leads to, as far as it is configured."""
+    """The configured targets of the proxy."""
     targets = {"orchestrator": services.settings.url, "worker": services.settings.worker_url}
     probes = (probe(services, name, url) for name, url in targets.items() if url is not None)
     return _health(list(await asyncio.gather(*probes)))
 
 
 async def probe(services: Services, name: str, url: str | None) -> GatewayCheck:
-    """Whether it says that it is ready. What it says besides may name machines: it is not told."""
+    """Whether the target is ready. Its message is dropped, because it may name machines."""
     if url is None:
         return _check(name, "not configured")
     try:

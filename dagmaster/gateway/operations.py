@@ -32,7 +32,7 @@ def event_reply(services: Services, row: Row) -> GatewayEvent:
 
 
 async def add_nodes(services: Services, conn: Connection, jobs: Sequence[GatewayJob]) -> None:
-    """To each of these jobs its nodes; of all together at most MAX_NODES."""
+    """Add the nodes to each job, at most MAX_NODES in total."""
     if not jobs:
         return
     rows = await store.list_nodes(conn, [int(job.job_id) for job in jobs], limit=MAX_NODES)
@@ -48,7 +48,7 @@ def as_job_id(text: str) -> int:
 
 
 def _shown(services: Services, row: Row) -> dict[str, Any]:
-    """Texts and data of users may name what is internal; names of columns never do."""
+    """User data may contain internal names; column names never do."""
     return {
         name: services.operations.value(value) if name in ("error_message", "event_data", "result_data") else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Requests that operators send through the gateway: an allow-list of methods and paths, and few headers both ways."""
+"""The operators' proxy: an allow-list of methods and paths, and few headers in both directions."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class Rule:
     path: re.Pattern[str]
 
 
-# Segments of unreserved characters: nothing that another server could read as a way up, an escape or a parameter.
+# Only unreserved characters: no parent folders, escapes or parameters.
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+"
 _NOUNS = "jobs|nodes|tasks|workflows|schedules|queues|handlers|metrics|assets|requests|review|platforms|status"
 _PROBES = re.compile(r"livez|readyz|health(?:/[a-z_]+)?")
@@ -50,7 +50,7 @@ MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 
 
 async def forward(services: Services, caller: KeyHolder, target: Target, path: str, request: Request) -> Response:
-    """Raises NotFound for what the allow-list does not name, BadGateway and GatewayTimeout."""
+    """Raises NotFound for a path that is not in the allow-list, BadGateway and GatewayTimeout."""
     url = _url_of(services, target)
     if url is None or not any(rule.method == request.method and rule.path.fullmatch(path) for rule in RULES[target]):
         raise NotFound(f"{request.method} {path[:100]!r} is not in the proxy's allow-list for {target}")
@@ -81,7 +81,7 @@ def _url_of(services: Services, target: Target) -> str | None:
 
 
 async def _send(services: Services, outgoing: httpx.Request) -> Response:
-    """A redirect is not followed; a body that is too large, or is not JSON, is not passed on."""
+    """Does not follow redirects. Rejects responses that are too large or not JSON."""
     response = await services.http.send(outgoing, stream=True)
     try:
         if response.status_code >= 500 or response.status_code == 401 or response.is_redirect:

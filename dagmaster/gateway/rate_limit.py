@@ -1,4 +1,4 @@
-"""How often a key may be used: a bucket of tokens for each."""
+"""A rate limit for each key: a token bucket."""
 
 import math
 from collections import OrderedDict
@@ -16,11 +16,11 @@ class RateLimiter:
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = monotonic) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
-        # The tokens at a moment, the bucket that was used last at the end.
+        # Tokens and time of the last use; the bucket used last is at the end.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> None:
-        """Raises RateLimited when the bucket is empty."""
+        """Raises RateLimited if the bucket is empty."""
         now = self._clock()
         tokens, at = self._buckets.pop(name, (float(self._burst), now))
         tokens = min(tokens + (now - at) * self._rate, float(self._burst))

@@ -1,4 +1,4 @@
-"""Is the gateway fit to serve? Until it is, only the probes are."""
+"""The readiness checks of the gateway. Until they pass, only the probes are served."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ AGAIN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`failure` is None when all is well."""
+    """`failure` is None if the check passed."""
 
     name: str
     failure: str | None = None
 
 
 class Readiness:
-    """What was found lately. It is looked at again when somebody asks, at most once a second."""
+    """The latest results. Failed checks are repeated on request, at most once a second."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -45,7 +45,7 @@ class Readiness:
             return self._checks
 
     async def failures(self) -> Sequence[Check]:
-        """What is wrong as far as is known. What was right is not looked at again for each request."""
+        """The known failures. Passed checks are not repeated for each request."""
         if self._checks and not failed(self._checks):
             return ()
         return failed(await self.examine())
@@ -78,7 +78,7 @@ class Readiness:
         except PoolTimeout:
             return Check("database", "it cannot be reached")
         except AWAY as error:
-            return Check("database", f"it cannot be asked: {type(error).__name__}")
+            return Check("database", f"the check failed: {type(error).__name__}")
         return Check("database")
 
 
@@ -91,7 +91,7 @@ def describe(failures: Sequence[Check]) -> list[dict[str, str]]:
 
 
 class ReadyGate:
-    """Refuses everything but the probes until the checks succeed."""
+    """Rejects all requests except the probes until the checks pass."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

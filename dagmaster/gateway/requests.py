@@ -1,4 +1,4 @@
-"""Send a submission to the orchestrator under a request id of its own."""
+"""Send a submission to the API with a new request id."""
 
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -13,7 +13,7 @@ from dagmaster.store.gateway import KeyHolder, get_request
 
 
 async def send(services: Services, caller: KeyHolder, body: PartnerSubmission) -> Accepted:
-    """A request that was made before, by the idempotency key, is the first one."""
+    """With a known idempotency key, returns the first request."""
     check_platform(caller, body.platform_id)
     platform_id = caller.platform_id or body.platform_id
     request_id = str(uuid4())
@@ -30,7 +30,7 @@ async def send(services: Services, caller: KeyHolder, body: PartnerSubmission) -
 
 
 def _submission(body: PartnerSubmission, platform_id: str | None, request_id: str, name: str) -> Submission:
-    """References make it the version of an asset; without them it is a plain job, whatever its platform is."""
+    """A version of an asset if there are references, otherwise a plain job."""
     fields = body.model_dump(exclude={"platform_id", "platform_refs"})
     if body.platform_refs is not None:
         if platform_id is None:

@@ -1,4 +1,4 @@
-"""What leaves the house: results and errors without ids, names, places and code of the inside."""
+"""Remove internals from results and errors: ids, host names, paths, SQL and tracebacks."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,11 +8,11 @@ from dagmaster.model.asset import EXPORT_OUTPUTS, VERSION_OUTPUTS
 from dagmaster.model.redact import HIDDEN, redact_text
 
 MAX_DEPTH: Final = 100
-# What a partner is told as the place of its data: a path in there is meant to be seen.
+# The locations of a partner's data; paths in these fields are meant for the partner.
 OUTPUTS: Final = frozenset({*VERSION_OUTPUTS, *EXPORT_OUTPUTS})
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Of names in lower case with underscores.
+# Words in snake_case names.
 _PLACES = (
     r"(\w+_)?(worker|owner|orchestrator|instance)_?ids?|owner|owner_epoch|worker|orchestrator"
     r"|(\w+_)?(host|host_?name|host_key)|pid|(\w+_)?(trace_?back|stack_?trace|stack)|log_path|callback_url"
@@ -43,15 +43,15 @@ _NAMED_HOST = re.compile(
 )
 _PATH = re.compile(r"(?<![\w:/.~*-])(?:file://)?/(?:[\w.@+~-]+/)+[\w.@+~-]*|\b[A-Za-z]:\\[^\s\"'<>|]+")
 _TASK_ID = re.compile(r"(?<!\d)\d{15,19}_[^\s\"',;:)]+")
-# A number of 15 to 19 digits may be an id of ours. One inside of a hash, or the decimals of a number, is none.
+# A number of 15 to 19 digits may be an internal id, unless it is part of a hash or the decimals of a number.
 _ID = re.compile(r"(?P<kept>(?<![0-9a-zA-Z])[0-9a-fA-F]{32,}(?![0-9a-zA-Z])|\d+\.\d+)|(?<!\d)\d{15,19}(?!\d)")
 _FIRST_ID, _LAST_ID = 10**14, 10**19
 
 
 class Scrubber:
-    """Knows, besides what looks internal, the names of machines that are: as a word they are never told.
+    """Removes everything that looks internal, and the names of known machines.
 
-    Operators work with jobs, nodes and tasks: with `hides_ids=False` these stay, and owners, hosts and code do not.
+    Operators need the ids of jobs, nodes and tasks: `hides_ids=False` keeps them.
     """
 
     def __init__(self, hosts: Iterable[str] = (), *, hides_ids: bool = True) -> None:
@@ -62,7 +62,7 @@ class Scrubber:
         self._hosts = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])", re.IGNORECASE) if words else None
 
     def value(self, value: Any) -> Any:
-        """The same data; whatever is internal in it is left out or hidden, at any depth."""
+        """The data without internals, at any depth."""
         return self._value(value, "", MAX_DEPTH)
 
     def text(self, text: str) -> str:
@@ -99,5 +99,5 @@ class Scrubber:
         return self._hosts.sub(HIDDEN, text) if self._hosts is not None else text
 
     def is_internal(self, name: str) -> bool:
-        """Whether a field of this name says something about the inside, whatever its value is."""
+        """Whether a field of this name is internal, whatever its value."""
         return self._names.fullmatch(_HUMP.sub("_", name).replace("-", "_").lower()) is not None

@@ -1,4 +1,4 @@
-"""What the routes of the gateway work with: one set for the whole server."""
+"""The resources that the gateway's routes share."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ STATEMENT_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`pool` and `upstream` are None as long as the settings do not name them: then only the probes are served.
+    """`pool` and `upstream` are None if the settings do not name them: then only the probes are served.
 
     `scrubber` is for partners and reviewers, `operations` for operators.
     """
@@ -44,7 +44,7 @@ class Services:
         return self.pool
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
-        """For what reads before or after a change: none is held while the orchestrator works."""
+        """For reads before or after a change, so that no connection is held while the API works."""
         return self.get_pool().connection()
 
     def get_upstream(self) -> Upstream:
@@ -55,7 +55,7 @@ class Services:
 
 @asynccontextmanager
 async def opened_services(settings: Settings) -> AsyncIterator[Services]:
-    """Nothing is waited for: a database that is away is asked again by the checks."""
+    """Does not wait for the database: the readiness checks try again."""
     hosts = known_hosts(settings)
     scrubber = Scrubber(hosts)
     async with AsyncExitStack() as stack:
@@ -88,9 +88,9 @@ async def opened_services(settings: Settings) -> AsyncIterator[Services]:
 
 
 def known_hosts(settings: Settings) -> set[str]:
-    """This machine, and those that the settings name by more than a plain word: `db` may be anything.
+    """This machine, and the hosts of the settings, except for plain words such as `db`.
 
-    The public address is meant to be seen.
+    The public URL is not internal.
     """
     named = {urlsplit(url).hostname or "" for url in (settings.url, settings.worker_url) if url is not None}
     if (dsn := settings.gateway_dsn()) is not None:
@@ -99,17 +99,17 @@ def known_hosts(settings: Settings) -> set[str]:
     return {socket.gethostname(), *(host for host in named - public if host and not host.isalpha())}
 
 
-# Async though it waits for nothing: FastAPI runs plain functions in threads.
+# Async although it never waits: FastAPI runs plain functions in threads.
 async def services_of(request: HTTPConnection) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-Given = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 
-async def connection(services: Given) -> AsyncIterator[Connection]:
-    """For one request; given back before the answer is sent."""
+async def connection(services: ServicesDep) -> AsyncIterator[Connection]:
+    """For one request; returned before the response is sent."""
     async with services.connection() as conn:
         yield conn
 

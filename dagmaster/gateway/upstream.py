@@ -1,4 +1,4 @@
-"""The orchestrator's API, which makes every change: how it is asked, and what is told when it fails."""
+"""The client of the API, which makes every change, and the errors that callers get if it fails."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """Retries only what may be repeated, and gives up in time, all attempts together."""
+    """Retries only requests that may be repeated, within one time limit for all attempts."""
 
     def __init__(self, client: AsyncClient, scrubber: Scrubber, timeout_seconds: float) -> None:
         self._client, self._scrubber, self._timeout_seconds = client, scrubber, timeout_seconds
 
     async def ask(self, call: Call[T]) -> T:
-        """Raises BadGateway, GatewayTimeout, or the server's own refusal without what is internal."""
+        """Raises BadGateway, GatewayTimeout, or the error of the API without internals."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._client.ask(call)
@@ -48,7 +48,7 @@ class Upstream:
         return BadGateway(FAILED)
 
     def _refusal(self, error: DagmasterError) -> DagmasterError:
-        """Of the same kind: who asked can do something about it."""
+        """The same error class: the caller can fix the request."""
         refusal = type(error)(self._scrubber.text(str(error)))
         problems = [self._scrubber.text(str(problem)) for problem in getattr(error, "problems", ())]
         if problems:

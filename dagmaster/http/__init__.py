@@ -1,1 +1,1 @@
-"""What the applications that are served over HTTP have in common: errors, limits, admission and the log of requests."""
+"""Shared by the HTTP applications: errors, limits, admission and the request log."""

@@ -1,4 +1,4 @@
-"""What a caller presents, and what each route has decided about callers."""
+"""The key of a request, and the access rules of routes."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ def find_decision(route: Any, kind: type[Decision]) -> Decision | None:
 
 
 def check_decisions(routers: Iterable[APIRouter], kind: type[Any]) -> None:
-    """From the routers themselves: what an application makes of them differs between versions of FastAPI."""
+    """Checks the routers, because the routes of an application differ between versions of FastAPI."""
     for route in (route for router in routers for route in router.routes):
-        assert isinstance(route, APIRoute | APIWebSocketRoute), f"{route} cannot say whom it allows"
-        assert find_decision(route, kind) is not None, f"nobody decided who may use {route.path}; see {kind.__module__}"
+        assert isinstance(route, APIRoute | APIWebSocketRoute), f"{route} cannot declare its roles"
+        assert find_decision(route, kind) is not None, f"{route.path} declares no roles; see {kind.__module__}"

@@ -1,4 +1,4 @@
-"""Checks before a request's body is read: the caller, and that the body arrives."""
+"""Admit the caller before the body is read, and limit the time in which the body must arrive."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,8 +23,8 @@ class BodyTooSlow(DagmasterError):
 
 
 class Admission:
-    """FastAPI reads a body before it asks whether the caller may send one. Here the first piece is handed out only when
-    the route lets the caller in, and the others as long as they come in time.
+    """FastAPI reads the body before it checks the caller. This middleware passes the first chunk on only after the
+    route has admitted the caller, and the others only if they arrive in time.
     """
 
     def __init__(self, app: ASGIApp, *, admit: Admit, errors: ErrorResponses) -> None:
@@ -33,13 +33,13 @@ class Admission:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
             scope["type"] != "http" or scope["method"] in BODILESS_METHODS
-        ):  # Those bring no body, and may stay for long.
+        ):  # They have no body, and may stay open for long.
             await self._app(scope, receive, send)
             return
         body = _Body(scope, receive, self._admit)
 
         async def unless_refused(message: Message) -> None:
-            """The reader of the body wraps our error in its own; the client gets ours."""
+            """The body reader wraps this error in its own; the client gets this one."""
             if body.refusal is None:
                 await send(message)
             elif message["type"] == "http.response.start":
@@ -72,7 +72,7 @@ class _Body:
                 await self._admit(HTTPConnection(self._scope))
                 self._began = monotonic()
             return await self._next(self._began)
-        except Exception as error:  # The database may be away too; what reads the body would call it a wrong body.
+        except Exception as error:  # Such as an unavailable database; the body reader would report an invalid body.
             self.refusal = error
             raise
 

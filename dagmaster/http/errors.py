@@ -1,4 +1,4 @@
-"""The one table from errors to statuses, and the form that every error has."""
+"""The table of errors and statuses, and the format of error responses."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -56,10 +56,10 @@ STATUS: dict[type[Exception], int] = {
     psycopg.errors.IdleInTransactionSessionTimeout: 503,
     psycopg.DataError: 422,
 }
-# Messages of the database or the pool are not for clients.
+# Clients do not get the messages of the database or the pool.
 SAID_INSTEAD = {
     503: "the database cannot be reached at the moment; try again",
-    422: "a value cannot be stored or compared as given, such as a text with a NUL character",
+    422: "a value cannot be stored or compared, such as a string with a NUL character",
 }
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 RETRY_AFTER_SECONDS = 1
@@ -80,7 +80,7 @@ def status_of(error: Exception) -> int:
 
 
 def code_of(error: DagmasterError) -> str:
-    """`UnknownJob` is `unknown_job`. Clients know the classes of `dagmaster.errors`; others go by the nearest."""
+    """`UnknownJob` is `unknown_job`. An unknown class gets the code of its nearest base class in `dagmaster.errors`."""
     name = next(kind for kind in type(error).__mro__ if kind.__module__ == DagmasterError.__module__).__name__
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
@@ -97,13 +97,13 @@ def reply(status: int, code: str, message: str, details: Details = ()) -> JSONRe
 
 
 def reply_to(_: Request, status: int, code: str, message: str, details: Details = ()) -> Response:
-    """The same body for all clients."""
+    """The JSON response to an error."""
     return reply(status, code, message, details)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponses:
-    """The responses to errors; `form` gives them the form that suits the request."""
+    """The responses to errors; `form` renders them for the kind of request."""
 
     form: Callable[[Request, int, str, str, Details], Response] = reply_to
 
@@ -116,7 +116,7 @@ class ErrorResponses:
         app.add_exception_handler(Exception, self._unexpected)
 
     async def answer_to(self, request: Request, error: Exception) -> Response:
-        """As if a route had raised it."""
+        """The response to an error, as if a route had raised it."""
         return await (self._unexpected if status_of(error) == 500 else self._known)(request, error)
 
     async def _known(self, request: Request, error: Exception) -> Response:
@@ -148,10 +148,10 @@ class ErrorResponses:
         return response
 
     async def _unexpected(self, request: Request, error: Exception) -> Response:
-        """No stack trace leaves the house; the log has it."""
+        """The response has no traceback; the log has it."""
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         request_id = current_request_id()
-        message = f"an unexpected error; the server's log tells more (request {request_id})"
+        message = f"internal error; see the server's log (request {request_id})"
         response = self.form(request, 500, "internal_error", message, ())
         response.headers["X-Request-ID"] = request_id or ""
         return response

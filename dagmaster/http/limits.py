@@ -1,4 +1,4 @@
-"""How much a request may bring."""
+"""The size limit of request bodies."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,7 +34,7 @@ class BodyLimit:
             return message
 
         async def unless_refused(message: Message) -> None:
-            """The reader of the body wraps our error in its own; the client gets ours."""
+            """The body reader wraps this error in its own; the client gets this one."""
             if received <= self._max_bytes:
                 await send(message)
             elif message["type"] == "http.response.start":
@@ -46,4 +46,4 @@ class BodyLimit:
         await reply(413, "too_large", self._message())(scope, receive, send)
 
     def _message(self) -> str:
-        return f"a body may have {self._max_bytes} bytes (DAGMASTER_MAX_BODY_BYTES)"
+        return f"a body must not exceed {self._max_bytes} bytes (DAGMASTER_MAX_BODY_BYTES)"

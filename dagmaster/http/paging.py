@@ -8,9 +8,9 @@ from dagmaster.schemas.common import Page
 
 T = TypeVar("T")
 
-Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many to pass over.")]
+Offset = Annotated[int, Query(ge=0, le=1_000_000, description="Number of rows to skip.")]
 
 
 def cut(rows: list[T], limit: int, offset: int) -> Page[T]:
-    """The query asked for one row more than `limit`, to see whether there are more."""
+    """The query returns one row more than `limit` if there are more."""
     return Page[T](items=rows[:limit], limit=limit, offset=offset, has_more=len(rows) > limit)

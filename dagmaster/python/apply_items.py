@@ -45,9 +45,9 @@ def create_task(
     timeout: float | None = None,
     retries: int | None = None,
 ) -> Task:
-    """A call of the callback for a worker to make, once applied. A task among the arguments stands for its result.
+    """A call of the callback that a worker makes once it is applied. Tasks among the arguments are replaced by results.
 
-    `name` gives the node a readable id. Options that are not passed are those of the callback's `@task`.
+    `name` gives the node a readable id. Options default to those of the callback's `@task`.
     """
     handler = entry_point(callback)
     known = _options_of(callback, handler)
@@ -70,7 +70,7 @@ def _signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def _check_names(callback: Callback, names: Collection[str]) -> None:
-    """Raises TypeError, as a call would. A string is not checked: the name may mean another function elsewhere."""
+    """Raises TypeError, as a call would. A string is not checked: workers may have another function of that name."""
     if isinstance(callback, TaskFunction):
         callback.signature.check_names(names)
     elif not isinstance(callback, str):
@@ -135,11 +135,11 @@ def _as_it_says(task: Task) -> str | None:
 
 
 def _nowhere_else(_: Task) -> None:
-    """None: the node runs on the queue of the task that adds it, whatever the handler's own."""
+    """No contracts: the node runs on the queue of the task that adds it, not on the handler's."""
 
 
 async def _add_from_outside(job_id: JobId, slices: Sequence[bytes]) -> None:
-    """Store the slices, and wait briefly until the job's owner has added them, so that others can refer to them."""
+    """Store the slices and wait briefly until the job's owner has added them, so that other items can refer to them."""
     async with session() as conn:
         node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)
         await until_added(conn, job_id, node_ids[-1:], seconds=WITHIN_SECONDS)

@@ -35,7 +35,9 @@ class Background:
         """Run the coroutine in the loop and wait for it. Raises Conflict inside the loop: it would wait for itself."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise Conflict("an async task cannot wait for a job of its own process; await its `*_async` twin elsewhere")
+            raise Conflict(
+                "an async task cannot wait for a job of its own process; await the `*_async` variant elsewhere"
+            )
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 

@@ -21,12 +21,12 @@ def module_in(name: str) -> str | None:
 
 
 def find_function(name: str) -> AnyWorkflow | None:
-    """The workflow function of this name in a loaded module; None when the name may be that of a YAML file."""
+    """The workflow function of this name in a loaded module; None if it may be a YAML workflow."""
     return find_python_workflow(name) if module_in(name) is not None else defined.get(name)
 
 
 def find_python_workflow(name: str) -> AnyWorkflow:
-    """The workflow function of this name in a loaded module. Raises UnknownWorkflow when there is none, or several."""
+    """The workflow function of this name in a loaded module. Raises UnknownWorkflow if there is none, or several."""
     module = module_in(name) or name
     there = _workflows_in(module)
     function = name.removeprefix(module).removeprefix(":")
@@ -36,7 +36,7 @@ def find_python_workflow(name: str) -> AnyWorkflow:
     if not there:
         raise UnknownWorkflow(f"{module!r} defines no workflow; is @workflow missing?")
     names = ", ".join(f"{module}:{workflow.fn.__name__}" for workflow in there)
-    raise UnknownWorkflow(f"which workflow of {module!r} is meant? It defines {names}")
+    raise UnknownWorkflow(f"name a workflow of {module!r}: it defines {names}")
 
 
 def join(catalog: Catalog, module: str | None = None) -> list[Problem]:

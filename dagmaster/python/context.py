@@ -52,7 +52,7 @@ class OrchContext:
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
-            raise Conflict("this OrchContext is open already; make another one")
+            raise Conflict("this OrchContext is already open; create another one")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(_pool(self.database_url))
             self._stack = stack.pop_all()
@@ -83,7 +83,7 @@ def get_current_context() -> OrchContext:
     if context is None and find_current_task() is not None:
         return OrchContext()
     if context is None:
-        raise Conflict("no context is open here: write `async with OrchContext():` around it")
+        raise Conflict("no context is open here; use `async with OrchContext():`")
     return context
 
 

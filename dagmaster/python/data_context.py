@@ -21,7 +21,7 @@ from dagmaster.storage import LocalFile, open_storage
 
 
 class ProgramCatalog(DatabaseCatalog):
-    """That of a program, which needs a lease from its first table on."""
+    """The catalogue of a program, which takes a lease with its first table."""
 
     def __init__(self, location: str, lease: ProgramLease) -> None:
         super().__init__(session, location, program_id=lease.program_id)
@@ -39,8 +39,8 @@ class ProgramCatalog(DatabaseCatalog):
 class DataContext(BaseContext):
     """`async with DataContext():` opens the tables of the settings, or those of another URL.
 
-    Temporary tables are dropped at its end, or some time after the death of the program. Others have an entry in the
-    database and are found again by their names.
+    Temporary tables are dropped at its end, or some time after the death of the program. Other tables have an entry in
+    the database and can be opened by name.
     """
 
     def __init__(self, url: str | None = None, *, scope: Scope | str = Scope.TEMP) -> None:
@@ -59,7 +59,7 @@ class DataContext(BaseContext):
 
 
 class TaskContext(BaseContext):
-    """That of a task. Small tables do without an engine: it is opened with the first statement."""
+    """The context of a task. Small tables need no engine; it is opened with the first statement."""
 
     def opened(self) -> Engine:
         with _holding:
@@ -70,7 +70,7 @@ class TaskContext(BaseContext):
 
 @asynccontextmanager
 async def fetched(url: str) -> AsyncIterator[Path]:
-    """The file on this machine, as long as it is needed. Raises ReferenceRefused."""
+    """A local copy of the file within the block. Raises ReferenceRefused."""
     storage = open_storage(load_settings())
     location = storage.locate(url)
     if isinstance(location, LocalFile):
@@ -84,7 +84,7 @@ async def fetched(url: str) -> AsyncIterator[Path]:
 
 
 def context_of_task(task: Attempt) -> BaseContext:
-    """Once it is open, the engine stays open for the next task of this process."""
+    """The engine stays open for the next task of this process."""
     settings = load_settings()
     url, limits = data_url(settings), limits_of(settings)
     catalog = DatabaseCatalog(session, location_of(url), attempt=task, max_tables=limits.tables)
@@ -94,7 +94,7 @@ def context_of_task(task: Attempt) -> BaseContext:
 
 
 def release_engines() -> None:
-    """Close what stays open between tasks, so that another process can open it."""
+    """Close the engines that stay open between tasks, so that another process can open them."""
     with _holding:
         while _held:
             _, engine = _held.popitem()

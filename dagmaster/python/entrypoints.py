@@ -29,7 +29,7 @@ def entry_point(callback: str | Callable[..., Any]) -> str:
     if isinstance(callback, str):
         return _settled(callback)
     if not inspect.isfunction(callback) or LOCAL in callback.__qualname__ or callback.__name__ == LAMBDA:
-        raise Invalid(f"{callback!r} cannot be called by its name; use a function of a module, or @task")
+        raise Invalid(f"{callback!r} cannot be called by name; use a module-level function, or @task")
     name = f"{module_of(callback)}{ENTRY_POINT_MARK}{callback.__qualname__}"
     if name not in registry.spellings():
         registry.register(handler_for(callback, name))
@@ -69,7 +69,7 @@ def _import(name: str, pattern: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (ImportError, ValueError, SyntaxError) as error:
-        raise Misconfigured(f"task_modules names {pattern!r}, and {name!r} cannot be imported: {error}") from error
+        raise Misconfigured(f"task_modules contains {pattern!r}, but {name!r} cannot be imported: {error}") from error
 
 
 def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:

@@ -41,13 +41,13 @@ class Item(ABC):
     @property
     @abstractmethod
     def result(self) -> "Task":
-        """The task whose result the item stands for."""
+        """The task whose result is the result of the item."""
 
     def depends_on(self, other: "Item | Sequence[Item]") -> Self:
         """Wait for another item, or for several."""
         others = _items(other)
         if self.is_applied:
-            raise Conflict(f"{self} was applied already: what it waits for cannot be changed any more")
+            raise Conflict(f"{self} is already applied: its dependencies cannot change any more")
         self._previous |= dict.fromkeys(others)
         return self
 
@@ -75,9 +75,9 @@ class Item(ABC):
 
 
 class Task(Item):
-    """A function call for a worker to make.
+    """A function call that a worker makes.
 
-    Among the arguments of another task, it stands for its result. `name` becomes its id in the job; without it the id
+    As an argument of another task, it is replaced by its result. `name` becomes its id in the job; without it the id
     is a number. `entrypoint` is an alias of `handler`.
     """
 
@@ -96,10 +96,10 @@ class Task(Item):
         retry: RetryPolicy | None = None,
     ) -> None:
         if handler is not None and entrypoint is not None:
-            raise TypeError("a Task has one handler: give it as the first argument or as entrypoint, not as both")
+            raise TypeError("a Task has one handler: pass it as the first argument or as entrypoint, not as both")
         handler = entrypoint if handler is None else handler
         if not isinstance(handler, str):
-            raise TypeError(f"a Task has the name of a handler; create_task() makes one of {handler!r}")
+            raise TypeError(f"a Task needs the name of a handler; use create_task({handler!r})")
         super().__init__(label or name or _short(handler))
         self.handler = handler
         self.kwargs = dict(kwargs or {})
@@ -123,7 +123,7 @@ class Group(Item):
     """Tasks and groups with common dependencies: an item that waits for the group waits for all of them, and all wait
     for the dependencies of the group.
 
-    `result` is the task for whose result the group stands where a value is needed.
+    `result` is the task whose result is the value of the group.
     """
 
     kind = "group"
@@ -146,20 +146,20 @@ class Group(Item):
     @property
     def result(self) -> Task:
         if self._result is None:
-            raise Invalid(f"{self} has no result; `map` and `reduce` have one, and each of its tasks")
+            raise Invalid(f"{self} has no result; only groups of `map` and `reduce` have one")
         return self._result
 
     def add(self, *items: Item) -> Self:
         if self.is_applied:
-            raise Conflict(f"{self} was applied already: nothing can be added to it any more")
+            raise Conflict(f"{self} is already applied: nothing can be added to it any more")
         around = set(self._around())
         for item in _items(items):
             if item in around:
                 raise Invalid(f"{item} cannot be a part of itself, in {self}")
             if item.group not in (None, self):
-                raise Invalid(f"{item} is in {item.group} already; it can be in one group")
+                raise Invalid(f"{item} is already in {item.group}; an item can be in one group")
             if item.is_applied:
-                raise Conflict(f"{item} was applied already and can join no group any more")
+                raise Conflict(f"{item} is already applied and cannot join a group any more")
             if item.group is None:
                 item.group = self
                 self.items.append(item)
@@ -193,7 +193,7 @@ def within(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def handles_in(value: Any) -> Iterator[Item]:
-    """The tasks and groups in a value, each standing for its result."""
+    """The tasks and groups in a value, which their results will replace."""
     ahead = [value]
     while ahead:
         part = ahead.pop()
@@ -213,7 +213,7 @@ def _items(value: "Item | Sequence[Item]") -> list[Item]:
     items = [value] if isinstance(value, Item) else list(value)
     for item in items:
         if not isinstance(item, Item):
-            raise TypeError(f"only tasks and groups wait for each other, not a {type(item).__name__}: {item!r:.80}")
+            raise TypeError(f"only tasks and groups can wait for each other, not a {type(item).__name__}: {item!r:.80}")
     return items
 
 

@@ -14,8 +14,7 @@ ID_LIMIT = 48
 RESERVED = ("START", "END")
 _OUTPUT = re.compile(r"\bnodes\.([A-Za-z][\w-]*)\.output\b")
 NOT_YET = (
-    "{name} stands for a value that is known only when the job runs: it cannot {use} in a workflow function. "
-    "Pass it to a task that does so"
+    "{name} has no value until the job runs: it cannot {use} in a workflow function. Pass it to a task that does so"
 )
 
 
@@ -120,7 +119,7 @@ class Handle:
 
     def __getitem__(self, key: Any) -> "Handle":
         if isinstance(key, bool) or not isinstance(key, str | int):
-            use = "be sliced" if isinstance(key, slice) else f"be looked into by {key!r}, only by a text or a number,"
+            use = "be sliced" if isinstance(key, slice) else f"be indexed by {key!r}, only by a string or a number,"
             raise TypeError(NOT_YET.format(name=repr(self), use=use))
         written = str(key) if isinstance(key, int) else quoted(key)
         return Handle(self._draft, f"{_grouped(self._expression)}[{written}]", self._nodes, self._first)
@@ -145,10 +144,10 @@ class Handle:
 
 
 def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:
-    """The return value of an inner workflow, as handles of the outer one."""
+    """The return value of a called workflow, as handles of the calling one."""
     match returned:
         case Handle() if not returned._nodes:
-            raise TypeError(f"{returned!r} is an input of the inner workflow; only results of its tasks can be used")
+            raise TypeError(f"{returned!r} is an input of the called workflow; only results of its tasks can be used")
         case Handle():
             expression = _OUTPUT.sub(rf"nodes.{node_id}.output.result['\1']", returned._expression)
             return Handle(draft, expression, (node_id,))
@@ -184,7 +183,7 @@ def _each(value: Any) -> Iterable[Handle]:
     several = value if isinstance(value, list | tuple) else [value]
     for handle in several:
         if not isinstance(handle, Handle):
-            raise TypeError(f"only what a task has returned in this workflow can be ordered, not {handle!r}")
+            raise TypeError(f"only results of tasks in this workflow can be ordered, not {handle!r}")
     return several
 
 
@@ -215,11 +214,19 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "be measured": ("len",),
     "be searched": ("contains",),
     "be compared": ("eq", "ne", "lt", "le", "gt", "ge"),
-    "be formatted into a text": ("str", "format"),
+    "be formatted into a string": ("str", "format"),
     "be converted": ("int", "float", "index", "complex", "bytes"),
     "be called": ("call",),
     "be awaited": ("await",),
-    "be calculated with": ("neg", "pos", "abs", "invert", "round", *ARITHMETIC, *(f"r{name}" for name in ARITHMETIC)),
+    "be used in a calculation": (
+        "neg",
+        "pos",
+        "abs",
+        "invert",
+        "round",
+        *ARITHMETIC,
+        *(f"r{name}" for name in ARITHMETIC),
+    ),
 }
 for _use, _names in REFUSED.items():
     for _name in _names:

@@ -38,7 +38,7 @@ FORMATS: Mapping[type, InputFormat] = {
 
 
 def inputs_of(signature: Signature) -> dict[str, InputSpec]:
-    """The inputs of a workflow. Raises Misconfigured for a parameter of a type that no input has."""
+    """The inputs of a workflow. Raises Misconfigured for a parameter of an unsupported type."""
     return {parameter.name: _input(parameter, signature) for parameter in signature.parameters}
 
 

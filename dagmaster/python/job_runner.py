@@ -23,4 +23,4 @@ def _id_of(job: Any) -> int:
     job_id = getattr(job, "id", job)
     if isinstance(job_id, int | str) and str(job_id).isdecimal():
         return int(job_id)
-    raise Invalid(f"a job is what create_job() gave, its id, or a workflow function, not {job!r}")
+    raise Invalid(f"expected a job from create_job(), a job id or a workflow function, not {job!r}")

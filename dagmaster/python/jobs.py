@@ -45,9 +45,9 @@ async def create_job(
     """Submit a job that starts with this task, which may add others. Submitting a task again returns the same job."""
     task = entry if isinstance(entry, Task) else create_task(entry, kwargs)
     if isinstance(entry, Task) and kwargs:
-        raise Invalid("the entry task has its arguments already; leave out kwargs")
+        raise Invalid("the entry task already has its arguments; omit kwargs")
     if task.previous or task.group is not None:
-        raise Invalid(f"{task} is the entry of a job: it can wait for nothing and be in no group")
+        raise Invalid(f"{task} is the entry of a job: it cannot have dependencies or be in a group")
     settings = load_settings()
     arguments = encode(task.kwargs)
     async with session() as conn:
@@ -74,7 +74,7 @@ async def _infos(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Jo
 
 
 def _check_known(handler: str, contracts: Contracts) -> None:
-    """Raises UnknownHandler when neither this process nor any worker has the handler."""
+    """Raises UnknownHandler if neither this process nor a worker has the handler."""
     if handler not in contracts:
         raise UnknownHandler(
             f"no handler is named {handler!r}, here or at any worker{did_you_mean(handler, contracts)}; a function "
@@ -101,7 +101,7 @@ def _graph(name: str, task: Task, settings: Settings, contracts: Contracts) -> G
 
 
 def job_name(name: str) -> str:
-    """The name as a workflow id, which may be part of a URL."""
+    """The name as a workflow id that is safe in URLs."""
     written = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:MAX_ID_LENGTH]
     if not written:
         raise Invalid(f"a job needs a name with letters or digits, not {name!r}")
@@ -124,7 +124,7 @@ async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int =
 async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
     """Cancel a job: running tasks are stopped, and no others start. Raises JobEnded.
 
-    Returns the job once it is cancelled, or its present state if that takes more than some seconds.
+    Returns the job once it is cancelled, or its current state if that takes longer than a few seconds.
     """
     return await _control(JobId(job_id), Cancel(reason))
 
@@ -187,7 +187,7 @@ async def deregister_worker(worker_id: str) -> None:
 async def list_workers(status: str | None = None) -> list[WorkerInfo]:
     """List workers, the newest of each status first."""
     if status is not None and status.lower() not in set(WorkerState):
-        raise Invalid(f"{status!r} is not a status of workers; there are {', '.join(WorkerState)}")
+        raise Invalid(f"{status!r} is not a worker status; valid are {', '.join(WorkerState)}")
     async with session() as conn:
         workers = [WorkerInfo.of(row) for row in await worker_store.list_workers(conn)]
     return [worker for worker in workers if status is None or worker.status == status.lower()]

@@ -141,7 +141,7 @@ class LocalFleet:
         try:
             background = self._ensure_started()
         except BaseException:
-            work.close()  # It will never be awaited.
+            work.close()  # It is never awaited.
             raise
         return background.call(work)
 
@@ -268,7 +268,7 @@ class _StallWarning:
             self._was_logged = True
             hint = did_you_mean(row["handler"], registry.spellings())
             log.warning(
-                "job %s waits: no worker takes tasks for handler %r from queue %r%s",
+                "job %s waits: no worker runs handler %r from queue %r%s",
                 self._job_id,
                 row["handler"],
                 row["queue"],
@@ -282,7 +282,7 @@ async def _until_ended(conn: Connection, job_id: JobId, running: Fleet) -> None:
     while await _is_open(conn, job_id):
         if running.ended.done():
             await running.ended
-            raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
+            raise Conflict(f"the fleet of this process was closed before job {job_id} ended")
         await stall_warning.look(conn)
         await asyncio.sleep(pause)
         pause = min(pause * 1.3, POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Groups of many like tasks: `map` over chunks of lists and tables, and `reduce` in layers to a single value."""
+"""Groups of similar tasks: `map` over chunks of lists and tables, and `reduce` in layers to a single value."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,7 +107,7 @@ async def concatenate(parts: Any) -> Any:
 def _of_table(
     verb: str, callback: Callback, planner: Callback, view: Referable, sizes: dict[str, int], kwargs: dict[str, Any]
 ) -> Group:
-    """A group of the task that will add the others: how many they are depends on the rows."""
+    """A group with the task that adds the others at run time, because their number depends on the rows."""
     first_parameter(callback)
     planned = create_task(planner, {"view": view, "callback": entry_point(callback), **sizes, "arguments": kwargs})
     return Group(f"{verb} {label_of(callback)}", [planned], result=planned)
@@ -121,7 +121,7 @@ def _mapped(group: Group) -> tuple[Sequence[Any], list[Item]]:
 
 def _listed(items: Iterable[Any]) -> Sequence[Any]:
     if isinstance(items, Item):
-        raise Invalid(f"how long the result of {items} is will be known when it has run; map it in a task that gets it")
+        raise Invalid(f"the length of the result of {items} is not known yet; map it in a task that receives it")
     return items if isinstance(items, list | tuple) else list(items)
 
 
@@ -147,7 +147,7 @@ def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
     view = table if isinstance(table, ViewRef) else ViewRef(table_id=table.table_id)
     if view.limit is None:
         raise Invalid(
-            f"how many rows table {view.table_id} has is not known here; "
+            f"the number of rows of table {view.table_id} is not known here; "
             f"map ViewRef(table_id={view.table_id!r}, limit=ROWS)"
         )
     begin = view.offset or 0
@@ -156,7 +156,7 @@ def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
 
 
 def first_parameter(callback: Callback) -> str:
-    """Its name, as arguments are passed by name; a placeholder if only workers know the function."""
+    """The name of the first parameter; a placeholder if only workers have the function."""
     handler = entry_point(callback)
     try:
         function = getattr(registry.get(handler).function, "__wrapped__", None)

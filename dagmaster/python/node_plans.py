@@ -29,7 +29,7 @@ _NAMES_RESULT = f'"{RESULT}"'.encode()
 
 
 class Planner:
-    """Edges between groups cost the sum of their sizes, not the product: a gate stands where many meet many.
+    """Edges between groups cost the sum of their sizes, not the product: a gate node joins them.
 
     Ids are assigned on creation, in the order of the calls; `plan` is slow and may run in a thread.
     """
@@ -77,7 +77,7 @@ class Planner:
         known = set(self._items)
         for item in self._items:
             if item.is_applied:
-                raise Conflict(f"{item} was applied already, to job {item.job_id}")
+                raise Conflict(f"{item} is already applied to job {item.job_id}")
             if item.group is not None and item.group not in known:
                 raise Invalid(f"{item} is in {item.group}, which is not applied with it; apply the group")
 
@@ -95,9 +95,11 @@ class Planner:
         if self._adder is None:
             raise Invalid(f"{task} has a name; only tasks that a running task adds can have one")
         if _NAME.fullmatch(task.name) is None:
-            raise Invalid(f"a task cannot be named {task.name!r}: a letter, then letters, digits, _ and -, 48 at most")
+            raise Invalid(
+                f"invalid task name {task.name!r}: use a letter, then letters, digits, _ and -, at most 48 characters"
+            )
         if task.name in numbers.names:
-            raise Invalid(f"two tasks are named {task.name!r}; give one of them another name")
+            raise Invalid(f"two tasks are named {task.name!r}; names must be unique")
         numbers.names.add(task.name)
         return added_id(self._adder, task.name)
 
@@ -171,14 +173,16 @@ class Planner:
             case Item():
                 return result_of(self._source(value.result, task))
             case {"$result": _} if len(value) == 1:
-                raise Invalid(f"{task} is given an object with the one key {RESULT}, which stands for a result")
+                raise Invalid(
+                    f"an argument of {task} is an object with the single key {RESULT}, which is reserved for results"
+                )
             case _:
                 return None
 
     def _source(self, other: Task, task: Task) -> str:
         node_id = other.node_id or self._plan.node_ids.get(other)
         if node_id is None:
-            raise Invalid(f"{task} is given the result of {other}, which is not applied; apply both")
+            raise Invalid(f"{task} uses the result of {other}, which is not applied; apply both")
         return node_id
 
     def _group(self, group: Group) -> AddedGroup:
@@ -197,7 +201,7 @@ class Planner:
 
 
 def _is_plain(params: Mapping[str, Any]) -> bool:
-    """Whether it is plain JSON, as is common. Much faster than checking each part."""
+    """Whether the value is plain JSON. Much faster than checking each part."""
     try:
         return _NAMES_RESULT not in orjson.dumps(params, option=_STRICT)
     except TypeError:

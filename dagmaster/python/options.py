@@ -19,7 +19,7 @@ def seconds_of(duration: Duration) -> float:
 def retry_of(
     retries: int | RetryPolicy | None, delay: Duration | None, known: RetryPolicy | None = None
 ) -> RetryPolicy | None:
-    """Options that are not passed are those of `known`."""
+    """Options default to those of `known`."""
     if retries is None and delay is None:
         return known
     base = retries if isinstance(retries, RetryPolicy) else known
@@ -41,7 +41,7 @@ def schedule_of(
     more = {key: value for key, value in (("timezone", timezone), ("catchup", catchup)) if value is not None}
     match schedule:
         case None if more:
-            raise Misconfigured(f"{' and '.join(more)} without a schedule; give one: schedule='0 6 * * *'")
+            raise Misconfigured(f"{' and '.join(more)} needs a schedule, such as schedule='0 6 * * *'")
         case None:
             return None
         case str():

@@ -36,7 +36,7 @@ class JobOutcome:
         """Raises JobFailed, with the caller's traceback, unless the job completed."""
         if self.is_completed:
             return
-        reason = self.error or "nobody said why"
+        reason = self.error or "no error message"
         error = JobFailed(f"job {self.job_id} {self.status}: {reason}", job_id=self.job_id, status=self.status)
         if self.log:
             error.add_note(f"The log of the task:\n{indent(self.log, '  ')}")

@@ -1,4 +1,4 @@
-"""The points of a graph where edges meet, in topological order."""
+"""The points of a graph that edges connect, in topological order."""
 
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -10,7 +10,7 @@ PATH_SHOWN = 12
 
 
 class Point:
-    """A task, or the beginning or the end of a group. `waits` are the nodes that a follower waits for."""
+    """A task, or the start or end of a group. `waits` are the nodes that a successor waits for."""
 
     __slots__ = ("after", "followers", "item", "waits")
 
@@ -57,7 +57,7 @@ def _circle(points: Sequence[Point]) -> str:
 
 
 def _without_repeats(items: Sequence[Item]) -> Iterator[str]:
-    """Show the beginning and the end of a group as one."""
+    """Show the start and the end of a group as one."""
     for place, item in enumerate(items):
         if place in (0, len(items) - 1) or item is not items[place - 1]:
             yield item.label

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class ProgramLease:
-    """Renewed in a thread: a notebook computes for minutes and leaves no time to its event loop."""
+    """Renewed in a thread, because a notebook may block its event loop for minutes."""
 
     def __init__(self) -> None:
         self.program_id = new_id()
@@ -23,14 +23,14 @@ class ProgramLease:
         self._ended = Event()
 
     async def begin(self) -> None:
-        """Once; later calls do nothing."""
+        """Start the renewal; later calls do nothing."""
         if self._has_begun:
             return
         await self._beat()
         if self._has_begun:
-            return  # Another call was quicker.
+            return  # Another call has started it.
         self._has_begun = True
-        # With the context of the caller, which names the database.
+        # The caller's context names the database.
         Thread(target=copy_context().run, args=[self._renew], name="tables lease", daemon=True).start()
 
     async def end(self) -> None:

@@ -10,7 +10,7 @@ from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
 
 
 class TaskState(StrEnum):
-    """A simplified node status: a task that waits is pending, whatever it waits for."""
+    """A simplified node status: every waiting task is pending."""
 
     PENDING = "pending"
     CLAIMED = "claimed"

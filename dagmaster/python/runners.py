@@ -53,7 +53,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
 
 
 async def _collected(kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The rows themselves for the parameters that want them."""
+    """Replace tables by Arrow tables for parameters annotated as such."""
     return {
         name: await value.collect() if name in names and isinstance(value, Referable) else value
         for name, value in kwargs.items()
@@ -61,7 +61,7 @@ async def _collected(kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[st
 
 
 def _is_arrow(value: Any) -> bool:
-    """Whether it has rows that JSON could not hold: Arrow data, a Polars or a pandas frame."""
+    """Whether the value is Arrow data, a Polars or a pandas frame, which JSON cannot represent."""
     return hasattr(value, "__arrow_c_stream__")
 
 
@@ -74,5 +74,5 @@ def _output(value: Any, signature: Signature) -> dict[str, Any]:
         signature.check_result(value)
         return {"result": with_references(value)}
     if value.result.node_id is None:
-        raise Conflict(f"the task returns {value}, which was not applied; `await apply(...)` it before")
+        raise Conflict(f"the task returns {value}, which is not applied; call `await apply(...)` first")
     return {RESULT_OF: value.result.node_id}

@@ -81,14 +81,14 @@ class Signature:
             raise TypeError(f"{self.function.__qualname__}(): {fault} {', '.join(map(repr, names))}")
 
     def check(self, params: Mapping[str, Any]) -> None:
-        """Raises Invalid for values that do not fit."""
+        """Raises Invalid for values of the wrong type."""
         try:
             self._model.model_validate_json(orjson.dumps(params))
         except ValidationError as error:
-            raise Invalid(f"wrong arguments of {self.function.__qualname__}: {problems_of(error)}") from None
+            raise Invalid(f"invalid arguments of {self.function.__qualname__}: {problems_of(error)}") from None
 
     def read(self, params: Mapping[str, Any], tell: Callable[..., None]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call, decoded from JSON. Raises Permanent for values that do not fit."""
+        """The arguments of a call, decoded from JSON. Raises Permanent for values of the wrong type."""
         params = self._with_first(params)
         try:
             values = self._model.model_validate_json(orjson.dumps(params)).__dict__
@@ -96,7 +96,7 @@ class Signature:
             raise Permanent(f"invalid arguments of {self.function.__qualname__}: {problems_of(error)}") from error
         try:
             return self._arguments(params, values, tell)
-        except Invalid as error:  # A reference with SQL in it; there is nothing to try again.
+        except Invalid as error:  # Such as a reference with SQL; a retry cannot help.
             raise Permanent(f"invalid arguments of {self.function.__qualname__}: {error}") from error
 
     def _arguments(
@@ -119,12 +119,12 @@ class Signature:
             return params
         first = next((parameter for parameter in self._named if parameter.kind not in (Kind.VAR_POSITIONAL,)), None)
         if first is None or first.name in params:
-            raise Permanent(f"{self.function.__qualname__} cannot be mapped: it needs a first parameter of its own")
+            raise Permanent(f"{self.function.__qualname__} cannot be mapped: it needs a first parameter")
         return {first.name if name == FIRST_PARAMETER else name: value for name, value in params.items()}
 
     @cached_property
     def arrow_parameters(self) -> Sequence[str]:
-        """Those that want the rows of a table themselves."""
+        """The parameters annotated as Arrow tables."""
         return [parameter.name for parameter in self._named if is_arrow_table(self.hints[parameter.name])]
 
     def schema(self) -> Mapping[str, Any]:
@@ -143,7 +143,7 @@ class Signature:
         except ValidationError as error:
             declared = type_name(self.hints[RETURN])
             raise Permanent(
-                f"{self.function.__qualname__} does not return {declared} as it says: {problems_of(error)}"
+                f"{self.function.__qualname__} does not return the declared {declared}: {problems_of(error)}"
             ) from error
 
     @cached_property
@@ -154,7 +154,7 @@ class Signature:
         try:
             return create_model("Result", __config__=CONFIG, value=(annotation, ...))
         except (PydanticUserError, NameError):
-            return None  # It is encoded as JSON all the same.
+            return None  # It can still be encoded as JSON.
 
     @property
     def _named(self) -> Sequence[inspect.Parameter]:

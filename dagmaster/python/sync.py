@@ -33,7 +33,7 @@ def _twin(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     @functools.wraps(function)
     def blocking(*args: P.args, **kwargs: P.kwargs) -> R:
         if has_running_loop():
-            raise Conflict(f"an event loop runs here: write `await dagmaster.{function.__name__}(...)`")
+            raise Conflict(f"an event loop is running: use `await dagmaster.{function.__name__}(...)`")
         return asyncio.run(function(*args, **kwargs))
 
     return blocking

@@ -1,4 +1,4 @@
-"""The tables that one task works with: opened when it first asks, closed with it."""
+"""The tables of a task: opened on first use, closed when the task ends."""
 
 import asyncio
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TaskTables:
-    """Temporary tables go at its end, but for those that it passes on: they become tables of the job."""
+    """Temporary tables are dropped at the end of the task; those that it passes on become tables of the job."""
 
     def __init__(self, task: HandlerContext) -> None:
         self._task = task
@@ -27,7 +27,7 @@ class TaskTables:
     def opened(self) -> "DataContext":
         with self._opening:
             if self._context is None:
-                # Loaded for the tasks that need it: it brings Arrow and ClickHouse.
+                # Loaded only for tasks that use tables: it imports Arrow and ClickHouse.
                 module: Any = import_module("dagmaster.python.data_context")
                 self._context = module.context_of_task(self._task)
                 self._context.cancelled = self._task.cancelled

@@ -120,7 +120,7 @@ class TaskFunction(Generic[P, R]):
     def _first_parameter(self) -> str:
         parameter = next(iter(self.signature.parameters), None)
         if parameter is None or parameter.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
-            raise TypeError(f"{self.handler} has no first parameter that map() could give the items to")
+            raise TypeError(f"{self.handler} has no first parameter for the items of map()")
         return parameter.name
 
     def _spread(self, draft: Draft, source: Any, params: dict[str, Any], after: list[str]) -> list[R]:
@@ -204,7 +204,7 @@ def call(handler: str, /, **params: Any) -> Any:
     """In a workflow function: add a node for a registered handler; returns a handle of its whole output."""
     draft = find_draft()
     if draft is None:
-        raise Conflict(f"call({handler!r}) is for workflow functions; there is none around it")
+        raise Conflict(f"call({handler!r}) can be used only in a workflow function")
     encoded, sources = draft.encode(params)
     node_id = draft.add(handler.rpartition(".")[2], TaskNode(handler=handler, params=encoded), sources)
     return Handle(draft, f"nodes.{node_id}.output", (node_id,))
@@ -214,7 +214,7 @@ def current_task() -> HandlerContext:
     """The running task, for its progress, checkpoints, logger and ids. Raises Conflict outside a task."""
     task = find_current_task()
     if task is None:
-        raise Conflict("no task is running here; current_task() is for functions that a worker runs")
+        raise Conflict("no task is running; current_task() works only in functions that a worker runs")
     return task
 
 

@@ -34,7 +34,7 @@ CONFIG = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64", arbitrary_
 def encode(value: Any, place: Place | None = None) -> Any:
     """The value as JSON data. `place` is called first for each part, and may return a replacement.
 
-    Raises Invalid for a value that JSON does not have.
+    Raises Invalid for a value that JSON cannot represent.
     """
     if place is not None and (placed := place(value)) is not None:
         return placed
@@ -53,7 +53,7 @@ def encode(value: Any, place: Place | None = None) -> Any:
 
 
 def decode(value: Any, annotation: Any) -> Any:
-    """Decode JSON data to the annotated type. Raises Invalid for a value that does not fit."""
+    """Decode JSON data to the annotated type. Raises Invalid for a value of another type."""
     if is_open(annotation):
         return revive(value)
     holder = create_model("Value", __config__=CONFIG, value=(annotation, ...))
@@ -79,14 +79,14 @@ def revive(value: Any) -> Any:
 
 
 def passed_on(table: Referable) -> dict[str, Any]:
-    """The table's reference. What it reads is kept for the task that gets it."""
+    """The table's reference. The tables that it reads are kept for the receiving task."""
     if (tables := find_tables()) is not None:
         tables.pass_on(table.plan)
     return table.reference().model_dump(mode="json")
 
 
 def with_references(value: Any) -> Any:
-    """The value with references in the place of tables."""
+    """The value with references instead of tables."""
     match value:
         case Referable():
             return passed_on(value)
@@ -101,17 +101,17 @@ def with_references(value: Any) -> Any:
 
 
 def is_arrow_table(annotation: Any) -> bool:
-    """By its name: the core does not load Arrow."""
+    """Compares names, because the core does not load Arrow."""
     return getattr(annotation, "__module__", "") == "pyarrow.lib" and getattr(annotation, "__name__", "") == "Table"
 
 
 def is_open(annotation: Any) -> bool:
-    """Whether the annotation says nothing about the value."""
+    """Whether the annotation accepts any value."""
     return annotation is Any or annotation is object
 
 
 def has_models(annotation: Any) -> bool:
-    """Whether the annotation is or holds a dataclass or pydantic model."""
+    """Whether the annotation is or contains a dataclass or pydantic model."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return is_dataclass(annotation) or issubclass(annotation, BaseModel)
     return any(map(has_models, get_args(annotation)))

@@ -78,7 +78,7 @@ class WorkflowFunction(Generic[P, R]):
             returned = write(**{name: Handle(draft, f"inputs.{name}") for name in inputs})
             last = {key: [_called_last(draft, task) for task in tasks] for key, tasks in self._last.items()}
         if not draft.planned:
-            raise Invalid(f"the workflow function {self.__name__}() has called no task; a workflow needs one")
+            raise Invalid(f"the workflow function {self.__name__}() calls no task; a workflow needs at least one")
         try:
             nodes = add_ends(draft.nodes(), [head for heads in last.values() for head in heads])
             result = draft.encode(returned)[0]

@@ -20,13 +20,13 @@ Refs = Annotated[dict[str, Any], Field(examples=[{"dataset_id": "0038272", "reso
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Text = Annotated[str, Field(max_length=2000)]
 PlatformId = Annotated[str, Field(pattern=PLATFORM_ID_PATTERN)]
-# Part of a URL: without slashes, spaces and names of folders.
+# Part of a URL: no slashes, no spaces, no `.` or `..`.
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^\w[\w.:@+=~-]*$", examples=["order-17"])]
 RefName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Submission(SubmitJob):
-    """A version of an asset if `platform_id` is given, else a plain job.
+    """A version of an asset if `platform_id` is set, otherwise a plain job.
 
     `request_id` is the sender's own id of the submission: repeating it with the same content returns the first result.
     """
@@ -35,7 +35,7 @@ class Submission(SubmitJob):
     platform_refs: Refs = Field(default_factory=dict)
     data_type: DataType | None = None
     version_label: Label | None = None
-    resubmit: bool = Field(default=False, description="replace the version that was rejected or failed")
+    resubmit: bool = Field(default=False, description="replace the rejected or failed version")
     request_id: RequestId | None = None
 
     @model_validator(mode="after")
@@ -52,7 +52,7 @@ class Submission(SubmitJob):
 
 
 class Submitted(JobCreated):
-    """The job, and what it is for: `asset_id` and `version_ordinal` are null for a plain job."""
+    """The job and its version: `asset_id` and `version_ordinal` are null for a plain job."""
 
     request_id: str | None = None
     asset_id: str | None = None
@@ -91,7 +91,7 @@ class NewPlatform(Body):
 
 
 class PlatformChange(Body):
-    """Only the given fields change. The required references cannot: the identity of assets depends on them."""
+    """Omitted fields stay the same. The required references cannot change: the identity of assets depends on them."""
 
     display_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     optional_refs: Annotated[list[RefName], Field(max_length=50)] | None = None
@@ -100,7 +100,7 @@ class PlatformChange(Body):
 
 
 class VersionFields(Reply):
-    """A version without what is internal: its jobs and the people who decided."""
+    """A version without internal fields: its jobs and the people who decided."""
 
     asset_id: str
     version_ordinal: int
@@ -127,7 +127,7 @@ class VersionFields(Reply):
 
 
 class VersionReply(VersionFields):
-    """`revision` counts how often the version was processed; the label is the partner's own."""
+    """`revision` is the number of times that the version was processed; the label is the partner's own."""
 
     approval_by: str | None
     current_job_id: Id | None
@@ -140,7 +140,7 @@ class VersionReply(VersionFields):
 
 
 class AssetFields(Reply):
-    """An asset without what is internal."""
+    """An asset without internal fields."""
 
     asset_id: str
     platform_id: str
@@ -152,7 +152,7 @@ class AssetFields(Reply):
     exposure_mode: ExposureMode
     latest_approved_version_ordinal: int | None
     unresolved_ordinal: int | None = Field(
-        description="the version that waits for review or was rejected: no other can be submitted before"
+        description="the version that waits for review or was rejected; it must be resolved before the next submission"
     )
     version_count: int
     created_at: Time
@@ -195,13 +195,13 @@ class ReviewedVersion(Reply):
 
 
 class DecidedAsset(AssetSummary):
-    """The asset after a decision. `warnings` say what could not be done besides: the decision stands."""
+    """The asset after a decision. `warnings` list failed follow-up actions; the decision stands."""
 
     warnings: list[str] = Field(default_factory=list)
 
 
 class ClearedAsset(DecidedAsset):
-    """The asset after its clearance. `export_job_id` is the job that publishes its latest version outside, if any."""
+    """The asset after its clearance. `export_job_id` is the job that exports its latest version, if any."""
 
     export_job_id: Id | None = None
 
@@ -245,14 +245,14 @@ class Rejection(Body):
 
 
 class Decision(Body):
-    """Who decides, if known better than by the key, and why."""
+    """The actor, if it differs from the name of the key, and the reason."""
 
     actor: Annotated[str, Field(max_length=128)] | None = None
     reason: Text | None = None
 
 
 class Reprocessing(Body):
-    """What to run; by default what ran last, with the same inputs."""
+    """The workflow and the inputs; by default those of the last job."""
 
     workflow_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     input_params: Json | None = None
@@ -265,7 +265,7 @@ class ExposureChange(Body):
 
 
 class ServiceReply(Reply):
-    """Where the data of a version is, for those who may see it."""
+    """The location of the data of a version."""
 
     asset_id: str
     version_ordinal: int
@@ -273,7 +273,7 @@ class ServiceReply(Reply):
     data_type: DataType
     approval_state: ApprovalState
     clearance_state: ClearanceState
-    is_preview: bool = Field(description="the version is not approved: for reviewers only")
+    is_preview: bool = Field(description="the version is not approved; only reviewers see it")
     blob_path: str | None
     table_name: str | None
     stac_item_id: str | None
@@ -282,7 +282,7 @@ class ServiceReply(Reply):
 
 
 class RequestReply(Reply):
-    """A request: what was asked for, and what became of it."""
+    """A request and its state."""
 
     request_id: str
     platform_id: str | None

@@ -16,16 +16,16 @@ class Column(Reply):
 
 
 class ColumnOrigin(Reply):
-    """A column that another one is computed from."""
+    """A source column."""
 
     object_id: Id
     column: str
 
 
 class TableOrigin(Reply):
-    """A table and what it was computed from. Of a dropped table only `object_id` is known.
+    """A table and its sources. Of a dropped table, only `object_id` is known.
 
-    `column_sources` has the columns that each column is computed from; it is empty for a table that no plan made.
+    `column_sources` has the source columns of each column; it is empty for a table that was not computed by a plan.
     """
 
     object_id: Id
@@ -45,7 +45,7 @@ class TableOrigin(Reply):
 
 
 class Lineage(Reply):
-    """The table first, then all that it comes from. `is_truncated` says whether some were left out."""
+    """The table, then all its sources. `is_truncated` is true if some were left out."""
 
     tables: list[TableOrigin]
     is_truncated: bool

@@ -1,4 +1,4 @@
-"""The bodies of the gateway: what partners, reviewers and operators send and see there."""
+"""The request and response bodies of the gateway."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ Ordinal = Annotated[int, Field(ge=0)]
 
 
 class PartnerSubmission(Body):
-    """A version of an asset if `platform_refs` are given, else a plain job.
+    """A version of an asset if there are `platform_refs`, otherwise a plain job.
 
     Repeating an `idempotency_key` with the same content returns the first request.
     """
@@ -27,7 +27,7 @@ class PartnerSubmission(Body):
     platform_refs: Refs | None = None
     data_type: DataType | None = None
     version_label: Label | None = None
-    resubmit: bool = Field(default=False, description="replace the version that was rejected or failed")
+    resubmit: bool = Field(default=False, description="replace the rejected or failed version")
     idempotency_key: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     callback_url: Annotated[str, Field(max_length=2048)] | None = None
 
@@ -44,14 +44,14 @@ class PartnerSubmission(Body):
 
 
 class OperatorSubmission(PartnerSubmission):
-    """As a partner's, with the means of an operator."""
+    """A submission with the options of an operator."""
 
     priority: Annotated[int, Field(ge=-32768, le=32767)] = 0
     metadata: Json = Field(default_factory=dict)
 
 
 class Accepted(Reply):
-    """A request that was taken: poll its status by `request_id`."""
+    """An accepted request: poll its status by `request_id`."""
 
     request_id: str
     workflow_id: str
@@ -62,13 +62,13 @@ class Accepted(Reply):
 
 
 class Batch(Body):
-    """Up to 100 submissions. Each is checked on its own: one that is invalid does not stop the others."""
+    """Up to 100 submissions. Each is checked separately: an invalid one does not affect the others."""
 
     items: Annotated[list[Json], Field(min_length=1, max_length=MAX_BATCH)]
 
 
 class BatchItem(Reply):
-    """`index` is the place in the batch."""
+    """`index` is the position in the batch."""
 
     index: int
     status: Literal["accepted", "rejected"]
@@ -83,7 +83,7 @@ class BatchReply(Reply):
 
 
 class RequestStatus(Reply):
-    """`result` holds the outputs by name once the request has completed; `progress` is a percentage."""
+    """`result` has the outputs by name once the request has completed; `progress` is a percentage."""
 
     request_id: str
     workflow_id: str
@@ -107,7 +107,7 @@ class VersionTarget(Body):
         if (self.request_id is None) == (self.asset_id is None):
             raise ValueError("give either request_id or asset_id")
         if self.request_id is not None and self.version_ordinal is not None:
-            raise ValueError("version_ordinal: only with asset_id; a request has its own")
+            raise ValueError("version_ordinal: only with asset_id; a request already has one")
         return self
 
 
@@ -123,7 +123,7 @@ class ReviewRejection(Body):
 
 
 class DecisionReason(Body):
-    """Why; recorded in the history of the asset."""
+    """The reason, recorded in the history of the asset."""
 
     reason: Text | None = None
 
@@ -163,7 +163,7 @@ class ReviewOutcome(Reply):
 
 
 class AssetOutcome(GatewayAsset):
-    """The asset after a decision. `warnings` say what could not be done besides: the decision stands."""
+    """The asset after a decision. `warnings` list failed follow-up actions; the decision stands."""
 
     warnings: list[str] = Field(default_factory=list)
 
@@ -187,7 +187,7 @@ class GatewayNode(Reply):
 
 
 class GatewayJob(Reply):
-    """`is_orphaned` says that the owner of an unfinished job is silent; `nodes` is null unless asked for."""
+    """`is_orphaned`: the unfinished job has no live owner. `nodes` is null unless requested."""
 
     job_id: Id
     workflow_id: str
@@ -235,7 +235,7 @@ class GatewayEvent(Reply):
 
 
 class GatewayWorkflow(Reply):
-    """The version that was submitted last."""
+    """The last submitted version of a workflow."""
 
     workflow_id: str
     version: int
@@ -278,7 +278,7 @@ class GatewayHealth(Reply):
 
 
 class ExternalPublication(Reply):
-    """What the publication of a layer has written."""
+    """The result of publishing a layer externally."""
 
     asset_id: str
     result: Json

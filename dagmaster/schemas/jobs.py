@@ -31,7 +31,7 @@ class Reason(Body):
 
 
 class RetryJob(Body):
-    """What to retry. With `bbox` (west, south, east, north in degrees) only nodes that touch it, and what follows."""
+    """With `bbox` (west, south, east, north in degrees), retries only nodes that intersect it, and those after them."""
 
     bbox: tuple[float, float, float, float] | None = None
 
@@ -151,9 +151,7 @@ class JobSteered(Reply):
 
 
 class JobRetried(JobSteered):
-    """The state of a job that is retried. The numbers are of a retry within a `bbox`."""
+    """The state of a retried job. The numbers are set for a retry with a `bbox`."""
 
-    selected_nodes: int | None = Field(
-        default=None, description="number of nodes that a retry within a bbox runs again"
-    )
-    unfinished_nodes: int | None = Field(default=None, description="number of nodes from which these were selected")
+    selected_nodes: int | None = Field(default=None, description="number of nodes that a retry with a bbox selected")
+    unfinished_nodes: int | None = Field(default=None, description="number of unfinished nodes")

@@ -40,19 +40,19 @@ class NewLayer(LayerFields):
 
     asset_id: Annotated[str, Field(min_length=1, max_length=64)]
     data_type: DataType | None = Field(default=None, description="if given, it must be that of the asset")
-    actor: Actor | None = Field(default=None, description="who describes it, if known better than by the key")
+    actor: Actor | None = Field(default=None, description="the author, if it differs from the name of the key")
 
 
 class LayerReplacement(LayerFields):
-    """All fields: those that are omitted get their defaults. `version` is the one that was read."""
+    """Replaces all fields; omitted ones get their defaults. `version` is the version that was read."""
 
     version: Annotated[int, Field(ge=1)]
     data_type: DataType | None = Field(default=None, description="if given, it must be that of the asset")
-    actor: Actor | None = Field(default=None, description="who changes it, if known better than by the key")
+    actor: Actor | None = Field(default=None, description="the author, if it differs from the name of the key")
 
 
 class ShownLayer(Reply):
-    """How maps show a layer, as it was stored."""
+    """How maps show a layer, as stored."""
 
     data_type: DataType
     display_name: str

@@ -1,4 +1,4 @@
-"""The bodies of the STAC API. What STAC documents hold beyond these fields is passed on."""
+"""The bodies of the STAC API. Other fields of STAC documents are passed on."""
 
 from typing import Annotated, Any, Literal
 
@@ -74,7 +74,7 @@ class StacItems(StacReply):
 
 
 class StacQueryables(StacReply):
-    """A JSON schema of the properties that filters may name. Others are null where an item does not have them."""
+    """A JSON Schema of the properties that filters may name. Properties that an item does not have are null."""
 
     schema_id: str = Field(alias="$schema")
     id: str = Field(alias="$id")
@@ -90,14 +90,14 @@ class StacSort(Body):
 
 
 class StacFields(Body):
-    """Which fields of the items are returned, such as `properties.datetime`."""
+    """The fields of the items to return, such as `properties.datetime`."""
 
     include: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] | None = None
     exclude: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] | None = None
 
 
 class StacSearch(Body):
-    """Conditions that all hold. `token` is that of the link `next` of the page before."""
+    """Conditions that must all hold. `token` comes from the link `next` of the previous page."""
 
     model_config = ConfigDict(populate_by_name=True)
 

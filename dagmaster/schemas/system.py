@@ -95,7 +95,7 @@ class DoctorReply(Reply):
 class CommandCall(Body):
     params: Json = Field(default_factory=dict)
     actor: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        default=None, description="who gives the command, if known better than by the key"
+        default=None, description="the actor, if it differs from the name of the key"
     )
 
 

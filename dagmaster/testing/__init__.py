@@ -1,4 +1,4 @@
-"""Run workflows in tests: on a real database, with faults where you want them, and without waiting."""
+"""Run workflows in tests: on a real database, with injected faults and skipped waiting times."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

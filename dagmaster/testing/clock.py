@@ -1,7 +1,7 @@
-"""A clock that can be moved forward: what waits for two hours is due at once.
+"""A clock that tests can advance: a wait of two hours ends at once.
 
-Only the orchestrator's times follow it. Leases and heartbeats are kept by the database's own clock, so that nobody is
-given up because a test is in a hurry.
+Only the orchestrator's times follow it. Leases and heartbeats use the database's clock, so that no process is declared
+lost because a test advances the time.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,18 @@ class TravelClock(DatabaseClock):
         return super().now() + self.skipped
 
     def advance(self, **span: float) -> None:
-        """Move on by this much, now: `hours=2`, `minutes=`, `seconds=`, `days=`. Timeouts of what runs count as well.
+        """Advance by this much now: `hours=2`, `minutes=`, `seconds=`, `days=`. Running tasks may time out.
 
         Call it from any thread.
         """
         self._skip(_positive(span))
 
     def skip_waiting(self, **span: float) -> None:
-        """Whenever there is nothing to do but to wait, go on at once, until this much was skipped in all."""
+        """Skip the time in which the job only waits, up to this total."""
         self.patience += _positive(span)
 
     def go_to(self, at: datetime) -> bool:
-        """Skip the time until then, if that much may be skipped."""
+        """Skip the time until then, within the permitted total."""
         wait = at - self.now()
         if not timedelta() < wait <= self.patience:
             return False
@@ -42,7 +42,7 @@ class TravelClock(DatabaseClock):
         return True
 
     def on_skip(self, call: Callable[[], object]) -> Callable[[], None]:
-        """Called after each skip, until what this returns is called."""
+        """Register a callback for each skip; returns a function that removes it."""
         self._watchers.append(call)
         return lambda: self._watchers.remove(call)
 

@@ -14,7 +14,7 @@ from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
 TEMPLATE = "dagmaster_template"
-# Tests crash the server, never the machine, and making databases is most of their time.
+# Tests may crash the server but not the machine, and they spend most of their time creating databases.
 QUICK = ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
 
 
@@ -22,7 +22,7 @@ class Databases:
     """A server in a temporary folder. Use it as a context manager."""
 
     def __init__(self) -> None:
-        # Not below pytest's temporary folder: every run closes that to other users, and as root the server is one.
+        # Not in pytest's temporary folder, which other users cannot read: for root, the server runs as another user.
         self._folder = Path(tempfile.mkdtemp(prefix="dagmaster-testing-"))
         self.server = EmbeddedServer.start(self._folder)
         self._numbers = itertools.count(1)
@@ -43,7 +43,7 @@ class Databases:
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """The address of a database with dagmaster's tables and nothing in them; it is dropped at the end."""
+        """The DSN of a new database with empty dagmaster tables, dropped at the end."""
         name = f"test_{next(self._numbers)}"
         # WAL_LOG takes half the time of FILE_COPY: it needs no checkpoints.
         self._administer(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY WAL_LOG")

@@ -1,4 +1,4 @@
-"""What people and programs would tell a job: signals, approvals and rejections, planned before it runs."""
+"""Signals, approvals and rejections that a test declares before the run."""
 
 import asyncio
 from contextlib import suppress
@@ -21,7 +21,7 @@ SOMEBODY = "test"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """By the first of the approvers, unless an actor is named."""
+    """A decision by the first approver, unless an actor is named."""
 
     approved: bool
     by: str | None = None

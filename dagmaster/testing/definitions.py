@@ -30,7 +30,7 @@ def read_definition(source: Any, rules: QueueRules, folders: Sequence[Path]) -> 
 
 
 def find_called(source: Any, rules: QueueRules, folders: Sequence[Path], workflows_dir: Path) -> Find:
-    """Where to look for the workflows that this one calls: in Python, beside its file, in the folder of workflows."""
+    """Finds the workflows that this one calls: in Python, next to its file, in the workflows folder."""
     is_file = isinstance(source, Path) or (isinstance(source, str) and "\n" not in source)
     beside = [_find_file(Path(source), folders).parent] if is_file else []
     places = [folder for folder in (*beside, workflows_dir) if folder.is_dir()]

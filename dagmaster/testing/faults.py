@@ -1,4 +1,4 @@
-"""Faults where a test wants them: an attempt that fails, takes long, or loses its worker."""
+"""Injected faults: an attempt that fails, is delayed, or loses its worker."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ Lose = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What happens to one attempt, in this order. `lost_after` is the phase whose checkpoint it still saves."""
+    """The faults of one attempt, in this order. `lost_after` is the phase whose checkpoint is still saved."""
 
     delay_seconds: float = 0.0
     error: Fault | None = None
@@ -35,7 +35,7 @@ class Trouble:
 
 @dataclass(slots=True)
 class Faults:
-    """By node and attempt; attempts are counted from 1, and None stands for all of them."""
+    """By node and attempt; attempts count from 1, and None means all of them."""
 
     _planned: dict[tuple[str, int | None], Trouble] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class Faults:
         self._planned[key] = replace(self._planned.get(key, Trouble()), **trouble)
 
     def of(self, message: TaskMessage) -> Trouble | None:
-        """Faults of a node win over faults of all children of its fan-out."""
+        """Faults of a node take precedence over faults of its whole fan-out."""
         fan_out, _, index = message.node_id.rpartition(CHILD_SEPARATOR)
         nodes = [message.node_id, fan_out] if fan_out and index.isdecimal() else [message.node_id]
         keys = [(node, attempt) for node in nodes for attempt in (message.retry_count + 1, None)]
@@ -54,9 +54,9 @@ class Faults:
 
 
 class FaultyWorker(Worker):
-    """A worker whose tasks get into trouble as planned; all else is as ever.
+    """A worker that injects the declared faults.
 
-    Planned is only what happens to the job under test: those that it calls may have nodes of the same names.
+    They apply only to the job under test: its child jobs may have nodes of the same names.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class FaultyWorker(Worker):
             return await super()._execute(message)
         handler = self.task_runner.execution.registry.get(message.handler)
         if handler.isolation == "process" and trouble.is_mere_delay:
-            # Nothing can stand in for a process: it begins late.
+            # A process cannot be wrapped; delay its start.
             await asyncio.sleep(min(trouble.delay_seconds, message.timeout_seconds))
             return await super()._execute(message)
         known = Registry()
@@ -94,7 +94,7 @@ def _stand_in(handler: Handler, trouble: Trouble, lose: Lose, threads: Executor)
             return await _vanish(lose)
         if trouble.lost_after is None:
             return await call(handler, ctx, executor=threads)
-        _stop_behind(trouble.lost_after, ctx)
+        _stop_after(trouble.lost_after, ctx)
         try:
             result = await call(handler, ctx, executor=threads)
         except Interrupted:
@@ -105,19 +105,19 @@ def _stand_in(handler: Handler, trouble: Trouble, lose: Lose, threads: Executor)
 
 
 def _unused(error: Fault) -> BaseException:
-    """Without the traces of the attempt before."""
+    """A copy without the state of the previous attempt."""
     return error() if isinstance(error, type) else error.with_traceback(None)
 
 
 async def _vanish(lose: Lose) -> HandlerResult:
-    """The worker of this attempt is never heard of again."""
+    """Let the worker of this attempt disappear."""
     await lose()
-    await asyncio.Event().wait()  # Until it is withdrawn.
+    await asyncio.Event().wait()  # Until it is revoked.
     raise AssertionError("nobody sets it")
 
 
-def _stop_behind(phase: str, ctx: HandlerContext) -> None:
-    """Let the handler go no further than the checkpoint of this phase, which is stored."""
+def _stop_after(phase: str, ctx: HandlerContext) -> None:
+    """Stop the handler after the checkpoint of this phase is stored."""
     sink, ctx.stopping = ctx.checkpoint_sink, threading.Event()
 
     def save(checkpoint: Checkpoint) -> Future[None] | None:

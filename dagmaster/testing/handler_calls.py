@@ -1,4 +1,4 @@
-"""Handlers in tests: which there are, and how one is called alone."""
+"""Handlers in tests: collect them, and call one without a job."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ def call_handler(
 async def acall_handler(
     handler: str | Handler | Callable[..., Any], params: Mapping[str, Any] | None = None, **context: Any
 ) -> HandlerResult:
-    """The same, for coroutines."""
+    """`call_handler` as a coroutine."""
     entry = _named(handler) if isinstance(handler, str) else handler_of(handler)
     fields = {"task_id": "1_test_0", "job_id": 1, "node_id": "test", "worker_id": "test", **context}
     ctx = HandlerContext(handler=entry.name, params=dict(params or {}), **fields)
@@ -58,7 +58,7 @@ def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) ->
 def gather_handlers(
     specs: Sequence[str], task_modules: Sequence[str], sources: Iterable[Handler | Callable[..., Any]]
 ) -> dict[str, Handler]:
-    """The imported handlers, those of these modules and files, and `sources`; later ones win."""
+    """The imported handlers, those of these modules and files, and `sources`; later ones override earlier ones."""
     loaded = Registry()
     load_handlers(specs, loaded)
     allow_modules(task_modules, loaded)
@@ -67,9 +67,9 @@ def gather_handlers(
 
 
 def stand_in_for(task: str | TaskFunction[..., Any], stand_in: Any, original: Handler | None) -> Handler:
-    """A function is called in its place: one of the context, or of the arguments that the Python task has.
+    """A function replaces the handler; it takes the context, or the arguments of the Python task.
 
-    Anything else is what it returns.
+    Any other value becomes the output.
     """
     if isinstance(task, TaskFunction):
         replacement = handler_for(stand_in if callable(stand_in) else _returning(stand_in), task.handler)

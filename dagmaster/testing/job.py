@@ -39,10 +39,10 @@ class JobNotEnded(DagmasterError):
 
 
 class JobUnderTest(Script):
-    """Say what shall go wrong, run it, look at what became of it.
+    """Declare faults, run the job, and inspect its outcome.
 
-    `workflow` is a file, a text in YAML, or a workflow made in Python. `handlers` are modules, files or functions;
-    all that were imported are known anyway. `folders` are where files are looked for besides the current one. Further
+    `workflow` is a file, a YAML string, or a Python workflow. `handlers` are modules, files or functions;
+    imported handlers need not be listed. `folders` are searched for files after the current folder. Further
     arguments are settings.
     """
 
@@ -62,7 +62,7 @@ class JobUnderTest(Script):
         specs = (*chosen.handlers, *(str(source) for source in handlers if isinstance(source, str | Path)))
         sources = [source for source in handlers if not isinstance(source, str | Path)]
         known = gather_handlers(specs, chosen.task_modules, sources)
-        # The handlers may still change; all other problems are reported at once.
+        # Handlers may still be replaced; all other problems are reported at once.
         draft = read_definition(workflow, QueueRules(None, own_queue(chosen)), folders)
         super().__init__(draft, Stage(dsn, chosen, clock or TravelClock(), known, specs))
         self._source, self._folders, self._inputs = workflow, folders, dict(inputs or {})
@@ -82,7 +82,7 @@ class JobUnderTest(Script):
     # Running it.
 
     def run(self, timeout: float = RUN_SECONDS) -> Self:
-        """Run it to its end, however it ends; raise JobNotEnded if that takes more seconds than `timeout`."""
+        """Run the job to its end, successful or not; raises JobNotEnded after `timeout` seconds."""
         if has_running_loop():
             raise Conflict("run() cannot be called in a running event loop; use `await job.arun()`")
         return asyncio.run(self.arun(timeout))
@@ -94,7 +94,7 @@ class JobUnderTest(Script):
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Self]:
-        """Run the job within the block, where time can be moved and nodes awaited. The job may stay unfinished."""
+        """Run the job within the block, which may advance the clock and await nodes. The job may stay unfinished."""
         rules = QueueRules(self._stage.registry().queues(), own_queue(self._stage.settings))
         workflow = read_definition(self._source, rules, self._folders)
         find = find_called(self._source, rules, self._folders, self._stage.settings.workflows_dir)
@@ -115,7 +115,7 @@ class JobUnderTest(Script):
         await self._wait_until(look, timeout, "has not ended")
 
     async def until(self, node: str, status: str, timeout: float = RUN_SECONDS) -> None:
-        """Wait until the node is where it is wanted, or has passed it."""
+        """Wait until the node has this status, or has passed it."""
         expected = NodeStatus(status)
 
         async def look(conn: Connection) -> bool:
@@ -139,7 +139,7 @@ class JobUnderTest(Script):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS)
 
-    # What became of it.
+    # The outcome.
 
     @property
     def job_id(self) -> JobId:
@@ -164,7 +164,7 @@ class JobUnderTest(Script):
 
     @property
     def result(self) -> Any:
-        """The outputs by node, or what a workflow function returns; None unless the job completed."""
+        """The outputs by node, or the return value of a workflow function; None unless the job completed."""
         job = self._known.job
         if self.status != JobStatus.COMPLETED or not isinstance(self._source, WorkflowFunction):
             return job["result_data"]
@@ -185,7 +185,7 @@ class JobUnderTest(Script):
         return attempts_of(self.timeline, node)
 
     def log(self, node: str, *, attempt: int | None = None) -> str:
-        """What the attempt, or the last one, has printed and logged."""
+        """The log of the attempt, by default the last one."""
         number = attempt or len(self.attempts(node))
         path = Path(open_task_logs(self._stage.settings).path_of(f"{self.job_id}_{node}_{number - 1}"))
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

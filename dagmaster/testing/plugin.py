@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def dagmaster_server() -> "Iterator[Databases]":
-    """One embedded PostgreSQL for each process of the test run; `fresh()` gives a database."""
+    """One embedded PostgreSQL for each process of the test run; `fresh()` creates a database."""
     with testing.Databases() as databases:
         yield databases
 
 
 @pytest.fixture
 def dagmaster_database(dagmaster_server: "Databases") -> Iterator[str]:
-    """The address of a fresh database, dropped after the test."""
+    """The DSN of a new database, dropped after the test."""
     with dagmaster_server.fresh() as dsn:
         yield dsn
 
 
 @pytest.fixture
 def dagmaster_clock() -> "TravelClock":
-    """The clock of this test's jobs: `advance(hours=2)` moves it."""
+    """The clock of this test's jobs, such as `advance(hours=2)`."""
     return testing.TravelClock()
 
 
@@ -39,7 +39,7 @@ def dagmaster_job(
     dagmaster_clock: "TravelClock",
     tmp_path_factory: pytest.TempPathFactory,
 ) -> "Callable[..., JobUnderTest]":
-    """Makes jobs to be run: `dagmaster_job(workflow, inputs, handlers=[...])`."""
+    """A function that creates jobs: `dagmaster_job(workflow, inputs, handlers=[...])`."""
     log_dir = tmp_path_factory.mktemp("dagmaster-logs")
 
     def make(workflow: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> "JobUnderTest":
@@ -50,5 +50,5 @@ def dagmaster_job(
 
 
 def _folder(request: pytest.FixtureRequest) -> Path:
-    """Of the test's own file: a workflow may lie beside it."""
+    """The folder of the test file, in which workflows are searched too."""
     return request.path.parent

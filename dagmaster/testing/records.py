@@ -1,4 +1,4 @@
-"""What became of a job, in values that are easy to compare."""
+"""The outcome of a job as values that are easy to compare."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a node; they are counted from 1."""
+    """An attempt at a node; attempts count from 1."""
 
     number: int
     status: AttemptStatus = "dispatched"
@@ -35,7 +35,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """`parent` is the node that made this one, if one did."""
+    """`parent` is the fan-out or the node that added this one, if any."""
 
     node_id: str
     status: str
@@ -74,7 +74,7 @@ async def read_record(conn: Connection, job_id: JobId) -> Record:
 
 
 def attempts_of(timeline: Iterable[Event], node_id: str) -> list[Attempt]:
-    """As the timeline tells it: an attempt whose worker was lost reported nothing."""
+    """From the timeline, because the attempts of lost workers have no report."""
     attempts: dict[int, dict[str, Any]] = {}
     for event in timeline:
         if event["node_id"] == node_id and event["task_id"] and (fields := _fields_of(event)):

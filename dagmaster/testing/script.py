@@ -17,7 +17,7 @@ INJECTED = "injected by the test"
 
 
 class Script:
-    """Each method returns the job, so calls can be chained. `draft` is the workflow as far as it is known."""
+    """Each method returns the job, so calls can be chained. `draft` is the workflow before handlers are final."""
 
     def __init__(self, draft: Workflow, stage: Stage) -> None:
         self._draft, self._stage = draft, stage
@@ -44,7 +44,7 @@ class Script:
         return self._plan(node, attempt, is_lost=True, lost_after=after)
 
     def replace(self, handler: str | TaskFunction[..., Any], stand_in: Any) -> Self:
-        """Let a function stand in for a handler or a Python task; anything else is the output or the result."""
+        """Replace a handler or a Python task by a function; any other value becomes the output or the result."""
         name = handler if isinstance(handler, str) else handler.handler
         original = self._stage.handlers.get(name)
         used = {task.handler for node in self._draft.nodes if (task := self._task(node)) is not None}
@@ -55,14 +55,14 @@ class Script:
         return self
 
     def approve(self, node: str, *, by: str | None = None, comment: str | None = None) -> Self:
-        """Approve the node when it asks: by the first of its approvers, unless an actor is named."""
+        """Approve the node when it requests approval, as its first approver unless an actor is named."""
         return self._decide(node, Verdict(True, by, comment))
 
     def reject(self, node: str, *, by: str | None = None, comment: str | None = None) -> Self:
         return self._decide(node, Verdict(False, by, comment))
 
     def signal(self, name: str, data: Any = None) -> Self:
-        """Let this signal be sent as soon as the job is there."""
+        """Send this signal as soon as the job is submitted."""
         self._stage.decisions.signals.setdefault(name, []).append(data)
         return self
 
@@ -90,7 +90,7 @@ class Script:
         return self
 
     def _handler_of(self, node: str) -> Handler | None:
-        """Raise UnknownNode for a node that no worker will ever execute; those that tasks add are not known yet."""
+        """Raises UnknownNode for a node that no worker executes. Nodes that tasks add are not known yet."""
         if "." in node:
             return None
         fan_out, _, index = node.rpartition(CHILD_SEPARATOR)

@@ -1,4 +1,4 @@
-"""What a job under test runs on: an orchestrator whose clock can be moved, and a worker that gets into trouble."""
+"""The fleet of a job under test: an orchestrator with an adjustable clock, and a worker that injects faults."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ from dagmaster.testing.decisions import APPLICATION, Decisions
 from dagmaster.testing.faults import Faults, FaultyWorker
 from dagmaster.testing.time_skips import skip_waiting
 
-# What a workflow sees of the settings counts as ever; these make a fleet that lives for a second and leaves no trace.
+# Settings of a short-lived fleet that leaves no trace; those that workflows see are not changed.
 OWN_SETTINGS: Mapping[str, Any] = {
     "poll_interval_seconds": 0.1,
     "shutdown_grace_seconds": 0,
@@ -63,7 +63,7 @@ class Stage:
     async def running(
         self, workflow: Workflow, inputs: Mapping[str, Any], find: Find
     ) -> AsyncIterator[tuple[Fleet, JobId]]:
-        """The fleet, and the job that was submitted to it. `find` gives the workflows that it calls."""
+        """The fleet, and the job that was submitted to it. `find` returns the workflows that it calls."""
         registry = self.registry()
         graph = prepare(workflow, self.settings, registry.contracts(), find)
         job = new_job(graph, inputs, self.settings, submitted_by="test")
@@ -92,7 +92,7 @@ class Stage:
 
     @asynccontextmanager
     async def _accompanied(self, running: Fleet, job_id: JobId) -> AsyncIterator[None]:
-        """Skip waiting times and decide approvals while the job runs; the clock may be moved from any thread."""
+        """Skip waiting times and decide approvals while the job runs; any thread may advance the clock."""
         orchestrator, loop = running.orchestrator, asyncio.get_running_loop()
         assert orchestrator is not None
         forget = self.clock.on_skip(lambda: loop.call_soon_threadsafe(orchestrator.interrupt))
@@ -119,7 +119,7 @@ class Stage:
 
 
 def _pass_on(running: Fleet, ended: "asyncio.Task[None]") -> None:
-    """Pass errors to the caller that waits for the job, such as a decision by someone who is no approver."""
+    """Pass errors to the caller that waits for the job, such as a decision by a user who is not an approver."""
     if not ended.cancelled() and (error := ended.exception()) is not None and not running.ended.done():
         running.ended.set_exception(error)
         running.ended.exception()

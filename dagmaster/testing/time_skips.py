@@ -1,4 +1,4 @@
-"""Go on at once where a job would only wait."""
+"""Skip the time in which a job only waits."""
 
 import asyncio
 from datetime import datetime
@@ -14,7 +14,7 @@ POLL_SECONDS = 0.01
 
 
 async def skip_waiting(orchestrator: Orchestrator, clock: TravelClock, decisions: Decisions) -> None:
-    """Until cancelled. Nothing is skipped while a worker has something to do: that takes its own time."""
+    """Runs until cancelled. No time is skipped while a task runs."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         if clock.patience and (at := next_due(orchestrator, clock.now(), decisions)) is not None:
@@ -22,7 +22,7 @@ async def skip_waiting(orchestrator: Orchestrator, clock: TravelClock, decisions
 
 
 def next_due(orchestrator: Orchestrator, now: datetime, decisions: Decisions) -> datetime | None:
-    """When the first node is due that waits for its time; None when something else is under way."""
+    """The earliest time for which a node waits; None while anything else is in progress."""
     jobs = [job.state for job_id in orchestrator.jobs if (job := orchestrator.jobs.get(job_id)) is not None]
     open_nodes = [node for job in jobs if not job.is_paused for node in job.nodes.values()]
     if sum(map(_calls, open_nodes)) > sum(not job.is_terminal for job in jobs) - 1:

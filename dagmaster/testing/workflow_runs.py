@@ -14,7 +14,7 @@ from dagmaster.testing.job import RUN_SECONDS, JobUnderTest
 
 @cache
 def _databases() -> Databases:
-    """Of this process, until it ends."""
+    """One server for the process, until it exits."""
     databases = Databases()
     atexit.register(databases.close)
     return databases
@@ -22,7 +22,7 @@ def _databases() -> Databases:
 
 @contextmanager
 def job_under_test(workflow: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> Iterator[JobUnderTest]:
-    """A job on a fresh database that is gone at the end, without pytest; the options are those of JobUnderTest."""
+    """A job on a temporary database, without pytest; the options are those of JobUnderTest."""
     with _databases().fresh() as dsn, TemporaryDirectory(prefix="dagmaster-logs-") as folder:
         yield JobUnderTest(dsn, workflow, inputs, **{"log_dir": Path(folder), **options})
 
@@ -30,6 +30,6 @@ def job_under_test(workflow: Any, inputs: Mapping[str, Any] | None = None, **opt
 def run_workflow(
     workflow: Any, inputs: Mapping[str, Any] | None = None, *, timeout: float = RUN_SECONDS, **options: Any
 ) -> JobUnderTest:
-    """Run it to its end, in one line."""
+    """Run a job to its end."""
     with job_under_test(workflow, inputs, **options) as job:
         return job.run(timeout)

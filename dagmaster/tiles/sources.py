@@ -14,7 +14,7 @@ from dagmaster.storage import LocalFile, RemoteObject, WebFile, files, open_stor
 from dagmaster.storage.objects import open_file
 from dagmaster.storage.references import Location
 from dagmaster.web.served_versions import Served
-from dagmaster.web.services import Given
+from dagmaster.web.services import ServicesDep
 
 ELSEWHERE: Final = "the data of this version is not in the storage of this server"
 
@@ -31,7 +31,7 @@ class RasterSource:
     opener: Callable[..., IO[bytes]] | None = None
 
 
-async def find_raster(served: Served, services: Given) -> RasterSource:
+async def find_raster(served: Served, services: ServicesDep) -> RasterSource:
     """The raster of the version in the path and the query."""
     reference = served.blob_path
     if served.asset["data_type"] != DataType.RASTER or reference is None:

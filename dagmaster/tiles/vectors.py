@@ -19,7 +19,7 @@ from dagmaster.tiles.routes import TileRoute, check_cache
 from dagmaster.tiles.sources import open_location
 from dagmaster.web.api.tiles import pmtiles_path
 from dagmaster.web.served_versions import Served
-from dagmaster.web.services import Given
+from dagmaster.web.services import ServicesDep
 
 MAX_ZOOM: Final = 24
 MVT: Final = "application/vnd.mapbox-vector-tile"
@@ -44,7 +44,7 @@ class VectorTileJson(BaseModel):
     vector_layers: list[dict[str, Any]]
 
 
-async def find_archive(served: Served, services: Given) -> Location:
+async def find_archive(served: Served, services: ServicesDep) -> Location:
     return open_storage(services.settings).locate(pmtiles_path(served))
 
 
@@ -81,7 +81,9 @@ def get_vector_tilejson(asset_id: str, request: Request, archive: Archive, serve
 
 
 @router.get("/{z}/{x}/{y}.mvt", response_class=Response, responses={200: {"content": {MVT: {}}}, 204: {}})
-async def get_vector_tile(z: Zoom, x: Index, y: Index, archive: Archive, served: Served, services: Given) -> Response:
+async def get_vector_tile(
+    z: Zoom, x: Index, y: Index, archive: Archive, served: Served, services: ServicesDep
+) -> Response:
     """Get a vector tile; 204 where there are no features.
 
     Zooms beyond those of the archive come from the PostGIS table of the version, if it has one.

@@ -20,7 +20,7 @@ from dagmaster.store.connect import AWAY, Connection, Pool
 from dagmaster.store.jobs import get_job_head
 from dagmaster.store.keys import Key, any_keys, find_key, find_key_by_id
 from dagmaster.store.secrets import SESSIONS, TASK_TOKENS, get_secret
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.sessions import COOKIE, CSRF_HEADER, SAFE_METHODS, Session, open_session
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -34,10 +34,10 @@ UNKNOWN_KEY = "the API key is unknown, revoked or expired"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`token` is what came instead of a key, for one task only; it is checked against the task.
+    """`token` was sent instead of a key and is valid for one task; the route checks it against the task.
 
-    `csrf` is what the pages of somebody who has signed in send along with every change. `platform_id` is the one
-    platform whose assets a partner or a reviewer may see; None stands for all.
+    `csrf` is the token that the pages of a signed-in user send with every change. `platform_id` is the one platform
+    whose assets a partner or a reviewer may see; None means all.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Caller:
 
     @property
     def is_platform_reviewer(self) -> bool:
-        """Sees the assets of one platform and nothing else: jobs and the fleet are those of all platforms."""
+        """Sees only the assets of one platform: jobs and the fleet belong to all platforms."""
         return self.role is Role.REVIEWER and self.platform_id is not None
 
 
 class Keyring:
-    """Keys that were looked up a moment ago need not be looked up again; a revoked one works for a few seconds more."""
+    """Caches keys for a few seconds; a revoked key works until its entry expires."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -74,7 +74,7 @@ class Keyring:
         return await self._look_up(f"id:{session.key_id}", partial(find_key_by_id, key_id=session.key_id))
 
     async def still_admits(self, caller: Caller) -> bool:
-        """Whether the key of an open connection is still valid. While the database is away, connections stay open."""
+        """Whether the key of an open connection is still valid, or the database cannot tell."""
         if caller.key_id is None:
             return True
         try:
@@ -108,12 +108,12 @@ class Keyring:
             return is_there
         async with self._pool.connection() as conn:
             is_there = await any_keys(conn)
-        # The first key must count soon.
+        # The first key must take effect soon.
         self._any = (monotonic() + (TRUST_SECONDS if is_there else OPEN_SECONDS), is_there)
         return is_there
 
 
-async def caller_of(request: HTTPConnection, services: Given) -> Caller:
+async def caller_of(request: HTTPConnection, services: ServicesDep) -> Caller:
     """Raises Unauthorized."""
     presented = presented_key(request)
     if presented.startswith(TOKEN_PREFIX):
@@ -128,12 +128,12 @@ async def caller_of(request: HTTPConnection, services: Given) -> Caller:
     if await keyring.has_any():
         raise Unauthorized
     if not _is_near(request, services):
-        raise Unauthorized("without API keys only this machine is served; make one with `dagmaster keys create`")
+        raise Unauthorized("without API keys only this machine is served; create one with `dagmaster keys create`")
     return Caller("", Role.ADMIN)
 
 
 async def _signed_in(request: HTTPConnection, services: Services) -> Caller | None:
-    """By the cookie of a browser. What changes something must come from our own pages: it carries their token."""
+    """The caller of a browser session. Changes need the CSRF token, which only our own pages have."""
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         return None
@@ -150,12 +150,12 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
         sent_token = request.headers.get(CSRF_HEADER, "")
         is_ours = request.scope["method"] in SAFE_METHODS or hmac.compare_digest(sent_token.encode(), token.encode())
     if not is_ours:
-        raise Forbidden("this did not come from a page of this server; reload the page and try again")
+        raise Forbidden("this request did not come from a page of this server; reload the page and try again")
     return replace(caller, csrf=token)
 
 
 def _is_near(request: HTTPConnection, services: Services) -> bool:
-    """From this machine, addressed to it and not through a proxy; a page of another site does not qualify."""
+    """Whether the request comes from this machine and is addressed to it, without a proxy or a page of another site."""
     if not services.is_local or any(name in request.headers for name in PROXY_HEADERS):
         return False
     client = request.client.host if request.client else ""
@@ -166,7 +166,7 @@ def _is_near(request: HTTPConnection, services: Services) -> bool:
 
 
 def _is_same_origin(request: HTTPConnection) -> bool:
-    """A page on another port belongs to another application."""
+    """A page on another port is another application."""
     return request.headers.get("origin", "").partition("//")[2] == request.headers.get("host")
 
 
@@ -179,23 +179,23 @@ Who = Annotated[Caller, Depends(caller_of)]
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Which roles a route is for. None stands for everybody, with or without a key.
+    """The roles that may call a route; None allows everybody, with or without a key.
 
-    Only a route that `takes_tokens` may be called with a task's token, which it has to check. Only a route that is
-    `by_platform` is for reviewers of one platform: it has to limit them to that.
+    A task's token is accepted only by a route that `takes_tokens`, which must check it. Reviewers of one platform may
+    call only routes that are `by_platform`, which must limit them to that platform.
     """
 
     roles: frozenset[Role] | None
     takes_tokens: bool = False
     by_platform: bool = False
 
-    async def __call__(self, request: HTTPConnection, services: Given) -> None:
+    async def __call__(self, request: HTTPConnection, services: ServicesDep) -> None:
         if self.roles is None:
             return
         caller = await caller_of(request, services)
         request.state.caller = caller
         if caller.token is not None and not self.takes_tokens:
-            raise Unauthorized("a task's token can only report for that task; this takes an API key")
+            raise Unauthorized("a task's token can only report on that task; this needs an API key")
         if caller.role not in self.roles:
             raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_listed(self.roles)}")
         if caller.is_platform_reviewer and not self.by_platform:
@@ -223,9 +223,9 @@ WORKERS = _allow(Role.ADMIN, Role.WORKER)
 REPORTERS = Depends(Allow(frozenset({Role.ADMIN, Role.WORKER}), takes_tokens=True))
 MACHINES = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.WORKER)
 ADMINS = _allow(Role.ADMIN)
-# Of assets: these routes limit a caller that has a platform to the assets of that platform.
+# For assets: these routes limit a caller with a platform to its assets.
 ASSET_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
-# Partners have no pages of assets.
+# Partners have no pages for assets.
 ASSET_VIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
 ASSET_SUBMITTERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.PARTNER)
 LAYER_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
@@ -233,7 +233,7 @@ REVIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER)
 
 
 async def caller_from_state(request: HTTPConnection) -> Caller:
-    """Whom the route's `Allow` has let in."""
+    """The caller that the route's `Allow` has admitted."""
     caller: Caller = request.state.caller
     return caller
 
@@ -249,7 +249,7 @@ async def visible_job(job_id: str, caller: Admitted, conn: Conn) -> dict[str, An
 
 
 def check_visible(job: Mapping[str, Any], caller: Caller) -> None:
-    """A partner sees only what it submitted itself."""
+    """Raises UnknownJob for a partner's view of another submitter's job."""
     if caller.is_partner and job["submitted_by"] != caller.name:
         raise UnknownJob(f"there is no job {job['job_id']}; `dagmaster jobs` lists them")
 
@@ -271,7 +271,7 @@ async def task_token(conn: Connection, services: Services, task_id: TaskId) -> s
 
 
 async def check_task(conn: Connection, services: Services, caller: Caller, task_id: TaskId) -> None:
-    """Raises Forbidden when the caller's token is for another task, or forged."""
+    """Raises Forbidden if the caller's token is for another task, or forged."""
     if caller.token is None:
         return
     if not hmac.compare_digest(caller.token.encode(), (await task_token(conn, services, task_id)).encode()):

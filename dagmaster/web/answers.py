@@ -16,7 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def answer(make: Callable[[], M], size: int) -> M | Response:
-    """`size` is about how much it will be."""
+    """`size` is an estimate in bytes."""
     if size <= LARGE_BYTES:
         return make()
     content = await asyncio.to_thread(lambda: make().model_dump_json().encode())

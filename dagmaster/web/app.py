@@ -110,7 +110,7 @@ form `{"error": {"code", "message", "details"}}`. Send an API key as `Authorizat
 
 
 def forget_keys(app: FastAPI) -> None:
-    """Which keys were looked up a moment ago: one of them may be revoked."""
+    """Clear the cache of keys: one of them may be revoked."""
     app.state.keyring = Keyring(app.state.services.pool)
 
 
@@ -134,7 +134,7 @@ def create_app(services: Services) -> FastAPI:
 
 
 def create_tiles_app(services: Services) -> FastAPI:
-    """Tiles alone, with the same routes and the same keys as in the whole application."""
+    """Only tiles, with the same routes and keys as in the whole application."""
     app = FastAPI(
         title="dagmaster tiles",
         version=version("dagmaster"),
@@ -150,7 +150,7 @@ def create_tiles_app(services: Services) -> FastAPI:
 
 
 def prepare(app: FastAPI, services: Services) -> None:
-    """What routes and errors need."""
+    """Set the state that routes and error responses need."""
     app.state.services = services
     app.state.keyring = Keyring(services.pool)
     app.state.is_stopping = False
@@ -158,7 +158,7 @@ def prepare(app: FastAPI, services: Services) -> None:
 
 
 def protect(app: FastAPI, services: Services) -> None:
-    """What is around the routes of an application."""
+    """Add the middleware of an application."""
     app.add_middleware(Admission, admit=admit, errors=ERRORS)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
@@ -168,7 +168,7 @@ def protect(app: FastAPI, services: Services) -> None:
 
 @cache
 def _routes() -> Sequence[BaseRoute]:
-    """The same for all applications of a process: what FastAPI prepares for them takes half a second."""
+    """Cached for the process: FastAPI takes half a second to prepare them."""
     check_decisions(ROUTERS, Allow)
     api = APIRouter(generate_unique_id_function=_operation_id, responses=documented(401, 403, 422, 503))
     for router in ROUTERS:

@@ -1,4 +1,4 @@
-"""Which assets a caller may see and decide on, and in whose name."""
+"""The assets that a caller may see and decide on, and the actor of a decision."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -13,17 +13,17 @@ from dagmaster.service.context import ServiceContext
 from dagmaster.store.assets import AssetRow, get_asset
 from dagmaster.store.stac_items import Scope
 from dagmaster.web.access import Admitted, Caller, caller_of
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 STAFF = frozenset({Role.ADMIN, Role.OPERATOR})
 INTERNAL = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.VIEWER})
 
-Actor = Annotated[str | None, Query(max_length=128, description="Who decides; for operators and gateways.")]
-IncludeDeleted = Annotated[bool, Query(description="Include what is deleted; for operators.")]
+Actor = Annotated[str | None, Query(max_length=128, description="Actor of the decision; for operators and gateways.")]
+IncludeDeleted = Annotated[bool, Query(description="Include deleted assets and versions; for operators.")]
 
 
 def platform_of(caller: Caller) -> str | None:
-    """The one platform whose assets the caller sees; None stands for all."""
+    """The one platform whose assets the caller sees; None means all."""
     if caller.is_partner and caller.platform_id is None:
         raise Forbidden("this key is not bound to a platform; create one with `dagmaster keys create --platform`")
     return caller.platform_id
@@ -42,7 +42,7 @@ def may_see_deleted(caller: Caller, include_deleted: bool) -> bool:
 async def visible_asset(
     asset_id: str, caller: Admitted, conn: Conn, include_deleted: IncludeDeleted = False
 ) -> AssetRow:
-    """The asset of the path. What the caller must not see does not exist for it."""
+    """The asset of the path. Raises UnknownAsset also if the caller may not see it."""
     asset = await get_asset(conn, asset_id)
     own = platform_of(caller)
     is_foreign = own is not None and asset["platform_id"] != own
@@ -56,12 +56,12 @@ VisibleAsset = Annotated[AssetRow, Depends(visible_asset, scope="function")]
 
 
 def in_name_of(context: ServiceContext, caller: Caller, name: str | None) -> ServiceContext:
-    """Operators, and the gateway, act in the name of others; everybody else in its own."""
+    """The actor: operators and the gateway may name another one, all others act in their own name."""
     return replace(context, actor=name) if name and caller.role in STAFF else context
 
 
 async def caller_or_public(request: HTTPConnection, services: Services) -> Caller | None:
-    """Who asks for the data of assets; None for whoever shows no key."""
+    """The caller; None without a key."""
     try:
         return await caller_of(request, services)
     except Unauthorized:
@@ -71,14 +71,14 @@ async def caller_or_public(request: HTTPConnection, services: Services) -> Calle
 
 
 def audience_of(caller: Caller | None, platform_id: str | None) -> Audience:
-    """Who asks for the data of an asset of this platform. Partners are outside, and so is whoever shows no key."""
+    """The audience for an asset of this platform. Partners, and callers without a key, are the public."""
     if caller is None or caller.role not in INTERNAL or caller.platform_id not in (None, platform_id):
         return Audience.PUBLIC
     return Audience.INTERNAL if caller.role is Role.VIEWER else Audience.REVIEWERS
 
 
-async def catalogue_scope_of(request: HTTPConnection, services: Given) -> Scope:
-    """What the caller sees of the catalogue: what `audience_of` says of each asset."""
+async def catalogue_scope_of(request: HTTPConnection, services: ServicesDep) -> Scope:
+    """The part of the catalogue that the caller sees, by `audience_of` of each asset."""
     caller = await caller_or_public(request, services)
     if caller is None or caller.role not in INTERNAL:
         return catalogue_scope(Audience.PUBLIC)

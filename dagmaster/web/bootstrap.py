@@ -15,24 +15,24 @@ from dagmaster.web.services import Services
 
 
 async def deploy(conn: Connection, services: Services, caller: Caller, *, command: str, dry_run: bool) -> Deployed:
-    """To the version of this program; nothing happens when it is there."""
+    """Upgrade the schema to this version of dagmaster; does nothing if it is current."""
     before = await current_revision(conn)
     if dry_run:
-        message = "nothing to do" if before == HEAD else f"it would go from {before or 'nothing'} to {HEAD}"
+        message = "nothing to do" if before == HEAD else f"it would be upgraded from {before or 'nothing'} to {HEAD}"
         return Deployed(before=before, after=before, is_changed=False, message=message)
     await _upgrade(services)
     return await _deployed(conn, caller, command, before, await current_revision(conn))
 
 
 async def rebuild(conn: Connection, app: FastAPI, services: Services, caller: Caller, confirm: str) -> Deployed:
-    """Only if the settings allow it, for a caller with a name who confirms with the name of the database."""
+    """Only if the settings allow it, with an API key, and if `confirm` is the name of the database."""
     if not services.settings.allow_destructive_bootstrap:
-        raise Forbidden("this server does not destroy data; DAGMASTER_ALLOW_DESTRUCTIVE_BOOTSTRAP would allow it")
+        raise Forbidden("this server must not destroy data; DAGMASTER_ALLOW_DESTRUCTIVE_BOOTSTRAP would allow it")
     if not caller.name:
-        raise Forbidden("nobody destroys data without an API key")
+        raise Forbidden("destroying data requires an API key")
     name = await database_name(conn)
     if confirm != name:
-        raise Invalid(f"to destroy everything, confirm must be the name of the database, which is {name!r}")
+        raise Invalid(f"to destroy all data, set confirm to the name of the database, {name!r}")
     before = await current_revision(conn)
     await drop_schema(conn)
     await _upgrade(services)
@@ -51,5 +51,5 @@ async def _deployed(
     await note_command(conn, data)
     message = f"the schema is at {after}"
     if is_new:
-        message += "; all jobs and API keys are gone, make a key with `dagmaster keys create`"
+        message += "; all jobs and API keys are gone, create a key with `dagmaster keys create`"
     return Deployed(before=before, after=after, is_changed=is_new or before != after, message=message)

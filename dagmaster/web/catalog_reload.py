@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """The audit is the truth; a notification only saves the wait for the next look at it."""
+    """The audit log decides; a notification only makes the next poll earlier."""
 
     def __init__(self, services: Services, forget: Callable[[], None]) -> None:
         self._services, self._forget = services, forget
@@ -26,7 +26,7 @@ class Reloading:
         self._seen: int | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         self._services.notifier.on(RELOAD, self._wake.set)
         while True:
             self._wake.clear()
@@ -34,7 +34,7 @@ class Reloading:
                 async with self._services.pool.connection() as conn:
                     await self.look(conn)
             except AWAY as error:
-                log.debug("whether to reload is not known: %s", error)
+                log.debug("cannot check whether to reload the workflows: %s", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
@@ -48,7 +48,7 @@ class Reloading:
         try:
             await asyncio.to_thread(self._services.catalog.reload)
         except DagmasterError as error:
-            log.warning("the workflows cannot be read again: %s", error)
+            log.warning("cannot reload the workflows: %s", error)
         self._services.definitions.forget_graphs()
         self._forget()
         self._seen = requested

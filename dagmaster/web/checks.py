@@ -1,4 +1,4 @@
-"""Is all well? One small look for each thing that could be wrong."""
+"""The health checks. Each is one quick query or a look at memory."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,13 +51,13 @@ async def examine(services: Services, names: Sequence[str] = ()) -> dict[Check, 
             for check in chosen:
                 verdicts[check] = await check.look(conn, services)
     except AWAY as error:
-        verdict = Verdict(Health.UNHEALTHY, f"the database cannot be asked: {type(error).__name__}")
+        verdict = Verdict(Health.UNHEALTHY, f"the check failed: {type(error).__name__}")
         verdicts |= {check: verdict for check in chosen if check not in verdicts}
     return verdicts
 
 
 def overall(verdicts: Sequence[Verdict]) -> Health:
-    """As bad as the worst."""
+    """The worst status of all checks."""
     order = list(Health)
     return max((verdict.health for verdict in verdicts), key=order.index, default=Health.HEALTHY)
 
@@ -66,7 +66,7 @@ def get_check(name: str) -> Check:
     for check in CHECKS:
         if check.name == name:
             return check
-    raise NotFound(f"there is no check {name!r}; there are {', '.join(check.name for check in CHECKS)}")
+    raise NotFound(f"there is no check {name!r}; valid are {', '.join(check.name for check in CHECKS)}")
 
 
 async def _signs(conn: Connection, services: Services) -> dict[str, Any]:
@@ -81,17 +81,15 @@ async def _signs(conn: Connection, services: Services) -> dict[str, Any]:
 
 async def _database(conn: Connection, services: Services) -> Verdict:
     signs = (await _signs(conn, services))["database"]
-    return Verdict(
-        Health.HEALTHY, f"it answered within {signs['latency_ms']:.3g} ms", {"latency_ms": signs["latency_ms"]}
-    )
+    return Verdict(Health.HEALTHY, f"responded in {signs['latency_ms']:.3g} ms", {"latency_ms": signs["latency_ms"]})
 
 
 async def _schema(conn: Connection, _: Services) -> Verdict:
     revision = await current_revision(conn)
     details = {"revision": revision, "head": HEAD}
     if revision != HEAD:
-        return Verdict(Health.UNHEALTHY, f"it is at {revision}, this program needs {HEAD}", details)
-    return Verdict(Health.HEALTHY, f"it is at {HEAD}", details)
+        return Verdict(Health.UNHEALTHY, f"revision {revision}; this version of dagmaster needs {HEAD}", details)
+    return Verdict(Health.HEALTHY, f"revision {HEAD}", details)
 
 
 async def _orchestrators(conn: Connection, services: Services) -> Verdict:
@@ -106,7 +104,7 @@ async def _orchestrators(conn: Connection, services: Services) -> Verdict:
     at_work = active - sum(row["status"] == "running" for row in stalled)
     names = ", ".join(f"{row['orchestrator_id']} on {row['hostname']}" for row in stalled)
     health = Health.DEGRADED if at_work > 0 else Health.UNHEALTHY
-    return Verdict(health, f"no progress is made by {names}", {"active": at_work, "stalled": stalled})
+    return Verdict(health, f"no progress: {names}", {"active": at_work, "stalled": stalled})
 
 
 async def _workers(conn: Connection, services: Services) -> Verdict:
@@ -115,7 +113,7 @@ async def _workers(conn: Connection, services: Services) -> Verdict:
 
 def _someone(number: int, role: str) -> Verdict:
     if not number:
-        return Verdict(Health.DEGRADED, f"no {role} is running; jobs wait until one is", {"active": 0})
+        return Verdict(Health.DEGRADED, f"no {role} is running; jobs wait for one", {"active": 0})
     return Verdict(Health.HEALTHY, f"{number} running", {"active": number})
 
 
@@ -123,12 +121,12 @@ async def _tasks(conn: Connection, services: Services) -> Verdict:
     signs = await _signs(conn, services)
     details = {name: signs[name] for name in ("stuck_tasks", "abandoned_tasks")}
     if signs["stale_tasks"]:
-        return Verdict(Health.DEGRADED, f"{signs['stale_tasks']} tasks are left lying", details)
-    return Verdict(Health.HEALTHY, "no task is left lying", details)
+        return Verdict(Health.DEGRADED, f"{signs['stale_tasks']} tasks are stale", details)
+    return Verdict(Health.HEALTHY, "no stale tasks", details)
 
 
 async def _queues(conn: Connection, services: Services) -> Verdict:
-    """A task without a queue can never run; a task whose queue has no worker waits."""
+    """A task without a queue can never run; a task in a queue without workers waits."""
     homeless = sorted(
         f"{Path(file).name}: {problem.message}"
         for file, problems in services.catalog.problems.items()
@@ -143,8 +141,8 @@ async def _queues(conn: Connection, services: Services) -> Verdict:
     waiting = {row["queue"] for row in rows if row["depth"]}
     lonely = sorted((used | waiting) - consumed)
     if lonely:
-        return Verdict(Health.DEGRADED, f"no worker takes from {', '.join(lonely)}", {"without_consumer": lonely})
-    return Verdict(Health.HEALTHY, "every queue has a consumer", {"queues": sorted(used)})
+        return Verdict(Health.DEGRADED, f"no worker consumes {', '.join(lonely)}", {"without_consumer": lonely})
+    return Verdict(Health.HEALTHY, "every queue has a worker", {"queues": sorted(used)})
 
 
 async def _workflows(_: Connection, services: Services) -> Verdict:
@@ -164,7 +162,7 @@ async def _partitions(conn: Connection, _: Services) -> Verdict:
     missing = await missing_partitions(conn)
     if missing:
         return Verdict(Health.DEGRADED, "the timeline has no partition for today or tomorrow", {"missing": missing})
-    return Verdict(Health.HEALTHY, "today and tomorrow have their partitions")
+    return Verdict(Health.HEALTHY, "partitions exist for today and tomorrow")
 
 
 async def _schedules(conn: Connection, _: Services) -> Verdict:

@@ -1,4 +1,4 @@
-"""Commands: what an operator has done at once to the whole system, each with a trace in the audit."""
+"""Commands on the whole system, each recorded in the audit log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from dagmaster.web.services import Services
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What a command works with."""
+    """The resources of a command."""
 
     app: FastAPI
     services: Services
@@ -37,7 +37,7 @@ class CommandContext:
 
 
 class NoParams(Body):
-    """The command takes none."""
+    """A command without parameters."""
 
 
 AssetId = Annotated[str, Field(min_length=1, max_length=64)]
@@ -48,7 +48,7 @@ class OneAsset(Body):
 
 
 class OneOrAllLayers(Body):
-    """Either the layer of one asset, or all."""
+    """The layer of one asset, or all layers."""
 
     asset_id: AssetId | None = None
     all: bool = False
@@ -121,14 +121,14 @@ COMMANDS = {
     for command in (
         Command(
             "schema.migrate",
-            "Bring the database's schema to the version of this program.",
+            "Upgrade the database schema to this version of dagmaster.",
             frozenset({Role.ADMIN}),
             NoParams,
             migrate_schema,
         ),
         Command(
             "cache.invalidate",
-            "Reload the workflows and forget which keys were looked up.",
+            "Reload the workflows and clear the cache of keys.",
             OPERATING,
             NoParams,
             invalidate_caches,
@@ -166,10 +166,10 @@ COMMANDS = {
 
 
 async def execute(room: CommandContext, caller: Caller, name: str, body: Json) -> CommandReply:
-    """Validate, run, and leave one trace, whether it went well or not."""
+    """Validate and run a command; records one event, whether it succeeds or not."""
     command = COMMANDS.get(name)
     if command is None:
-        raise UnknownCommand(f"there is no command {name!r}; there are {', '.join(COMMANDS)}")
+        raise UnknownCommand(f"there is no command {name!r}; valid are {', '.join(COMMANDS)}")
     if caller.role not in command.roles:
         raise Forbidden(
             f"a key of role {caller.role} may not run {name}; it takes {' or '.join(sorted(command.roles))}"

@@ -11,7 +11,7 @@ JOBS: Final = ("/api/v1/jobs/", "/ui/jobs/")
 
 
 class Compressed:
-    """Files of the pages, and the graphs of jobs, which may be megabytes."""
+    """For static files and the graphs of jobs, which may be megabytes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -35,14 +35,14 @@ class ItemCondition:
 
 
 def compile_filter(expression: Any) -> ItemCondition:
-    """From CQL2 in its JSON form. Raises Invalid."""
+    """Compile CQL2 JSON. Raises Invalid."""
     compiler = _Compiler()
     path = compiler.predicate(expression, True, 0)
     return ItemCondition(path, compiler.values)
 
 
 def property_path(name: str) -> list[str]:
-    """Where a property is in an item."""
+    """The path of a property in an item."""
     plain = name.removeprefix("properties.")
     if not plain or len(plain) > MAX_PROPERTY_CHARS or not plain.isprintable():
         raise Invalid(f"a property has a name of 1 to {MAX_PROPERTY_CHARS} printable characters")
@@ -54,7 +54,7 @@ class _Compiler:
     values: dict[str, Any] = field(default_factory=dict)
 
     def predicate(self, expression: Any, is_true: bool, depth: int) -> str:
-        """What holds when the expression is true, or when it is false."""
+        """A predicate that holds if the expression is true, or if it is false."""
         if depth > MAX_DEPTH:
             raise Invalid(f"filter: more than {MAX_DEPTH} levels")
         operator, arguments = _operation(expression)
@@ -155,7 +155,7 @@ def _has_value(path: str) -> str:
 
 
 def _value(operand: Any) -> Any:
-    """Moments are compared as strings in UTC, the form in which items have them."""
+    """Timestamps are compared as strings in UTC, as items store them."""
     if isinstance(operand, dict) and len(operand) == 1:
         [(kind, text)] = operand.items()
         if kind in ("timestamp", "date") and isinstance(text, str):
@@ -169,11 +169,11 @@ def _moment(text: str) -> str:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Invalid(f"filter: {text[:40]!r} is not a moment in RFC 3339, such as 2026-05-01T00:00:00Z") from error
+        raise Invalid(f"filter: {text[:40]!r} is not an RFC 3339 timestamp, such as 2026-05-01T00:00:00Z") from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return moment.isoformat().replace("+00:00", "Z")
 
 
 def _quoted(text: str) -> str:
-    """As jsonpath has strings: JSON's escapes, and no line breaks."""
+    """A jsonpath string: with JSON escapes and without line breaks."""
     return orjson.dumps(text).decode()

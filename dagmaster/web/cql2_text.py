@@ -1,4 +1,4 @@
-"""CQL2 in its text form, read into its JSON form."""
+"""Parse CQL2 text into CQL2 JSON."""
 
 import re
 from typing import Any, Final, NamedTuple
@@ -27,12 +27,12 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Keywords are the same in capitals or not."""
+        """Keywords are case-insensitive."""
         return self.text.upper() if self.kind == "name" else self.text
 
 
 def parse_text(text: str) -> Any:
-    """Raises Invalid, with the place of what is wrong."""
+    """Raises Invalid with the position of the error."""
     if len(text) > MAX_CHARS:
         raise Invalid(f"filter: {len(text)} characters are too many; {MAX_CHARS} are allowed")
     parser = _Parser(_tokens(text))

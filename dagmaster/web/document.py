@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's routes with their roles and the errors that any request can meet."""
+"""The OpenAPI document: FastAPI's routes with their roles and the errors of any request."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ SCHEMES = {
 }
 
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}
-# What any body may be answered with, before a route sees it.
+# Responses to any body, before a route sees it.
 OF_BODIES = {
     "400": {"description": "The body cannot be read.", "content": _ERROR},
     "413": {"description": "The body is too large.", "content": _ERROR},
@@ -27,7 +27,7 @@ OF_BODIES = {
 
 
 def describe_access(app: FastAPI, routers: Iterable[APIRouter]) -> None:
-    """Generated clients send the key by themselves then; `x-roles` is for people."""
+    """So that generated clients send the key; `x-roles` is for people."""
     make, roles = app.openapi, _roles(routers)
 
     def document() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reports of attempts that are executed elsewhere."""
+"""Reports of attempts that other programs execute."""
 
 from datetime import UTC, datetime
 
@@ -22,12 +22,12 @@ from dagmaster.web.services import Services
 
 
 async def take_report(conn: Connection, services: Services, caller: Caller, body: TaskResultCreate) -> bool:
-    """Whether it was news. The job's owner finds it in its mailbox, like any worker's report."""
+    """Store a report in the mailbox of the job's owner; returns whether it is new."""
     await check_task(conn, services, caller, body.task_id)
     worker_id = _worker_of(body.worker_id, caller)
     is_ended = body.status in ("completed", "failed")
     output = encoded(body.output or {}, services.settings.max_output_bytes) if body.status == "completed" else None
-    is_new = await _take_signs_of_life(conn, services, body, worker_id, is_last=is_ended)
+    is_new = await _take_progress(conn, services, body, worker_id, is_last=is_ended)
     if is_ended:
         is_new = await _take_end(conn, body, worker_id, output)
     services.wake()
@@ -38,10 +38,10 @@ def _worker_of(named: str | None, caller: Caller) -> WorkerId:
     return WorkerId(storable(named or caller.name or "api"))
 
 
-async def _take_signs_of_life(
+async def _take_progress(
     conn: Connection, services: Services, body: TaskResultCreate, worker_id: WorkerId, *, is_last: bool
 ) -> bool:
-    """They are dropped when the attempt is already over; the report of its end returns the reason."""
+    """Progress and checkpoints of an attempt that is over are dropped; the report of its end returns the reason."""
     is_new = False
     try:
         if not is_last:
@@ -114,5 +114,5 @@ def encoded(output: object, max_bytes: int) -> bytes:
         return encode_output(output, max_bytes)
     except TooLong as error:
         raise TooLarge(str(error)) from error
-    except Permanent as error:  # An integer that readers would round, say.
+    except Permanent as error:  # Such as an integer of more than 64 bits.
         raise Invalid(str(error)) from error

@@ -32,7 +32,7 @@ from dagmaster.web.views import seconds_between
 
 Row = Mapping[str, Any]
 
-MAX_ERROR: Final = 200  # Of a node that is pointed at; its panel shows the rest.
+MAX_ERROR: Final = 200  # Shown in the tooltip of a node; its panel shows the rest.
 TIMES: Final = ("started_at", "completed_at", "last_ended_at")
 DRAWN_OF_NODES: Final = (
     *("node_id", "type", "status", "outcome", "handler", "retry_count", "error_message", "waits_for", "runs_last"),
@@ -72,7 +72,7 @@ def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
 
 @dataclass(slots=True)
 class Folded:
-    """The counts drawn within a node: items of a fan-out and nodes that its task has added, by status."""
+    """The counts drawn inside a node: children of a fan-out and nodes that its task added, by status."""
 
     children: dict[str, int] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
@@ -94,13 +94,13 @@ NOTHING = Folded()
 
 
 def draw(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> GraphReply:
-    """`counts` are those of `count_folded`."""
+    """`counts` come from `count_folded`."""
     nodes, edges = draw_rows(graph, rows, counts)
     return GraphReply.model_validate({**job, "last_event_id": str(last_event_id), "nodes": nodes, "edges": edges})
 
 
 def draw_columns(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> Row:
-    """What a page needs to draw it, as columns, with times in milliseconds after `since`: a tenth of `draw`."""
+    """The data that a page draws, in column form, with times in milliseconds after `since`: a tenth of `draw`."""
     nodes, edges = draw_rows(graph, rows, counts)
     times = [node[name] for node in nodes for name in TIMES if node.get(name) is not None]
     since = _milliseconds(min(times)) if times else 0
@@ -130,7 +130,7 @@ def _milliseconds(at: datetime) -> int:
 
 
 def draw_rows(graph: Graph, rows: Iterable[Row], counts: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Nodes and edges. Made in one go: there may be thousands."""
+    """All nodes and edges; there may be thousands."""
     known = {row["node_id"]: row for row in rows}
     folded: defaultdict[str, Folded] = defaultdict(Folded)
     for count in counts:
@@ -138,7 +138,7 @@ def draw_rows(graph: Graph, rows: Iterable[Row], counts: Iterable[Row]) -> tuple
     last = _running_last(graph.workflow)
     nodes = [
         _node(graph.workflow.nodes[node_id], known[node_id], folded.get(node_id, NOTHING), last.get(node_id))
-        for node_id in graph.nodes  # as one leads to the next
+        for node_id in graph.nodes  # in graph order
         if node_id in known
     ]
     if OUTSIDE in folded and OUTSIDE not in known:
@@ -153,7 +153,7 @@ def draw_rows(graph: Graph, rows: Iterable[Row], counts: Iterable[Row]) -> tuple
 
 
 def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
-    """Of GraphNode."""
+    """The fields of GraphNode."""
     task = task_of(node)
     return {
         **row,
@@ -173,7 +173,7 @@ def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
 
 
 def _edges_from(graph: Graph, node: CompiledNode, row: Row, children: Mapping[str, int]) -> Iterator[Row]:
-    """Of GraphEdge."""
+    """The fields of GraphEdge."""
     plain = _kind(row, [], children)
     for target in node.targets:
         branches = [branch.name for branch in node.branches if target in branch.targets]
@@ -209,7 +209,7 @@ def _waits_for(node: Node, row: Row) -> str | None:
 
 
 def _outside(folded: Folded) -> Row:
-    """One node that stands for all nodes added from outside."""
+    """One node that represents all nodes added from outside."""
     is_open = any(status not in NODE_TERMINAL for status in folded.added)
     failed = NodeStatus.FAILED if NodeStatus.FAILED in folded.added else NodeStatus.COMPLETED
     ended_at = None if is_open else folded.last_ended_at
@@ -247,7 +247,7 @@ def task_of(node: Node) -> ChildTask | None:
 
 
 def _edges(workflow: Workflow) -> Iterator[tuple[str, str, list[str]]]:
-    """Source, target, and the names of the branches that lead there."""
+    """Source, target, and the names of the branches between them."""
     for source, targets in find_targets(find_inbound(workflow.nodes)).items():
         node = workflow.nodes[source]
         branches = node.branches if isinstance(node, ConditionalNode) else ()

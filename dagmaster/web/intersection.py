@@ -1,6 +1,6 @@
-"""Whether two GeoJSON geometries touch, in the plane of degrees.
+"""Whether two GeoJSON geometries intersect, in the plane of degrees.
 
-The core install has no geometry library. Footprints have few corners, so each side of one is compared with each side
+The core has no geometry library. Footprints have few vertices, so each segment of one is compared with each segment
 of the other.
 """
 
@@ -20,7 +20,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(slots=True)
 class Shape:
-    """A geometry in its parts. Rings of polygons are among the `lines` too; the first ring of each is the outer one."""
+    """The parts of a geometry. `lines` include the rings of polygons; the first ring of a polygon is the outer one."""
 
     points: list[Point] = field(default_factory=list)
     lines: list[list[Point]] = field(default_factory=list)
@@ -28,11 +28,11 @@ class Shape:
 
     @property
     def corners(self) -> list[Point]:
-        """Of each part, one: a part without a crossing is wholly inside or wholly outside."""
+        """One point of each part: without a crossing, a part is entirely inside or entirely outside."""
         return [*self.points, *(line[0] for line in self.lines)]
 
     def moved(self, degrees: float) -> "Shape":
-        """Around the earth."""
+        """Shifted in longitude."""
 
         def move(line: list[Point]) -> list[Point]:
             return [(x + degrees, y) for x, y in line]
@@ -48,7 +48,7 @@ class Shape:
 
 
 def parse_shape(geometry: Any, max_points: int | None = MAX_POINTS) -> Shape:
-    """Raises Invalid for what is not a GeoJSON geometry."""
+    """Raises Invalid if it is not a GeoJSON geometry."""
     shape = Shape()
     try:
         _add(shape, geometry, 0)
@@ -56,7 +56,7 @@ def parse_shape(geometry: Any, max_points: int | None = MAX_POINTS) -> Shape:
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise Invalid("intersects: must be a GeoJSON geometry with coordinates in degrees") from error
     if not count or (max_points is not None and count > max_points):
-        raise Invalid(f"intersects: a geometry has 1 to {MAX_POINTS} points; this one has {count}")
+        raise Invalid(f"intersects: a geometry must have 1 to {MAX_POINTS} points; this one has {count}")
     return shape
 
 
@@ -121,7 +121,7 @@ def bounds_of(shape: Shape) -> Box:
 
 
 def intersects(first: Shape, second: Shape) -> bool:
-    """Touching counts."""
+    """Geometries that only touch intersect."""
     return (
         any(_is_inside(point, polygon) for point in first.corners for polygon in second.polygons)
         or any(_is_inside(point, polygon) for point in second.corners for polygon in first.polygons)
@@ -147,12 +147,12 @@ def _cross(a: Point, b: Point, c: Point, d: Point) -> bool:
 
 
 def _side(a: Point, b: Point, point: Point) -> float:
-    """Positive on the left of the way from a to b, negative on the right."""
+    """Positive on the left of the line from a to b, negative on the right."""
     return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])
 
 
 def _is_inside(point: Point, polygon: list[list[Point]]) -> bool:
-    """Of the outer ring, and of none of the holes."""
+    """Inside the outer ring, and outside all holes."""
     outer, *holes = polygon
     return _is_in_ring(point, outer) and not any(_is_in_ring(point, hole) for hole in holes)
 

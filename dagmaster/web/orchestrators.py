@@ -1,4 +1,4 @@
-"""What the orchestrators say of themselves, one by one and together."""
+"""The status and statistics of orchestrators, individually and combined."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
-    """The live instances: that of this process as it is now, the others as of their last heartbeat."""
+    """The live instances: the one in this process with current values, the others as of their last heartbeat."""
     rows = await list_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
     if not rows:
         raise Unavailable("no orchestrator is running; start one with `dagmaster orchestrator`")
@@ -30,7 +30,7 @@ async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
 
 
 def status_of(rows: Sequence[Row], pending_results: int) -> FleetStatus:
-    """The sums of all; what cannot be summed is of the one that was active last."""
+    """The totals; values that cannot be added come from the instance that was active last."""
     instances = [_status(row) for row in rows]
     last = max(
         instances,

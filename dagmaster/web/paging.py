@@ -1,4 +1,4 @@
-"""Lists in pages, as long as the API allows."""
+"""Pages of lists, with the limit of the API."""
 
 from typing import Annotated
 
@@ -8,4 +8,4 @@ from dagmaster.http.paging import Offset, cut
 
 __all__ = ["Limit", "Offset", "cut"]
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")]

@@ -15,29 +15,29 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "dagmaster_"
 
 COUNTERS = {
-    "jobs_created": "Jobs that were started, or cancelled before they were.",
+    "jobs_created": "Jobs that started, or were cancelled before they did.",
     "jobs_completed": "Jobs that completed.",
     "jobs_failed": "Jobs that failed.",
     "jobs_cancelled": "Jobs that were cancelled.",
-    "tasks_created": "Tasks that were dispatched, each attempt for itself.",
+    "tasks_created": "Dispatched tasks, counting each attempt.",
     "tasks_completed": "Attempts that completed.",
     "tasks_failed": "Attempts that failed.",
 }
 STATS = {
-    "cycles": "Turns of the loop.",
-    "results_processed": "Reports of workers that were taken in.",
+    "cycles": "Cycles of the loop.",
+    "results_processed": "Processed reports of workers.",
     "errors": "Failures to process a job.",
 }
 HISTOGRAMS = {
     "job_duration_seconds": ("job_duration_seconds", "From a job's start to its end."),
     "task_duration_seconds": ("task_duration_seconds", "How long attempts ran."),
-    "task_claim_latency_seconds": ("task_claim_latency_seconds", "From a task's dispatch until a worker has it."),
-    "cycle_seconds": ("orchestrator_cycle_seconds", "How long a turn of the loop took, if there was work."),
+    "task_claim_latency_seconds": ("task_claim_latency_seconds", "From a task's dispatch until a worker claims it."),
+    "cycle_seconds": ("orchestrator_cycle_seconds", "Duration of cycles that had work to do."),
 }
 
 
 async def render(conn: Connection, fresh: Mapping[str, Mapping[str, Any]] | None = None) -> bytes:
-    """The text that Prometheus reads. `fresh` are stats of instances that are known better than by their last beat."""
+    """The text format of Prometheus. `fresh` are current stats of instances, newer than their last heartbeat."""
     measures = await fleet_measures(conn)
     for instance in measures["orchestrators"]:
         instance["stats"] = (fresh or {}).get(instance["orchestrator_id"], instance["stats"])
@@ -47,7 +47,7 @@ async def render(conn: Connection, fresh: Mapping[str, Mapping[str, Any]] | None
 
 
 class Fleet(Collector):
-    """What the database knows of the fleet, as metrics. Counters are by instance: each begins at its own start."""
+    """The state of the fleet in the database, as metrics. Counters are per instance and start with it."""
 
     def __init__(self, measures: Mapping[str, Any]) -> None:
         self._measures = measures
@@ -70,7 +70,7 @@ class Fleet(Collector):
             yield _counter(f"orchestrator_{name}", text, self._stats(name))
 
     def _stats(self, *path: str) -> Iterator[tuple[str, Any]]:
-        """An instance that has not beaten yet, or is of another version, has nothing to say."""
+        """Empty for an instance without a heartbeat yet, or of another version."""
         for instance in self._orchestrators:
             value: Any = instance["stats"]
             for part in path:
@@ -81,7 +81,7 @@ class Fleet(Collector):
     def _histograms(self) -> Iterator[Metric]:
         for source, (name, text) in HISTOGRAMS.items():
             yield _histogram(name, text, self._stats("histograms", source))
-        # The name under which others know it.
+        # An alias.
         yield _histogram(
             "worker_task_execution_time", "How long attempts ran.", self._stats("histograms", "task_duration_seconds")
         )
@@ -97,10 +97,10 @@ class Fleet(Collector):
 
     def _instances(self) -> Iterator[Metric]:
         running = [instance for instance in self._orchestrators if instance["status"] == "running"]
-        yield GaugeMetricFamily(PREFIX + "orchestrators_active", "Orchestrators that run.", value=len(running))
+        yield GaugeMetricFamily(PREFIX + "orchestrators_active", "Running orchestrators.", value=len(running))
         yield _gauge(
             "orchestrator_heartbeat_age_seconds",
-            "Since an orchestrator's last heartbeat.",
+            "Time since an orchestrator's last heartbeat.",
             "instance",
             ((instance["orchestrator_id"], instance["heartbeat_age_seconds"]) for instance in running),
         )
@@ -113,13 +113,13 @@ class Fleet(Collector):
 
     def _workers(self) -> Iterator[Metric]:
         active = self._measures["workers"]
-        yield GaugeMetricFamily(PREFIX + "workers_active", "Workers that run.", value=len(active))
+        yield GaugeMetricFamily(PREFIX + "workers_active", "Running workers.", value=len(active))
         ages = [(worker["worker_id"], worker["heartbeat_age_seconds"]) for worker in active]
-        yield _gauge("worker_heartbeat_age_seconds", "Since a worker's last heartbeat.", "worker", ages)
+        yield _gauge("worker_heartbeat_age_seconds", "Time since a worker's last heartbeat.", "worker", ages)
         slots = [(worker["worker_id"], worker["concurrency"]) for worker in active]
-        yield _gauge("worker_slots", "How many tasks a worker runs at once.", "worker", slots)
+        yield _gauge("worker_slots", "Slots of a worker.", "worker", slots)
         stuck = [(worker["worker_id"], len(worker["stuck_tasks"])) for worker in active]
-        yield _gauge("worker_stuck_slots", "Slots that are kept by handlers that do not end.", "worker", stuck)
+        yield _gauge("worker_stuck_slots", "Slots occupied by handlers that did not stop when asked.", "worker", stuck)
 
     def _queues(self) -> Iterator[Metric]:
         queues = self._measures["queues"]
@@ -133,14 +133,17 @@ class Fleet(Collector):
         texts = {
             "active": "Schedules that are not paused.",
             "paused": "Schedules that are paused.",
-            "late": "Schedules that should have started a job a minute ago.",
+            "late": "Schedules that are more than a minute late.",
         }
         for name, text in texts.items():
             yield GaugeMetricFamily(f"{PREFIX}schedules_{name}", text, value=counts[name])
 
     def _database(self) -> Iterator[Metric]:
         callbacks, connections = self._measures["callbacks"], self._measures["connections"]
-        for name, text in (("waiting", "Callbacks still to be made."), ("failed", "Given up, of the newest 10,000.")):
+        for name, text in (
+            ("waiting", "Callbacks still to be delivered."),
+            ("failed", "Abandoned callbacks among the latest 10,000."),
+        ):
             yield GaugeMetricFamily(f"{PREFIX}callbacks_{name}", text, value=callbacks[name])
         yield GaugeMetricFamily(
             PREFIX + "database_connections_max", "Connections that the server allows.", value=connections["most"]

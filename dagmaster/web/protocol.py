@@ -8,8 +8,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEADER_SECONDS: Final = 30.0
 
 
-class ImpatientProtocol(HttpToolsProtocol):
-    """A connection on which no request is whole in time is closed. Between two requests uvicorn's own limit holds."""
+class TimedProtocol(HttpToolsProtocol):
+    """Closes a connection whose request does not arrive in time. Between requests, uvicorn's own limit applies."""
 
     _headers_due: asyncio.TimerHandle | None = None
 

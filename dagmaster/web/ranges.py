@@ -1,4 +1,4 @@
-"""Files that are served in ranges, as readers of PMTiles and of cloud-optimised formats ask for them."""
+"""Range requests for files, for readers of PMTiles and of cloud-optimised formats."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Unsatisfiable(Exception):
 
 
 def parse_range(header: str, size: int) -> tuple[int, int] | None:
-    """Start and end, which is not part of it; None for the whole file. Raises Unsatisfiable."""
+    """Start and exclusive end; None for the whole file. Raises Unsatisfiable."""
     match = _RANGE.fullmatch(header.strip())
     if match is None or match.groups() == ("", ""):
         return None
@@ -34,7 +34,7 @@ def parse_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def range_response(source: Source, size: int, request_headers: Mapping[str, str], headers: dict[str, str]) -> Response:
-    """`headers` has the ETag of the file: a range of another file than the caller knows is answered with all of it."""
+    """`headers` has the ETag of the file. If the caller's `If-Range` differs, the response is the whole file."""
     headers = {**headers, "Accept-Ranges": "bytes"}
     is_current = request_headers.get("if-range", headers["ETag"]) == headers["ETag"]
     try:

@@ -53,9 +53,9 @@ log = logging.getLogger(__name__)
 
 # Shorter than the response timeout of common proxies.
 CLAIM_WAIT_SECONDS = 20.0
-# How soon a wait notices that the server stops or that the client has gone.
+# The interval at which a wait checks for a server shutdown and a disconnected client.
 CHECK_SECONDS = 0.5
-# Notifications are hints: without one it takes this long.
+# Polling interval if no notification arrives.
 POLL_SECONDS = 5.0
 # Around an output in a body.
 SLACK_BYTES = 64 * 1024
@@ -68,7 +68,7 @@ Row = dict[str, Any]
 
 
 async def own_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> WorkerId:
-    """The worker of the path, which the caller speaks for."""
+    """The worker of the path, which must belong to the caller's key."""
     await remote_workers.get_remote(conn, worker_id, caller.key_id)
     return worker_id
 
@@ -103,7 +103,7 @@ async def register(conn: Connection, services: Services, caller: Caller, body: R
 
 
 def _max_output_bytes(services: Services) -> int:
-    """A longer one could not be sent."""
+    """Limited by the size of a request body."""
     settings = services.settings
     return min(settings.max_output_bytes, max(settings.max_body_bytes - SLACK_BYTES, settings.max_body_bytes // 2))
 
@@ -126,31 +126,31 @@ async def claim(
     *,
     is_given_up: Callable[[], Awaitable[bool]],
 ) -> TasksClaimed:
-    """Wait, without a connection, until there are tasks, the time is over, or the client has gone."""
+    """Wait, without holding a connection, until there are tasks, the time is over, or the client disconnects."""
     deadline = monotonic() + min(body.wait_seconds, CLAIM_WAIT_SECONDS)
     while True:
-        rung = services.bell.next()
-        async with services.bell.turns, services.pool.connection() as conn:
+        signal = services.task_signal.next()
+        async with services.task_signal.turns, services.pool.connection() as conn:
             await remote_workers.get_remote(conn, worker_id, caller.key_id)
             claimed = await _exchange(conn, services, caller, worker_id, body)
         if claimed.tasks or body.reports or not body.limit:
             return claimed
-        if not await _is_rung(rung, deadline, is_given_up):
+        if not await _is_signalled(signal, deadline, is_given_up):
             return claimed
 
 
-async def _is_rung(rung: asyncio.Event, deadline: float, is_given_up: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether to look again; false when the time is over or the client has gone."""
+async def _is_signalled(signal: asyncio.Event, deadline: float, is_given_up: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether to look for tasks again; false if the time is over or the client has disconnected."""
     poll_at = monotonic() + POLL_SECONDS
     while True:
         now = monotonic()
         if now >= deadline or await is_given_up():
             return False
-        if rung.is_set() or now >= poll_at:
+        if signal.is_set() or now >= poll_at:
             return True
         try:
             async with asyncio.timeout(min(CHECK_SECONDS, deadline - now)):
-                await rung.wait()
+                await signal.wait()
         except TimeoutError:
             continue
 
@@ -164,7 +164,7 @@ async def _exchange(
     if body.reports:
         services.wake()
     elif rows:
-        services.notifier.notify(MAIL, urgent=False)  # That they have started can wait for that they have ended.
+        services.notifier.notify(MAIL, urgent=False)  # Starts are reported together with ends.
     return TasksClaimed(tasks=[_claimed(row) for row in rows], outcomes=outcomes)
 
 
@@ -195,7 +195,7 @@ async def take_reports(
 async def _report(
     conn: Connection, services: Services, caller: Caller, worker_id: WorkerId, reports: Sequence[ReportCreate]
 ) -> list[ReportOutcome]:
-    """A wrong report is refused alone; the others are accepted."""
+    """An invalid report is refused; the others are accepted."""
     mail: dict[str, MailRow] = {}
     wrong: dict[str, ReportOutcome] = {}
     now = datetime.now(UTC)
@@ -244,8 +244,8 @@ def _details(services: Services, report: ReportCreate) -> Row:
     where = {"log_path": services.task_logs.path_of(report.task_id)} if report.details.has_log else {}
     try:
         return {**orjson.loads(encoded(details, _max_output_bytes(services))), **where}
-    except Invalid as error:  # A figure that cannot be stored must not keep the result from being heard.
-        log.warning("the figures of task %s are not stored: %s", report.task_id, error)
+    except Invalid as error:  # Invalid measurements must not block the result.
+        log.warning("the measurements of task %s are not stored: %s", report.task_id, error)
         return where
 
 
@@ -253,7 +253,7 @@ def _details(services: Services, report: ReportCreate) -> Row:
 
 
 async def tell(conn: Connection, worker_id: WorkerId, reports: Sequence[ProgressCreate]) -> None:
-    """One by one: a statement for several could wait for an owner that waits for it."""
+    """One statement per task: one for several could deadlock with an owner."""
     for report in reports:
         progress = Progress(report.current, report.total, clean_text(report.message or ""))
         await task_reports.tell_progress(conn, worker_id, report.task_id, progress)
@@ -276,7 +276,7 @@ async def save(conn: Connection, services: Services, worker_id: WorkerId, body: 
 
 
 async def add(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
-    """Raises TaskOver. The job's owner checks the slices and fails the attempt if one is wrong."""
+    """Raises TaskOver. The job's owner validates the slices and fails the attempt if one is invalid."""
     await _check_held(conn, worker_id, body.task_id)
     await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(piece) for piece in body.slices])
     services.wake()
@@ -305,11 +305,11 @@ async def recall(conn: Connection, worker_id: WorkerId, body: RecallResult) -> R
 
 
 async def open_secrets(conn: Connection, services: Services, worker_id: WorkerId, body: OpenSecrets) -> dict[str, str]:
-    """Raises TaskOver, and Forbidden for a secret that this task is not given."""
+    """Raises TaskOver, and Forbidden for a secret that does not belong to this task."""
     await _check_held(conn, worker_id, body.task_id)
     references = references_in(*await tasks.sealed_texts(conn, worker_id, body.task_id))
     if not references.issuperset(body.references):
-        raise Forbidden(f"task {body.task_id} is not given that secret")
+        raise Forbidden(f"task {body.task_id} has no access to that secret")
     sealer = await open_sealer(conn, services.settings.chosen_secret())
     try:
         return sealer.open(body.references)
@@ -327,7 +327,7 @@ async def remember(conn: Connection, services: Services, worker_id: WorkerId, bo
 async def take_logs(
     conn: Connection, services: Services, worker_id: WorkerId, chunks: Sequence[LogChunk]
 ) -> list[LogTaken]:
-    """Stored bytes are not appended again: a piece whose response was lost may be sent twice."""
+    """Bytes that are already stored are not appended again: a worker may repeat a piece."""
     own = await remote_workers.own_tasks(
         conn, worker_id, [chunk.task_id for chunk in chunks], seconds=LOG_AFTER_SECONDS
     )
@@ -349,4 +349,4 @@ async def _take_log(services: Services, chunk: LogChunk, *, is_own: bool) -> Log
 async def _check_held(conn: Connection, worker_id: WorkerId, task_id: TaskId) -> None:
     _, withdrawn = await tasks.orders(conn, worker_id, [task_id])
     if withdrawn:
-        raise TaskOver(f"task {task_id} is not this worker's, or no longer; stop it and report nothing")
+        raise TaskOver(f"this worker does not hold task {task_id}, or no longer; stop it and report nothing")

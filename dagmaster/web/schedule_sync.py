@@ -1,4 +1,4 @@
-"""The schedules of the workflows that this server has."""
+"""The schedules of the workflows that this server has loaded."""
 
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.schedules import sync_schedules
@@ -10,7 +10,7 @@ from dagmaster.web.services import Services
 async def sync_catalog(
     conn: Connection, services: Services, *, prune: bool = False, actor: str | None = None
 ) -> Synced:
-    """Make the schedules what the loaded workflows say."""
+    """Update the schedules from the loaded workflows."""
     await services.learn(conn)
     context = ServiceContext(conn, services.settings, source_app="api", actor=actor)
     return await sync_schedules(context, services.catalog, services.contracts, prune=prune)

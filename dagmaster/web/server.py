@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from dagmaster.errors import Misconfigured
-from dagmaster.web.protocol import ImpatientProtocol
+from dagmaster.web.protocol import TimedProtocol
 
 GRACE_SECONDS = 5
 
@@ -27,7 +27,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's business."""
+        """The process handles signals itself."""
         yield
 
 
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Before anything else is started: a port that is taken should cost nothing."""
+    """Call it before anything else is started, so that a port in use fails early."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -72,10 +72,10 @@ def url_of(listener: socket.socket) -> str:
 
 @asynccontextmanager
 async def served(app: Starlette, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve while the block runs; then streams are asked to end."""
+    """Serve while the block runs; then end the streams."""
     config = uvicorn.Config(
         app,
-        http=ImpatientProtocol,
+        http=TimedProtocol,
         ws="websockets-sansio",
         lifespan="off",
         log_config=None,

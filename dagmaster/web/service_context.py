@@ -6,12 +6,12 @@ from fastapi import Depends
 
 from dagmaster.service.context import ServiceContext
 from dagmaster.web.access import Admitted
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 WAIT_SECONDS: Final = 3.0
 
 
-async def service_context(services: Given, conn: Conn, caller: Admitted) -> ServiceContext:
+async def service_context(services: ServicesDep, conn: Conn, caller: Admitted) -> ServiceContext:
     return ServiceContext(
         conn,
         services.settings,

@@ -1,4 +1,4 @@
-"""What the routes work with: one set for the whole server."""
+"""The resources that all routes share."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ FLEET_SECONDS = 1.0
 
 
 class LocalOrchestrator(Protocol):
-    """An orchestrator in this process: it is woken without a notification, and asked without the database."""
+    """An orchestrator in this process: woken without a notification, read without the database."""
 
     @property
     def me(self) -> Instance: ...
@@ -62,7 +62,7 @@ class Services:
     pinned: PinnedGraphs = field(default_factory=PinnedGraphs)
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     histories: Histories = field(init=False)
-    bell: TaskSignal = field(init=False)
+    task_signal: TaskSignal = field(init=False)
     log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     definitions: Definitions = field(init=False)
     _contracts_at: float = -inf
@@ -71,7 +71,7 @@ class Services:
 
     def __post_init__(self) -> None:
         self.histories = Histories(self.pinned)
-        self.bell = TaskSignal(self.dsn)
+        self.task_signal = TaskSignal(self.dsn)
         self.definitions = Definitions(self.settings, self.registry.contracts(), self.find_workflow)
 
     @property
@@ -95,7 +95,7 @@ class Services:
         return [*(problem.message for problem in self.definitions.refused_params(workflow)), *idle]
 
     async def learn(self, conn: Connection) -> None:
-        """What workers have registered up to now: it counts before what this process has loaded."""
+        """Load the registered contracts, which take precedence over handlers loaded in this process."""
         if self._contracts_at + FLEET_SECONDS > monotonic():
             return
         stamp = await stamp_of(conn)
@@ -117,11 +117,11 @@ class Services:
         return self._fleet[1]
 
     def own_stats(self) -> dict[str, dict[str, Any]]:
-        """Of the orchestrator in this process, by its id."""
+        """The stats of the orchestrator in this process, by its id."""
         return {self.orchestrator.me.instance_id: self.orchestrator.summary()} if self.orchestrator else {}
 
     def wake(self) -> None:
-        """A job was submitted or something was asked of one."""
+        """Wake the owner after a submission or a command."""
         self.notifier.notify(MAIL)
         if self.orchestrator is not None:
             self.orchestrator.check_mail()
@@ -148,20 +148,20 @@ async def opened_services(
     try:
         yield services
     finally:
-        await services.bell.close()
+        await services.task_signal.close()
         await pool.close()
 
 
-# Async though it waits for nothing: FastAPI runs plain functions in threads.
+# Async although it never waits: FastAPI runs plain functions in threads.
 async def services_of(request: HTTPConnection) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-Given = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 
-async def connection(services: Given) -> AsyncIterator[Connection]:
+async def connection(services: ServicesDep) -> AsyncIterator[Connection]:
     """For one request; returned before the response is sent."""
     async with services.pool.connection() as conn:
         yield conn

@@ -1,6 +1,6 @@
 """Browser sessions: a signed cookie that names the key, and a CSRF token that every change must carry.
 
-The cookie holds no key. It counts only as long as the key it names does.
+The cookie does not contain the key. It is valid only as long as the key that it names.
 """
 
 import hmac
@@ -28,7 +28,7 @@ class Session:
     expires_at: int
 
     def csrf(self, secret: bytes) -> str:
-        """Pages have it, other sites do not."""
+        """Known to our pages, not to other sites."""
         return _sign(secret, f"csrf:{self.nonce}".encode())
 
     def sealed(self, secret: bytes) -> str:
@@ -42,7 +42,7 @@ def new_session(key_id: str) -> Session:
 
 def open_session(text: str, secret: bytes) -> Session | None:
     """None if the cookie is forged, malformed or expired."""
-    # Headers may hold any bytes; what cannot be encoded was not signed by us.
+    # Headers may contain any bytes; a value that cannot be encoded has no valid signature.
     body, _, signature = text.encode(errors="replace").partition(b".")
     if not hmac.compare_digest(_sign(secret, body).encode(), signature):
         return None

@@ -1,4 +1,4 @@
-"""Searches of the STAC API: what is asked for, and the page of items that is found."""
+"""Searches of the STAC API: parse the request and find a page of items."""
 
 import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -21,17 +21,17 @@ from dagmaster.web.intersection import Shape, bounds_of, intersects, parse_shape
 OPEN: Final = ("", "..")
 TURNS: Final = (0.0, 360.0, -360.0)
 MAX_OFFSET: Final = 100_000
-# Of items whose boxes touch a geometry, so many are compared exactly for one page.
+# The number of items, per page, whose geometries are compared exactly after their boxes match.
 BATCH_ITEMS: Final = 200
 MAX_BATCHES: Final = 20
 
-# Where the next page begins: behind an item, or after so many of a sorted search.
+# The start of the next page: after an item, or at an offset in a sorted search.
 Position = Place | int
 
 
 @dataclass(frozen=True, slots=True)
 class ItemSearch:
-    """`shapes` is the geometry that items must intersect, once for each turn around the earth."""
+    """`shapes` is the geometry that items must intersect, repeated for each wrap around the earth."""
 
     where: ItemFilter
     keys: Sequence[SortKey]
@@ -42,7 +42,7 @@ class ItemSearch:
 
 @dataclass(frozen=True, slots=True)
 class ItemPage:
-    """`token` leads to the next page; None on the last."""
+    """`token` is for the next page; None on the last."""
 
     rows: list[ItemRow]
     token: str | None
@@ -71,7 +71,7 @@ def parse_search(search: StacSearch) -> ItemSearch:
     keys = [SortKey(property_path(sort.field), sort.direction == "desc") for sort in search.sortby or ()]
     start = decode_token(search.token) if search.token else None
     if start is not None and isinstance(start, int) is not bool(keys):
-        raise Invalid("token: must be that of the link `next` of a page with the same order")
+        raise Invalid("token: must come from the link `next` of a page with the same order")
     return ItemSearch(where, keys, shapes, search.limit, start)
 
 
@@ -83,8 +83,8 @@ def _expression(search: StacSearch) -> Any:
 
 
 async def find_page(conn: Connection, scope: Scope, search: ItemSearch) -> ItemPage:
-    """One item more than asked for shows that there is another page. It may follow a page that is not full: exact
-    comparisons with a geometry stop after a while.
+    """Reads one item more to see whether there is another page. A page may be incomplete although more follow, because
+    exact comparisons with a geometry are limited.
     """
     rows: list[ItemRow] = []
     position = search.start
@@ -131,7 +131,7 @@ def _is_touched(row: ItemRow, shapes: Sequence[Shape]) -> bool:
 
 
 def parse_bbox(numbers: Sequence[float]) -> tuple[float, float, float, float]:
-    """Of six numbers, heights are left out."""
+    """Heights in a box of six numbers are ignored."""
     if len(numbers) not in (4, 6) or not all(map(math.isfinite, numbers)):
         raise Invalid("bbox: must be west, south, east, north in degrees")
     west, south, east, north = numbers if len(numbers) == 4 else (numbers[0], numbers[1], numbers[3], numbers[4])
@@ -144,7 +144,7 @@ def parse_bbox(numbers: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 def parse_interval(text: str) -> tuple[datetime | None, datetime | None]:
-    """A moment, or two with a slash between; `..` is open."""
+    """A timestamp, or two separated by a slash; `..` is open."""
     first, slash, last = text.partition("/")
     if not slash:
         moment = _moment(first)
@@ -152,7 +152,7 @@ def parse_interval(text: str) -> tuple[datetime | None, datetime | None]:
     start = None if first in OPEN else _moment(first)
     end = None if last in OPEN else _moment(last)
     if (start is None and end is None) or (start and end and start > end):
-        raise Invalid("datetime: an interval has a beginning or an end, and does not end before it begins")
+        raise Invalid("datetime: an interval must have a start or an end, and must not end before it starts")
     return start, end
 
 
@@ -181,4 +181,4 @@ def decode_token(token: str) -> Position:
         at, collection_id, item_id = parts
         return Place(datetime.fromisoformat(at), str(collection_id), str(item_id))
     except (ValueError, TypeError, NotBase64) as error:
-        raise Invalid("token: must be that of the link `next` of another page") from error
+        raise Invalid("token: must come from the link `next` of another page") from error

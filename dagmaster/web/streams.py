@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 RETRY_SECONDS = 1.0
-# Writers get their events' ids before they commit: one with a smaller id may be seen later, within this time.
+# Ids are assigned before commit, so an event with a smaller id may appear later, within this time.
 WINDOW_SECONDS = 2.0
 MAX_SEEN = 4000
 PAGE = 500
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class Watcher:
-    """A watcher of a job. Its queue is bounded; while it is full nothing more is read for it."""
+    """A watcher of a job. Its queue is bounded; while it is full, nothing is read for it."""
 
     def __init__(self, job_id: JobId, after: int, created_at: datetime) -> None:
         self.queue: asyncio.Queue[Row] = asyncio.Queue(QUEUE_SIZE)
@@ -51,7 +51,7 @@ class Watcher:
         return self.queue.empty() and (self.is_over or self.is_slow)
 
     async def next(self) -> Row | None:
-        """None when nothing came for a moment, or nothing will."""
+        """The next event; None after a while without one, or at the end."""
         if self.queue.empty() and not self.is_done:
             self._news.clear()
             with suppress(TimeoutError):
@@ -72,7 +72,7 @@ class Watcher:
             self._news.set()
 
     def _settle(self, asked_at: float) -> None:
-        """Move the start past events seen a while ago: no older ones will appear."""
+        """Advance the start past events seen a while ago: no older ones will appear."""
         ids = sorted(self._seen)
         old = [event_id for event_id in ids if self._seen[event_id] <= asked_at - WINDOW_SECONDS] + ids[
             : max(len(ids) - MAX_SEEN, 0)
@@ -98,8 +98,8 @@ class Streams:
     async def events(
         self, job_id: JobId, after: int, created_at: datetime, *, heartbeat_seconds: float
     ) -> AsyncGenerator[Row | None, None]:
-        """Every event behind `after` until the job has ended; None as a sign of life. Raises Unavailable when the
-        one who watches is too slow, or too many watch."""
+        """Every event after `after` until the job has ended; None as a keep-alive. Raises Unavailable if the watcher is
+        too slow, or if there are too many."""
         with self._watching(Watcher(job_id, after, created_at)) as watcher:
             quiet_since = monotonic()
             while not self._is_stopping():
@@ -116,7 +116,7 @@ class Streams:
     @contextmanager
     def _watching(self, watcher: Watcher) -> Iterator[Watcher]:
         if len(self._watchers) >= MAX_WATCHERS:
-            raise Unavailable(f"{MAX_WATCHERS} watch already; try again later")
+            raise Unavailable(f"too many watchers ({MAX_WATCHERS}); try again later")
         self._watchers.add(watcher)
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
@@ -126,19 +126,19 @@ class Streams:
             self._watchers.discard(watcher)
 
     async def _read(self) -> None:
-        """While there is a watcher."""
+        """Runs while there is a watcher."""
         while self._watchers and not self._is_stopping():
             try:
                 has_more = await self._read_once()
             except AWAY as error:
                 # The position is kept: when the database is back, reading continues without a gap.
-                log.warning("those who watch jobs have to wait: %s", str(error).partition("\n")[0])
+                log.warning("cannot read events for watchers, retrying: %s", str(error).partition("\n")[0])
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             await asyncio.sleep(0 if has_more else POLL_SECONDS)
 
     async def _read_once(self) -> bool:
-        """Whether there is more to read at once."""
+        """Returns whether there is more to read."""
         for watcher in self._watchers:
             watcher.check_pace()
         asking = [

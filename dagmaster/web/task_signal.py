@@ -9,7 +9,7 @@ AT_ONCE = 2
 
 
 class TaskSignal:
-    """Starts to listen with the first waiter."""
+    """Listens from the first waiter on."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

@@ -1,4 +1,4 @@
-"""Rows as the bodies that show them: secrets hidden, durations reckoned."""
+"""Rows as response bodies: secrets redacted, durations computed."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ def job_summary(row: Row, tolerated_failures: int = 0) -> JobSummary:
 
 
 def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool = False) -> JobReply:
-    """Of a row of `get_whole_job`, with what a workflow function has returned."""
+    """From a row of `get_whole_job`, with the return value of a workflow function."""
     fields = _job_fields(row)
     for name in ("input_params", "result_data"):
         fields[name] = redact(orjson.loads(row[name])) if row[name] is not None else None
@@ -66,12 +66,12 @@ def counts_reply(counts: Mapping[str, int]) -> NodeCounts:
 
 
 def snapshot_counts(job: JobSnapshot) -> NodeCounts:
-    """Of its own nodes, of the children of its fan-outs, and of what its tasks have added."""
+    """The counts of the nodes of the definition, of the children of fan-outs, and of nodes added by tasks."""
     return counts_reply(count_outcomes((node.outcome, node.children) for node in job.nodes.values()))
 
 
 def run_seconds(job: Row) -> float | None:
-    """How long a job took, or has taken so far, without the time during which it was paused."""
+    """The duration of a job so far, without paused time."""
     seconds = seconds_between(job["started_at"], job["completed_at"])
     return None if seconds is None else round(max(seconds - job["idle_seconds"], 0.0), 3)
 

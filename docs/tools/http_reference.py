@@ -49,14 +49,14 @@ def _rows(route: Any, kind: type[Any]) -> Iterator[str]:
         case APIWebSocketRoute():
             methods, description = ["WebSocket"], route.endpoint.__doc__ or ""
         case _:
-            raise AssertionError(f"nobody knows how to describe {route!r}")
+            raise AssertionError(f"unknown kind of route: {route!r}")
     text = " ".join(description.split()).replace("|", r"\|")
     yield from (f"| `{method} {route.path}` | {_roles(route, kind)} | {text} |" for method in methods)
 
 
 def _roles(route: Any, kind: type[Any]) -> str:
     allowed = find_decision(route, kind)
-    assert allowed is not None, f"nobody decided who may use {route.path}"
+    assert allowed is not None, f"{route.path} declares no roles"
     if allowed.roles is None:
         return "everybody"
     return ", ".join(role for role in ROLES if role in allowed.roles)

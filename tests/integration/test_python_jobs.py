@@ -295,7 +295,7 @@ async def test_workers_register_send_heartbeats_and_leave(running):
     assert [worker.id for worker in await list_workers("stopped")] == [mine.id]
     with pytest.raises(errors.WorkerGone, match="register again"):
         await worker_heartbeat(mine.id)
-    with pytest.raises(errors.Invalid, match="is not a status of workers"):
+    with pytest.raises(errors.Invalid, match="is not a worker status"):
         await list_workers("lazy")
 
 

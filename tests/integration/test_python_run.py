@@ -188,7 +188,7 @@ def test_wrong_arguments_are_refused_before_the_job_is_created() -> None:
 
     wrong: Any = {"x": "three", "y": 4}
     assert norms.run(Point(3, 4)) == 5
-    with pytest.raises(Invalid, match=r"wrong arguments of .*norms: point.x: Input should be a valid number"):
+    with pytest.raises(Invalid, match=r"invalid arguments of .*norms: point.x: Input should be a valid number"):
         norms.run(wrong)
 
 
@@ -379,7 +379,7 @@ def test_validate_finds_a_broken_workflow_function(tmp_path: Path) -> None:
     file.write_text(FILE.replace("double(double(x))", "1 if double(x) else 2").replace("twice", "broken_twice"))
     done = call("validate", file)
     assert done.code == 2
-    assert f"{file}:7: error: <nodes.double.output.result> stands for a value" in done.out
+    assert f"{file}:7: error: <nodes.double.output.result> has no value" in done.out
 
 
 def test_without_a_database_only_that_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

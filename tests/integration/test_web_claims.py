@@ -107,7 +107,7 @@ async def test_a_claim_notices_that_its_client_disconnected() -> None:
         return next(answers)
 
     async with asyncio.timeout(60):
-        assert not await remote_workers._is_rung(asyncio.Event(), monotonic() + 600, is_given_up)
+        assert not await remote_workers._is_signalled(asyncio.Event(), monotonic() + 600, is_given_up)
 
 
 # Reports

@@ -77,7 +77,7 @@ def test_a_syntax_error_names_its_place(text: str, message: str) -> None:
         ({"op": "=", "args": [X]}, "takes 2 arguments, not 1"),
         ({"op": "=", "args": [1, 2]}, "must be a property"),
         ({"op": "=", "args": [X, None]}, "a value is"),
-        ({"op": "=", "args": [X, {"timestamp": "yesterday"}]}, "not a moment"),
+        ({"op": "=", "args": [X, {"timestamp": "yesterday"}]}, "not an RFC 3339 timestamp"),
         ({"op": "s_intersects", "args": [X, {}]}, "the operator 's_intersects' is not known"),
         ({"op": "in", "args": [X, []]}, "list of values"),
         ({"op": "in", "args": [X, list(range(501))]}, "more than 500 values"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MISSING = "The maps are missing: the geospatial libraries could not be installed"
+MISSING = "No maps: the geospatial libraries could not be installed"
 # Ready at once, and reports that it is stopped.
 SERVER = """
 import signal, sys

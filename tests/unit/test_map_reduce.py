@@ -75,7 +75,7 @@ def test_results_of_other_tasks_can_be_mapped_but_not_chunked():
     group = map_chunks(work, parts, 2)
     assert [len(kwargs["rows"]) for kwargs in arguments(group)] == [2, 1]
     assert awaited(planned(*parts, group).nodes[3]) == ("entry.1", "entry.2")
-    with pytest.raises(Invalid, match="map it in a task that gets it"):
+    with pytest.raises(Invalid, match="map it in a task that receives it"):
         map_chunks(work, parts[0])  # type: ignore[arg-type]
 
 

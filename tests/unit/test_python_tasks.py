@@ -66,12 +66,12 @@ class Named(BaseModel):
     [
         (Row, Row("a"), None),
         (Row, {"name": "a"}, None),
-        (Row, {"size": 3}, "does not return Row as it says: value.name: Field required"),
+        (Row, {"size": 3}, "does not return the declared Row: value.name: Field required"),
         (Named, Named(Name="a"), None),
         (
             Named,
             Row("a"),
-            "does not return Named as it says: value: Input should be a valid dictionary or instance of Named",
+            "does not return the declared Named: value: Input should be a valid dictionary or instance of Named",
         ),
         (list[Row] | None, None, None),
         (list[Row] | None, [Row("a"), {"size": 1}], "value.1.name: Field required"),
@@ -234,7 +234,7 @@ def test_generators_and_classes_cannot_be_tasks() -> None:
 
 
 def test_outside_a_worker_there_is_no_current_task() -> None:
-    with pytest.raises(Conflict, match="no task is running here"):
+    with pytest.raises(Conflict, match="no task is running"):
         current_task()
 
 
@@ -250,7 +250,7 @@ async def test_a_plain_function_is_registered_by_naming_it() -> None:
 
 
 def test_a_lambda_cannot_be_called_by_name() -> None:
-    with pytest.raises(Invalid, match="cannot be called by its name"):
+    with pytest.raises(Invalid, match="cannot be called by name"):
         entry_point(lambda: None)
 
 
@@ -279,7 +279,7 @@ def test_only_public_functions_of_allowed_modules_are_entry_points(package: str)
 
 
 def test_a_missing_module_is_an_invalid_setting() -> None:
-    with pytest.raises(Misconfigured, match=r"task_modules names 'no_such_place\.\*'"):
+    with pytest.raises(Misconfigured, match=r"task_modules contains 'no_such_place\.\*'"):
         allow_modules(["no_such_place.*"], Registry())
 
 

@@ -175,14 +175,14 @@ def _format(x: Any) -> str:
         (lambda x: 1 in x, "be searched"),
         (lambda x: x == 1, "be compared"),
         (lambda x: x < 1, "be compared"),
-        (_format, "be formatted into a text"),
-        (str, "be formatted into a text"),
+        (_format, "be formatted into a string"),
+        (str, "be formatted into a string"),
         (int, "be converted"),
-        (lambda x: x + 1, "be calculated with"),
-        (lambda x: 1 - x, "be calculated with"),
+        (lambda x: x + 1, "be used in a calculation"),
+        (lambda x: 1 - x, "be used in a calculation"),
         (lambda x: x(), "be called"),
         (lambda x: x[1:], "be sliced"),
-        (lambda x: x[clean(2)], "be looked into by <nodes.clean_2.output.result>"),
+        (lambda x: x[clean(2)], "be indexed by <nodes.clean_2.output.result>"),
     ],
 )
 def test_unknown_results_cannot_be_used_as_values(misuse: Callable[[Any], Any], purpose: str) -> None:
@@ -274,7 +274,7 @@ def test_a_parameter_without_a_type_is_refused() -> None:
 def test_an_empty_workflow_is_refused() -> None:
     def empty() -> None: ...
 
-    with pytest.raises(Invalid, match=r"empty\(\) has called no task"):
+    with pytest.raises(Invalid, match=r"empty\(\) calls no task"):
         _ = workflow(empty).workflow
 
 
@@ -285,7 +285,7 @@ def test_async_functions_and_calls_outside_are_refused() -> None:
         workflow(waits)
     with pytest.raises(TypeError, match=r"call etl.run\(...\)"):
         etl("monday")
-    with pytest.raises(Conflict, match="is for workflow functions"):
+    with pytest.raises(Conflict, match="only in a workflow function"):
         call("echo")
 
 
@@ -344,7 +344,7 @@ def test_a_schedule_equals_that_of_a_file() -> None:
     assert (nightly.schedule.cron, nightly.schedule.timezone) == ("0 6 * * *", "Europe/Berlin")
     often = workflow(schedule=timedelta(minutes=15))(single()).workflow
     assert often.schedule is not None and often.schedule.every_seconds == 900
-    with pytest.raises(Misconfigured, match="timezone without a schedule"):
+    with pytest.raises(Misconfigured, match="timezone needs a schedule"):
         workflow(timezone="UTC")(single())
     with pytest.raises(Invalid, match="workflow 'clean_once': schedule"):
         _ = workflow(schedule="never")(single()).workflow
@@ -405,7 +405,7 @@ def test_a_python_place_is_distinguished_from_other_names(name: str, module: str
 def test_a_workflow_is_found_by_its_place() -> None:
     assert find_python_workflow(f"{__file__}:etl") is etl
     assert find_python_workflow(__file__) is etl, "it is the only one"
-    with pytest.raises(UnknownWorkflow, match=f"It defines {__name__}:etl"):
+    with pytest.raises(UnknownWorkflow, match=f"it defines {__name__}:etl"):
         find_python_workflow(f"{__name__}:nightly")
     with pytest.raises(UnknownWorkflow, match="defines no workflow; is @workflow missing"):
         find_python_workflow("other.py")

@@ -9,7 +9,7 @@ from dagmaster.gateway.access import OPERATORS
 from dagmaster.gateway.health import examine
 from dagmaster.gateway.operations import event_reply, job_reply, node_reply
 from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, Given
+from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.paging import Offset, cut
 from dagmaster.model.states import NodeStatus
 from dagmaster.schemas.common import Page
@@ -30,7 +30,7 @@ Hours = Annotated[int, Query(ge=1, le=24 * 7, description="How far back.")]
 
 
 @router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
-async def admin_health(request: Request, services: Given, response: Response) -> GatewayHealth:
+async def admin_health(request: Request, services: ServicesDep, response: Response) -> GatewayHealth:
     """Check the settings, the database and the orchestrator's API."""
     health = await examine(services, request.app.state.readiness)
     response.status_code = 200 if health.status == "healthy" else 503
@@ -38,8 +38,8 @@ async def admin_health(request: Request, services: Given, response: Response) ->
 
 
 @router.get("/config", dependencies=[OPERATORS])
-async def show_config(services: Given) -> GatewayConfig:
-    """Show the limits of the gateway; no addresses and no secrets."""
+async def show_config(services: ServicesDep) -> GatewayConfig:
+    """Show the limits of the gateway, without addresses and secrets."""
     settings = services.settings
     return GatewayConfig(
         version=version("dagmaster"),
@@ -54,7 +54,9 @@ async def show_config(services: Given) -> GatewayConfig:
 
 
 @router.get("/active-jobs", dependencies=[OPERATORS])
-async def list_active_jobs(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
+async def list_active_jobs(
+    services: ServicesDep, conn: Conn, limit: Limit = 50, offset: Offset = 0
+) -> Page[GatewayJob]:
     """List unfinished jobs, newest first."""
     seconds = services.settings.orphan_threshold_seconds
     rows = await store.list_jobs(
@@ -64,8 +66,8 @@ async def list_active_jobs(services: Given, conn: Conn, limit: Limit = 50, offse
 
 
 @router.get("/orphans", dependencies=[OPERATORS])
-async def list_orphans(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
-    """List unfinished jobs whose owner is silent, or that nobody owns."""
+async def list_orphans(services: ServicesDep, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
+    """List unfinished jobs without a live owner."""
     seconds = services.settings.orphan_threshold_seconds
     where = JobFilter(only_live=True, only_orphans=True)
     rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
@@ -74,7 +76,7 @@ async def list_orphans(services: Given, conn: Conn, limit: Limit = 50, offset: O
 
 @router.get("/recent-events", dependencies=[OPERATORS])
 async def list_recent_events(
-    services: Given, conn: Conn, hours: Hours = 1, limit: Limit = 50, offset: Offset = 0
+    services: ServicesDep, conn: Conn, hours: Hours = 1, limit: Limit = 50, offset: Offset = 0
 ) -> Page[GatewayEvent]:
     """List the events of all jobs, newest first."""
     rows = await store.list_recent_events(conn, hours=hours, limit=limit + 1, offset=offset)
@@ -89,16 +91,18 @@ async def list_workflows(conn: Conn, limit: Limit = 50, offset: Offset = 0) -> P
 
 
 @router.get("/running-nodes", dependencies=[OPERATORS])
-async def list_running_nodes(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayNode]:
-    """List running nodes, those that changed last first."""
+async def list_running_nodes(
+    services: ServicesDep, conn: Conn, limit: Limit = 50, offset: Offset = 0
+) -> Page[GatewayNode]:
+    """List running nodes, latest change first."""
     rows = await store.list_nodes_by_status(conn, NodeStatus.RUNNING, hours=0, limit=limit + 1, offset=offset)
     return cut([node_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/failed-nodes", dependencies=[OPERATORS])
 async def list_failed_nodes(
-    services: Given, conn: Conn, hours: Hours = 24, limit: Limit = 50, offset: Offset = 0
+    services: ServicesDep, conn: Conn, hours: Hours = 24, limit: Limit = 50, offset: Offset = 0
 ) -> Page[GatewayNode]:
-    """List failed nodes of jobs that are unfinished or ended lately, those that failed last first."""
+    """List failed nodes of unfinished or recent jobs, latest failure first."""
     rows = await store.list_nodes_by_status(conn, NodeStatus.FAILED, hours=hours, limit=limit + 1, offset=offset)
     return cut([node_reply(services, row) for row in rows], limit, offset)

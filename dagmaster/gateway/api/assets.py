@@ -1,4 +1,4 @@
-"""Assets, their versions and platforms: reads from views, changes through the orchestrator."""
+"""Assets, their versions and platforms: reads from views, changes through the API."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from dagmaster.gateway import decisions
 from dagmaster.gateway.access import OPERATORS, READERS, REVIEWERS, Caller
 from dagmaster.gateway.decisions import Target, version_reply, visible_target
 from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, Given
+from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.asset_filter import FilterOfQuery
 from dagmaster.http.errors import documented
 from dagmaster.http.paging import Offset, cut
@@ -36,11 +36,11 @@ FORWARDED: Any = {"responses": documented(404, 409, 502, 504)}
 Reason = Annotated[str | None, Query(max_length=2000)]
 
 
-async def asset_of_path(asset_id: str, caller: Caller, services: Given) -> Target:
+async def asset_of_path(asset_id: str, caller: Caller, services: ServicesDep) -> Target:
     return await visible_target(services, caller, asset_id)
 
 
-async def version_of_path(asset_id: str, ordinal: int, caller: Caller, services: Given) -> Target:
+async def version_of_path(asset_id: str, ordinal: int, caller: Caller, services: ServicesDep) -> Target:
     return await visible_target(services, caller, asset_id, ordinal)
 
 
@@ -68,7 +68,7 @@ async def list_platforms(caller: Caller, conn: Conn) -> list[PlatformReply]:
 
 
 @router.get("/{asset_id}", dependencies=[READERS], **NOT_FOUND)
-async def show_asset(asset_id: str, caller: Caller, services: Given, conn: Conn) -> GatewayAssetDetail:
+async def show_asset(asset_id: str, caller: Caller, services: ServicesDep, conn: Conn) -> GatewayAssetDetail:
     """Get an asset with its versions, latest first."""
     asset = await store.get_asset(conn, asset_id, caller.platform_id)
     versions = await store.list_versions(conn, asset_id, limit=MAX_VERSIONS)
@@ -77,7 +77,7 @@ async def show_asset(asset_id: str, caller: Caller, services: Given, conn: Conn)
 
 @router.get("/{asset_id}/versions", dependencies=[READERS], **NOT_FOUND)
 async def list_versions(
-    asset_id: str, caller: Caller, services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0
+    asset_id: str, caller: Caller, services: ServicesDep, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[GatewayVersion]:
     """List the versions of an asset, latest first."""
     await store.get_asset(conn, asset_id, caller.platform_id)
@@ -86,7 +86,7 @@ async def list_versions(
 
 
 @router.get("/{asset_id}/versions/latest", dependencies=[READERS], **NOT_FOUND)
-async def show_latest_version(asset_id: str, caller: Caller, services: Given, conn: Conn) -> GatewayVersion:
+async def show_latest_version(asset_id: str, caller: Caller, services: ServicesDep, conn: Conn) -> GatewayVersion:
     """Get the latest version: the highest approved ordinal."""
     asset = await store.get_asset(conn, asset_id, caller.platform_id)
     ordinal = asset["latest_approved_version_ordinal"]
@@ -96,7 +96,9 @@ async def show_latest_version(asset_id: str, caller: Caller, services: Given, co
 
 
 @router.get("/{asset_id}/versions/{ordinal}", dependencies=[READERS], **NOT_FOUND)
-async def show_version(asset_id: str, ordinal: int, caller: Caller, services: Given, conn: Conn) -> GatewayVersion:
+async def show_version(
+    asset_id: str, ordinal: int, caller: Caller, services: ServicesDep, conn: Conn
+) -> GatewayVersion:
     """Get a version of an asset."""
     await store.get_asset(conn, asset_id, caller.platform_id)
     return version_reply(services, await store.get_version(conn, asset_id, ordinal))
@@ -104,7 +106,7 @@ async def show_version(asset_id: str, ordinal: int, caller: Caller, services: Gi
 
 @router.post("/{asset_id}/approve", dependencies=[REVIEWERS], **FORWARDED)
 async def approve_asset(
-    asset: VisibleAsset, caller: Caller, services: Given, body: ReviewApproval | None = None
+    asset: VisibleAsset, caller: Caller, services: ServicesDep, body: ReviewApproval | None = None
 ) -> ReviewOutcome:
     """Approve the version that waits for review."""
     return await decisions.approve(services, caller, asset, body or ReviewApproval())
@@ -112,21 +114,23 @@ async def approve_asset(
 
 @router.post("/{asset_id}/versions/{ordinal}/approve", dependencies=[REVIEWERS], **FORWARDED)
 async def approve_version(
-    version: VisibleVersion, caller: Caller, services: Given, body: ReviewApproval | None = None
+    version: VisibleVersion, caller: Caller, services: ServicesDep, body: ReviewApproval | None = None
 ) -> ReviewOutcome:
     """Approve this version."""
     return await decisions.approve(services, caller, version, body or ReviewApproval())
 
 
 @router.post("/{asset_id}/reject", dependencies=[REVIEWERS], **FORWARDED)
-async def reject_asset(asset: VisibleAsset, body: ReviewRejection, caller: Caller, services: Given) -> ReviewOutcome:
+async def reject_asset(
+    asset: VisibleAsset, body: ReviewRejection, caller: Caller, services: ServicesDep
+) -> ReviewOutcome:
     """Reject the version that waits for review."""
     return await decisions.reject(services, caller, asset, body)
 
 
 @router.post("/{asset_id}/versions/{ordinal}/reject", dependencies=[REVIEWERS], **FORWARDED)
 async def reject_version(
-    version: VisibleVersion, body: ReviewRejection, caller: Caller, services: Given
+    version: VisibleVersion, body: ReviewRejection, caller: Caller, services: ServicesDep
 ) -> ReviewOutcome:
     """Reject this version."""
     return await decisions.reject(services, caller, version, body)
@@ -134,7 +138,7 @@ async def reject_version(
 
 @router.post("/{asset_id}/clearance/cleared", dependencies=[REVIEWERS], **FORWARDED)
 async def clear_asset(
-    asset: VisibleAsset, caller: Caller, services: Given, body: DecisionReason | None = None
+    asset: VisibleAsset, caller: Caller, services: ServicesDep, body: DecisionReason | None = None
 ) -> AssetOutcome:
     """Clear an asset for official use only."""
     return await decisions.clear(services, caller, asset, "cleared", body.reason if body else None)
@@ -142,21 +146,23 @@ async def clear_asset(
 
 @router.post("/{asset_id}/clearance/public", dependencies=[REVIEWERS], **FORWARDED)
 async def make_asset_public(
-    asset: VisibleAsset, caller: Caller, services: Given, body: DecisionReason | None = None
+    asset: VisibleAsset, caller: Caller, services: ServicesDep, body: DecisionReason | None = None
 ) -> AssetOutcome:
     """Clear an asset for the public."""
     return await decisions.clear(services, caller, asset, "public", body.reason if body else None)
 
 
 @router.delete("/{asset_id}", dependencies=[OPERATORS], **FORWARDED)
-async def delete_asset(asset: VisibleAsset, caller: Caller, services: Given, reason: Reason = None) -> AssetOutcome:
-    """Delete an asset: it accepts nothing more and is no longer listed."""
+async def delete_asset(
+    asset: VisibleAsset, caller: Caller, services: ServicesDep, reason: Reason = None
+) -> AssetOutcome:
+    """Delete an asset: it is no longer listed and accepts no submissions."""
     return await decisions.delete_asset(services, caller, asset, reason)
 
 
 @router.delete("/{asset_id}/versions/{ordinal}", dependencies=[READERS], **FORWARDED)
 async def delete_version(
-    version: VisibleVersion, caller: Caller, services: Given, reason: Reason = None
+    version: VisibleVersion, caller: Caller, services: ServicesDep, reason: Reason = None
 ) -> AssetOutcome:
     """Withdraw a version: the next submission gets the next ordinal."""
     return await decisions.delete_version(services, caller, version, reason)

@@ -1,4 +1,4 @@
-"""The metadata of layers and the catalogue of published layers: reads from views, changes through the orchestrator."""
+"""The metadata of layers and the catalogue of published layers: reads from views, changes through the API."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from dagmaster.client import gateway_calls
 from dagmaster.gateway.access import OPERATORS, Caller
 from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, Given
+from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.errors import documented
 from dagmaster.http.paging import Offset, cut
 from dagmaster.model.asset import DataType
@@ -24,7 +24,7 @@ FORWARDED: Any = {"responses": documented(404, 409, 502, 504), "dependencies": [
 
 @router.get(METADATA, dependencies=[OPERATORS])
 async def list_layers(conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[LayerReply]:
-    """List the metadata of layers in the order in which maps list them."""
+    """List the metadata of layers in map order."""
     rows = await store.list_layers(conn, limit=limit + 1, offset=offset)
     return cut([LayerReply.model_validate(row) for row in rows], limit, offset)
 
@@ -36,29 +36,29 @@ async def show_layer(asset_id: str, conn: Conn) -> LayerReply:
 
 
 @router.post(METADATA, status_code=201, **FORWARDED)
-async def add_layer(body: NewLayer, caller: Caller, services: Given) -> LayerReply:
+async def add_layer(body: NewLayer, caller: Caller, services: ServicesDep) -> LayerReply:
     """Describe the layer of an asset that has no metadata yet."""
     layer = body.model_copy(update={"actor": caller.name})
     return await services.get_upstream().ask(gateway_calls.add_layer(layer))
 
 
 @router.put(LAYER, **FORWARDED)
-async def replace_layer(asset_id: str, body: LayerReplacement, caller: Caller, services: Given) -> LayerReply:
+async def replace_layer(asset_id: str, body: LayerReplacement, caller: Caller, services: ServicesDep) -> LayerReply:
     """Replace the metadata of a layer; 409 unless `version` is the current one."""
     layer = body.model_copy(update={"actor": caller.name})
     return await services.get_upstream().ask(gateway_calls.replace_layer(asset_id, layer))
 
 
 @router.delete(LAYER, status_code=204, **FORWARDED)
-async def remove_layer(asset_id: str, caller: Caller, services: Given) -> Response:
+async def remove_layer(asset_id: str, caller: Caller, services: ServicesDep) -> Response:
     """Remove the metadata of a layer that is not published."""
     await services.get_upstream().ask(gateway_calls.remove_layer(asset_id, caller.name))
     return Response(status_code=204)
 
 
 @router.post(f"{LAYER}/publish-external", **FORWARDED)
-async def publish_layer(asset_id: str, caller: Caller, services: Given) -> ExternalPublication:
-    """Publish the layer of a public asset outside."""
+async def publish_layer(asset_id: str, caller: Caller, services: ServicesDep) -> ExternalPublication:
+    """Publish the layer of a public asset externally."""
     command = gateway_calls.run_command("metadata.publish_external", {"asset_id": asset_id}, caller.name)
     done = await services.get_upstream().ask(command)
     return ExternalPublication(asset_id=asset_id, result=services.operations.value(done.result))

@@ -1,4 +1,4 @@
-"""A way through the gateway for operators: what the allow-list names, and nothing else."""
+"""The operators' proxy to the API and to workers."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from dagmaster.gateway.access import OPERATORS, Caller
 from dagmaster.gateway.health import examine_targets
 from dagmaster.gateway.proxy import Target, forward
-from dagmaster.gateway.services import Given
+from dagmaster.gateway.services import ServicesDep
 from dagmaster.http.errors import documented
 from dagmaster.schemas.gateway import GatewayHealth
 
@@ -21,7 +21,7 @@ FORWARDED: Any = {
 
 
 @router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
-async def proxy_health(services: Given, response: Response) -> GatewayHealth:
+async def proxy_health(services: ServicesDep, response: Response) -> GatewayHealth:
     """Check the targets of the proxy."""
     health = await examine_targets(services)
     response.status_code = 200 if health.status == "healthy" else 503
@@ -29,12 +29,12 @@ async def proxy_health(services: Given, response: Response) -> GatewayHealth:
 
 
 @router.get("/{target}/{path:path}", **FORWARDED)
-async def read_through(target: Target, path: str, request: Request, caller: Caller, services: Given) -> Response:
+async def read_through(target: Target, path: str, request: Request, caller: Caller, services: ServicesDep) -> Response:
     """Read from the orchestrator or a worker."""
     return await forward(services, caller, target, path, request)
 
 
 @router.post("/{target}/{path:path}", **FORWARDED)
-async def write_through(target: Target, path: str, request: Request, caller: Caller, services: Given) -> Response:
+async def write_through(target: Target, path: str, request: Request, caller: Caller, services: ServicesDep) -> Response:
     """Send a change to the orchestrator."""
     return await forward(services, caller, target, path, request)

@@ -8,7 +8,7 @@ from dagmaster.errors import Invalid, UnknownJob
 from dagmaster.gateway.access import OPERATORS
 from dagmaster.gateway.operations import add_nodes, as_job_id, event_reply, job_detail, job_reply, node_reply
 from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, Given
+from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.errors import documented
 from dagmaster.http.paging import Offset, cut
 from dagmaster.model.states import JobStatus
@@ -25,7 +25,7 @@ IncludeNodes = Annotated[bool, Query(description="Include the nodes of each job.
 
 @router.get("/jobs", dependencies=[OPERATORS])
 async def list_jobs(
-    services: Given,
+    services: ServicesDep,
     conn: Conn,
     status: JobStatus | None = None,
     workflow_id: str | None = None,
@@ -44,7 +44,9 @@ async def list_jobs(
 
 
 @router.get("/job/{job_id}", responses=documented(404), dependencies=[OPERATORS])
-async def show_job(job_id: str, services: Given, conn: Conn, include_nodes: IncludeNodes = False) -> GatewayJobDetail:
+async def show_job(
+    job_id: str, services: ServicesDep, conn: Conn, include_nodes: IncludeNodes = False
+) -> GatewayJobDetail:
     """Get a job."""
     row = await store.get_job(conn, as_job_id(job_id), orphan_seconds=services.settings.orphan_threshold_seconds)
     job = job_detail(services, row)
@@ -55,7 +57,7 @@ async def show_job(job_id: str, services: Given, conn: Conn, include_nodes: Incl
 
 @router.get("/job/{job_id}/nodes", responses=documented(404), dependencies=[OPERATORS])
 async def list_nodes(
-    job_id: str, services: Given, conn: Conn, limit: Limit = 100, offset: Offset = 0
+    job_id: str, services: ServicesDep, conn: Conn, limit: Limit = 100, offset: Offset = 0
 ) -> Page[GatewayNode]:
     """List the nodes of a job in the order of their start."""
     number = as_job_id(job_id)
@@ -66,7 +68,7 @@ async def list_nodes(
 
 @router.get("/job/{job_id}/events", responses=documented(404), dependencies=[OPERATORS])
 async def list_events(
-    job_id: str, services: Given, conn: Conn, limit: Limit = 100, offset: Offset = 0
+    job_id: str, services: ServicesDep, conn: Conn, limit: Limit = 100, offset: Offset = 0
 ) -> Page[GatewayEvent]:
     """List the events of a job in order."""
     number = as_job_id(job_id)
@@ -83,7 +85,7 @@ async def show_stats(conn: Conn) -> GatewayStats:
 
 @router.get("/lookup", responses=documented(404), dependencies=[OPERATORS])
 async def look_up(
-    services: Given, conn: Conn, correlation_id: str | None = None, idempotency_key: str | None = None
+    services: ServicesDep, conn: Conn, correlation_id: str | None = None, idempotency_key: str | None = None
 ) -> list[GatewayJob]:
     """Find jobs by their correlation id, which is the request id of a partner, or by their idempotency key."""
     if (correlation_id is None) == (idempotency_key is None):

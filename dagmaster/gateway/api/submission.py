@@ -10,7 +10,7 @@ from dagmaster.errors import DagmasterError, Invalid
 from dagmaster.gateway.access import OPERATORS, Caller
 from dagmaster.gateway.health import examine
 from dagmaster.gateway.requests import send
-from dagmaster.gateway.services import Given, Services
+from dagmaster.gateway.services import Services, ServicesDep
 from dagmaster.http.errors import code_of, documented
 from dagmaster.schemas.common import Json, Problem
 from dagmaster.schemas.gateway import Accepted, Batch, BatchItem, BatchReply, GatewayHealth, OperatorSubmission
@@ -23,13 +23,13 @@ FORWARDED: Any = {"status_code": 202, "dependencies": [OPERATORS]}
 
 
 @router.post("/submit", responses=documented(404, 409, 502, 504), **FORWARDED)
-async def submit_any(body: OperatorSubmission, caller: Caller, services: Given) -> Accepted:
+async def submit_any(body: OperatorSubmission, caller: Caller, services: ServicesDep) -> Accepted:
     """Submit for any platform, or a plain job."""
     return await send(services, caller, body)
 
 
 @router.post("/submit/batch", **FORWARDED)
-async def submit_batch(body: Batch, caller: Caller, services: Given) -> BatchReply:
+async def submit_batch(body: Batch, caller: Caller, services: ServicesDep) -> BatchReply:
     """Submit 1 to 100 at once. Each has its own outcome, in the order of the batch."""
     turns = asyncio.Semaphore(AT_ONCE)
 
@@ -43,7 +43,7 @@ async def submit_batch(body: Batch, caller: Caller, services: Given) -> BatchRep
 
 
 @router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
-async def gateway_health(request: Request, services: Given, response: Response) -> GatewayHealth:
+async def gateway_health(request: Request, services: ServicesDep, response: Response) -> GatewayHealth:
     """Check the settings, the database and the orchestrator's API."""
     health = await examine(services, request.app.state.readiness)
     response.status_code = 200 if health.status == "healthy" else 503

@@ -37,7 +37,7 @@ _add(
 
 
 def _add_all(*routers: APIRouter) -> None:
-    """The same operations under /api/dag. They are not in the OpenAPI document: it would say everything twice."""
+    """The same operations under /api/dag, not repeated in the OpenAPI document."""
     for route in [route for router in routers for route in router.routes]:
         if isinstance(route, APIRoute) and route.path.startswith(MIRRORED):
             _add(

@@ -1,4 +1,4 @@
-"""Review and clearance of assets, and the export of what is public."""
+"""Review, clearance and export of assets."""
 
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ from dagmaster.web.assets import VisibleAsset, in_name_of, platform_of
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1", tags=["review"])
 
@@ -50,9 +50,9 @@ async def list_reviews(
 
 @router.post("/assets/{asset_id}/approve", **DECIDED)
 async def approve_asset(
-    asset: VisibleAsset, body: Approval, caller: Admitted, services: Given, context: Context
+    asset: VisibleAsset, body: Approval, caller: Admitted, services: ServicesDep, context: Context
 ) -> ReviewedVersion:
-    """Approve the version that waits for review. The asset must be cleared, or is by `clearance_level`."""
+    """Approve the version that waits for review. The asset must be cleared, or is cleared by `clearance_level`."""
     level = ClearanceState(body.clearance_level) if body.clearance_level else None
     command = Approve(body.version_ordinal, level, body.comment)
     return await _review(in_name_of(context, caller, body.reviewer), services, asset["asset_id"], command)
@@ -63,7 +63,7 @@ async def approve_version(
     asset: VisibleAsset,
     ordinal: int,
     caller: Admitted,
-    services: Given,
+    services: ServicesDep,
     context: Context,
     body: Approval | None = None,
 ) -> ReviewedVersion:
@@ -74,7 +74,7 @@ async def approve_version(
 
 @router.post("/assets/{asset_id}/reject", **DECIDED)
 async def reject_asset(
-    asset: VisibleAsset, body: Rejection, caller: Admitted, services: Given, context: Context
+    asset: VisibleAsset, body: Rejection, caller: Admitted, services: ServicesDep, context: Context
 ) -> ReviewedVersion:
     """Reject the version that waits for review; until it is resubmitted or deleted, no other can be submitted."""
     command = Reject(body.reason, body.version_ordinal)
@@ -83,7 +83,7 @@ async def reject_asset(
 
 @router.post("/assets/{asset_id}/versions/{ordinal}/reject", **DECIDED)
 async def reject_version(
-    asset: VisibleAsset, ordinal: int, body: Rejection, caller: Admitted, services: Given, context: Context
+    asset: VisibleAsset, ordinal: int, body: Rejection, caller: Admitted, services: ServicesDep, context: Context
 ) -> ReviewedVersion:
     """Reject this version."""
     rejection = body.model_copy(update={"version_ordinal": ordinal})
@@ -92,7 +92,7 @@ async def reject_version(
 
 @router.post("/assets/{asset_id}/clearance/cleared", **DECIDED)
 async def clear_asset(
-    asset: VisibleAsset, caller: Admitted, services: Given, context: Context, body: Decision | None = None
+    asset: VisibleAsset, caller: Admitted, services: ServicesDep, context: Context, body: Decision | None = None
 ) -> ClearedAsset:
     """Clear an asset for official use only."""
     return await _clear(asset["asset_id"], caller, services, context, body, ClearanceState.OUO)
@@ -100,15 +100,17 @@ async def clear_asset(
 
 @router.post("/assets/{asset_id}/clearance/public", **DECIDED)
 async def make_asset_public(
-    asset: VisibleAsset, caller: Admitted, services: Given, context: Context, body: Decision | None = None
+    asset: VisibleAsset, caller: Admitted, services: ServicesDep, context: Context, body: Decision | None = None
 ) -> ClearedAsset:
     """Clear an asset for the public; its latest approved version is exported."""
     return await _clear(asset["asset_id"], caller, services, context, body, ClearanceState.PUBLIC)
 
 
 @router.post("/assets/{asset_id}/versions/{ordinal}/export", **DECIDED)
-async def export_asset_version(asset: VisibleAsset, ordinal: int, services: Given, context: Context) -> ReviewedVersion:
-    """Queue the export of an approved version of a public asset, again if need be."""
+async def export_asset_version(
+    asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context
+) -> ReviewedVersion:
+    """Queue the export of an approved version of a public asset; may be repeated."""
     await services.learn(context.conn)
     result = await export_version(context, services.definitions, asset["asset_id"], ordinal)
     return await _reviewed(context, result)

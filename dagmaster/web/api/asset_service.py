@@ -1,4 +1,4 @@
-"""Where the data of an asset is served: resolved by approval, clearance and exposure."""
+"""The location of the data of an asset, by approval, clearance and exposure."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SERVED: Any = {"responses": documented(404), "dependencies": [EVERYBODY]}
 
 
 async def resolve_service(served: Served) -> ServiceReply:
-    """Find the data of a version. Outside, only approved versions of public assets exist."""
+    """Find the data of a version. The public sees only approved versions of public assets."""
     return ServiceReply.model_validate(
         {
             **served.row,

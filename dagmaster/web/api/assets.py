@@ -33,7 +33,7 @@ from dagmaster.web.assets import Actor, IncludeDeleted, VisibleAsset, in_name_of
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/assets", tags=["assets"])
 
@@ -113,14 +113,14 @@ async def show_version(
 async def list_history(
     asset: VisibleAsset, conn: Conn, version_ordinal: Ordinal | None = None, limit: Limit = 200, offset: Offset = 0
 ) -> Page[AssetEventReply]:
-    """List what happened to an asset and who decided it, oldest first."""
+    """List the history of an asset, oldest first."""
     rows = await list_asset_events(conn, asset["asset_id"], ordinal=version_ordinal, limit=limit + 1, offset=offset)
     return cut([AssetEventReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.post("/{asset_id}/versions/{ordinal}/reprocess", dependencies=[REVIEWERS], **CREATED)
 async def reprocess_version(
-    asset: VisibleAsset, ordinal: int, services: Given, context: Context, body: Reprocessing | None = None
+    asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context, body: Reprocessing | None = None
 ) -> Submitted:
     """Process a version again: a new revision; ordinal and approval stay."""
     await services.learn(context.conn)
@@ -130,7 +130,7 @@ async def reprocess_version(
 
 @router.post("/{asset_id}/versions/{ordinal}/resubmit", dependencies=[ASSET_SUBMITTERS], **CREATED)
 async def resubmit_version(
-    asset: VisibleAsset, ordinal: int, services: Given, context: Context, body: Reprocessing | None = None
+    asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context, body: Reprocessing | None = None
 ) -> Submitted:
     """Send a version that was rejected, or whose processing failed, to review again with a new revision."""
     await services.learn(context.conn)
@@ -153,7 +153,7 @@ def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> R
 
 @router.patch("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)
 async def change_exposure(asset: VisibleAsset, body: ExposureChange, context: Context) -> DecidedAsset:
-    """Choose which approved versions are served outside: the latest only, or all."""
+    """Set which approved versions the public sees: only the latest, or all."""
     return await _decided(asset, context, Expose(body.exposure_mode))
 
 
@@ -161,7 +161,7 @@ async def change_exposure(asset: VisibleAsset, body: ExposureChange, context: Co
 async def delete_asset(
     asset: VisibleAsset, caller: Admitted, context: Context, reason: Reason = None, actor: Actor = None
 ) -> DecidedAsset:
-    """Delete an asset: it accepts nothing more and is no longer listed. Its history is kept; its jobs are cancelled."""
+    """Delete an asset: it is no longer listed and accepts no submissions. Jobs are cancelled; the history stays."""
     return await _decided(asset, in_name_of(context, caller, actor), DeleteAsset(reason))
 
 
@@ -177,7 +177,7 @@ async def delete_version(
 async def unpublish_version(
     asset: VisibleAsset, ordinal: int, caller: Admitted, context: Context, body: Decision | None = None
 ) -> DecidedAsset:
-    """Withdraw a version: the same as to delete it."""
+    """Withdraw a version, the same as deleting it."""
     decision = body or Decision()
     return await _decided(asset, in_name_of(context, caller, decision.actor), DeleteVersion(ordinal, decision.reason))
 

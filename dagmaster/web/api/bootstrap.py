@@ -1,4 +1,4 @@
-"""The database's schema."""
+"""The database schema."""
 
 from fastapi import APIRouter, Request
 
@@ -10,14 +10,14 @@ from dagmaster.store.platforms import list_platforms, seed_platforms
 from dagmaster.store.schema import HEAD, current_revision, database_name, list_tables
 from dagmaster.web import bootstrap
 from dagmaster.web.access import ADMINS, Admitted
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/bootstrap", tags=["system"])
 
 
 @router.get("/status", dependencies=[ADMINS])
 async def schema_status(conn: Conn) -> SchemaStatus:
-    """Show the schema revision of the database and the one that this program needs."""
+    """Show the schema revision of the database and the one that this version needs."""
     revision = await current_revision(conn)
     return SchemaStatus(database=await database_name(conn), revision=revision, head=HEAD, is_current=revision == HEAD)
 
@@ -35,7 +35,7 @@ async def schema_ddl() -> Ddl:
 
 
 @router.post("/deploy", dependencies=[ADMINS])
-async def deploy_schema(body: Deploy, caller: Admitted, services: Given, conn: Conn) -> Deployed:
+async def deploy_schema(body: Deploy, caller: Admitted, services: ServicesDep, conn: Conn) -> Deployed:
     """Create or upgrade the schema. Requires `confirm: "yes"`; `dry_run` shows what would happen."""
     if not body.dry_run and body.confirm != "yes":
         raise Invalid('set confirm: "yes" to continue, or dry_run: true to see what would be done')
@@ -43,13 +43,15 @@ async def deploy_schema(body: Deploy, caller: Admitted, services: Given, conn: C
 
 
 @router.post("/migrate", dependencies=[ADMINS])
-async def migrate_schema(caller: Admitted, services: Given, conn: Conn) -> Deployed:
+async def migrate_schema(caller: Admitted, services: ServicesDep, conn: Conn) -> Deployed:
     """Upgrade the schema."""
     return await bootstrap.deploy(conn, services, caller, command="bootstrap.migrate", dry_run=False)
 
 
 @router.post("/rebuild", dependencies=[ADMINS])
-async def rebuild_schema(body: Rebuild, caller: Admitted, request: Request, services: Given, conn: Conn) -> Deployed:
+async def rebuild_schema(
+    body: Rebuild, caller: Admitted, request: Request, services: ServicesDep, conn: Conn
+) -> Deployed:
     """Destroy all data and create the schema again. The server must be configured to allow it."""
     return await bootstrap.rebuild(conn, request.app, services, caller, body.confirm)
 

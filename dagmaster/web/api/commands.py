@@ -9,7 +9,7 @@ from dagmaster.web.access import OPERATORS, Admitted
 from dagmaster.web.assets import Actor
 from dagmaster.web.commands import COMMANDS, CommandContext, execute
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/commands", tags=["system"])
 
@@ -22,7 +22,7 @@ async def list_commands() -> CommandList:
 
 @router.post("/{name}", responses=documented(404, 409), dependencies=[OPERATORS])
 async def run_command(
-    name: str, caller: Admitted, request: Request, services: Given, conn: Conn, body: CommandCall | None = None
+    name: str, caller: Admitted, request: Request, services: ServicesDep, conn: Conn, body: CommandCall | None = None
 ) -> CommandReply:
     """Run a command and return its result. Repeating a command is safe."""
     call = body or CommandCall()
@@ -36,7 +36,7 @@ async def run_layer_command(
     asset_id: str,
     caller: Admitted,
     request: Request,
-    services: Given,
+    services: ServicesDep,
     conn: Conn,
     actor: Actor = None,
 ) -> CommandReply:

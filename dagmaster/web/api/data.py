@@ -13,7 +13,7 @@ from dagmaster.schemas.data import Lineage, TableOrigin, TableQuery, TableRows
 from dagmaster.store.data_objects import LINEAGE_TABLES, get_object, lineage
 from dagmaster.web.access import READERS
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/data", tags=["data"])
 
@@ -23,7 +23,7 @@ DATA_QUERY: Final = "dagmaster.service.data_query"
 
 @router.get("/objects/{table}/lineage", dependencies=[READERS], responses=documented(404))
 async def show_lineage(table: str, conn: Conn) -> Lineage:
-    """A table, by its id or its global name, with the tables, columns, plans and tasks that it comes from."""
+    """Get a table, by id or global name, with the tables, columns, plans and tasks that it comes from."""
     row = await get_object(conn, table)
     rows = await lineage(conn, row["object_id"], limit=LINEAGE_TABLES + 1)
     traced = columns_by_source(rows)
@@ -39,8 +39,8 @@ def _written(sources: Mapping[str, Sequence[ColumnSource]]) -> dict[str, list[di
 
 
 @router.post("/query", dependencies=[READERS], responses=documented(404, 409, 503))
-async def query_tables(body: TableQuery, services: Given) -> TableRows:
-    """Run one SELECT over global tables, tables of jobs (`"JOB_ID.NAME"`) and ids of tables. It changes nothing."""
+async def query_tables(body: TableQuery, services: ServicesDep) -> TableRows:
+    """Run one read-only SELECT on tables, by global name, `"JOB_ID.NAME"` or id."""
     answer = await data_query().query_shared_tables(
         services.pool.connection, services.settings, body.sql, max_rows=body.max_rows
     )
@@ -48,7 +48,7 @@ async def query_tables(body: TableQuery, services: Given) -> TableRows:
 
 
 def data_query() -> Any:
-    """The module that runs queries. Raises Misconfigured where the libraries of tables are not installed."""
+    """The module that runs queries. Raises Misconfigured if the extra `data` is not installed."""
     try:
         return import_module(DATA_QUERY)
     except ModuleNotFoundError as error:

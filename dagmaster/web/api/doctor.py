@@ -11,7 +11,7 @@ from dagmaster.settings import Settings
 from dagmaster.store.doctor import Finding, Limits, examine
 from dagmaster.store.health import examine_database
 from dagmaster.web.access import ADMINS, OPERATORS, Admitted
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/doctor", tags=["system"])
 
@@ -19,14 +19,14 @@ Days = Annotated[float, Query(gt=0, le=3650, description="Check jobs of the last
 
 
 @router.get("", dependencies=[OPERATORS])
-async def examine_all(services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
+async def examine_all(services: ServicesDep, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """Check the consistency of jobs and the health of the database."""
     findings = await examine(conn, limits=limits_of(services.settings, days))
     return await _reply(conn, findings)
 
 
 @router.post("/repair", dependencies=[ADMINS])
-async def repair_all(caller: Admitted, services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
+async def repair_all(caller: Admitted, services: ServicesDep, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """Run the checks and repair problems that can be repaired safely."""
     findings = await examine(conn, repair=True, actor=caller.name, limits=limits_of(services.settings, days))
     services.wake()
@@ -34,7 +34,7 @@ async def repair_all(caller: Admitted, services: Given, conn: Conn, days: Days =
 
 
 def limits_of(settings: Settings, days: float) -> Limits:
-    """Events that retention has removed are not missing."""
+    """Retention removes events; their absence is not a problem."""
     return Limits(
         orphan_seconds=settings.orphan_threshold_seconds,
         worker_lost_seconds=settings.worker_lost_after_seconds,
@@ -56,5 +56,5 @@ async def _reply(conn: Conn, findings: list[Finding]) -> DoctorReply:
 
 
 def _example(row: dict[str, Any]) -> dict[str, Any]:
-    """Ids as strings, as everywhere."""
+    """With ids as strings."""
     return redact({name: str(value) if name.endswith("_id") else value for name, value in row.items()})  # type: ignore[no-any-return]

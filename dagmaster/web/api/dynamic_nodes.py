@@ -13,7 +13,7 @@ from dagmaster.snowflakes import new_id
 from dagmaster.store.dynamic_nodes import add_to_job, until_added
 from dagmaster.web.access import OPERATORS, Admitted, Job
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
@@ -28,7 +28,7 @@ WAIT_SECONDS = 3.0
     dependencies=[OPERATORS],
 )
 async def add_tasks(
-    job: Job, body: AddTasks, caller: Admitted, services: Given, conn: Conn, response: Response
+    job: Job, body: AddTasks, caller: Admitted, services: ServicesDep, conn: Conn, response: Response
 ) -> TasksAccepted:
     """Add tasks to an unfinished job: 201 if its owner has added them, 202 if it has yet to.
 

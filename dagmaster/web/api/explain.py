@@ -9,13 +9,13 @@ from dagmaster.schemas.system import Explanation
 from dagmaster.store import explanations
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 
 @router.get("/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
+async def explain_job(job: Job, services: ServicesDep, conn: Conn) -> Explanation:
     """Explain why a job is not running, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
     explanation = await explanations.explain_job(
@@ -25,7 +25,7 @@ async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
 
 
 @router.get("/nodes/{node_id}/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def explain_node(job: Job, node_id: NodeId, services: Given, conn: Conn) -> Explanation:
+async def explain_node(job: Job, node_id: NodeId, services: ServicesDep, conn: Conn) -> Explanation:
     """Explain why a node is not running, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
     explanation = await explanations.explain_node(

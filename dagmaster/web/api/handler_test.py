@@ -12,13 +12,13 @@ from dagmaster.model.redact import redact
 from dagmaster.schemas.system import HandlerCall, HandlerList, HandlerOutcome, HandlerReply
 from dagmaster.web.access import ADMINS, Admitted, Caller
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Given, Services
+from dagmaster.web.services import Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/test", tags=["system"])
 
 
 @router.get("/handlers", dependencies=[ADMINS])
-async def list_handlers(caller: Admitted, services: Given) -> HandlerList:
+async def list_handlers(caller: Admitted, services: ServicesDep) -> HandlerList:
     """List the handlers of this process with a JSON Schema of their parameters."""
     _check(services, caller)
     return HandlerList(
@@ -35,7 +35,7 @@ async def list_handlers(caller: Admitted, services: Given) -> HandlerList:
 
 
 @router.post("/handler/{name}", responses=documented(404), dependencies=[ADMINS])
-async def try_handler(name: str, body: HandlerCall, caller: Admitted, services: Given) -> HandlerOutcome:
+async def try_handler(name: str, body: HandlerCall, caller: Admitted, services: ServicesDep) -> HandlerOutcome:
     """Run a handler once in this process and return its result."""
     _check(services, caller)
     handler = services.registry.get(name)

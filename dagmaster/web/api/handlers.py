@@ -10,14 +10,14 @@ from dagmaster.store.handlers import view_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/handlers", tags=["fleet"])
 
 
 @router.get("", dependencies=[READERS])
 async def list_registered_handlers(
-    services: Given, conn: Conn, text: str | None = None, limit: Limit = 50, offset: Offset = 0
+    services: ServicesDep, conn: Conn, text: str | None = None, limit: Limit = 50, offset: Offset = 0
 ) -> Page[HandlerOfFleet]:
     """List registered handlers by name; `text` filters by a part of the name."""
     seconds = services.settings.worker_lost_after_seconds
@@ -26,7 +26,7 @@ async def list_registered_handlers(
 
 
 @router.get("/{name}", responses=documented(404), dependencies=[READERS])
-async def get_registered_handler(name: str, services: Given, conn: Conn) -> HandlerOfFleet:
+async def get_registered_handler(name: str, services: ServicesDep, conn: Conn) -> HandlerOfFleet:
     """Get a handler with its contract and the workers that run it."""
     seconds = services.settings.worker_lost_after_seconds
     for row in await view_handlers(conn, lost_after_seconds=seconds, name=name, limit=1):

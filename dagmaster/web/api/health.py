@@ -10,7 +10,7 @@ from dagmaster.schemas.system import Alive, CheckReply, HealthReply, Welcome
 from dagmaster.web.access import EVERYBODY, caller_of
 from dagmaster.web.checks import Check, Health, Verdict, examine, get_check, overall
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Given, Services
+from dagmaster.web.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])
 
@@ -33,7 +33,7 @@ async def livez() -> Alive:
 
 
 @router.get("/readyz", responses=documented(503), dependencies=[EVERYBODY])
-async def readyz(request: Request, services: Given) -> Alive:
+async def readyz(request: Request, services: ServicesDep) -> Alive:
     """Return 200 if ready: the database responds, its schema is current, and no shutdown is in progress."""
     if getattr(request.app.state, "is_stopping", False):
         raise Unavailable("the server is stopping")
@@ -44,7 +44,7 @@ async def readyz(request: Request, services: Given) -> Alive:
 
 
 @router.get("/health", responses={503: {"model": HealthReply}}, dependencies=[EVERYBODY])
-async def health(request: Request, services: Given, response: Response) -> HealthReply:
+async def health(request: Request, services: ServicesDep, response: Response) -> HealthReply:
     """Run every health check; 503 if a check reports that nothing can work. Details require a key."""
     verdicts = await examine(services)
     worst = overall(list(verdicts.values()))
@@ -54,7 +54,7 @@ async def health(request: Request, services: Given, response: Response) -> Healt
 
 
 @router.get("/health/{check}", responses={503: {"model": CheckReply}, **documented(404)}, dependencies=[EVERYBODY])
-async def health_of(check: str, request: Request, services: Given, response: Response) -> CheckReply:
+async def health_of(check: str, request: Request, services: ServicesDep, response: Response) -> CheckReply:
     """Run one health check."""
     verdicts = await examine(services, [get_check(check).name])
     [(examined, verdict)] = verdicts.items()

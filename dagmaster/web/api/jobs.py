@@ -28,12 +28,12 @@ from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
 MAX_NODES = 5000
-NODE_BYTES = 500  # of a node without its output, more or less
+NODE_BYTES = 500  # approximate size of a node without its output
 RETRIED: Any = {200: {"model": JobRetried}, 202: {"model": JobRetried}, **documented(404, 409)}
 STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **documented(404, 409)}
 
@@ -46,7 +46,7 @@ STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **docume
     dependencies=[SUBMITTERS],
 )
 async def create_job(
-    body: SubmitJob, caller: Admitted, services: Given, context: Context, response: Response
+    body: SubmitJob, caller: Admitted, services: ServicesDep, context: Context, response: Response
 ) -> JobCreated:
     """Submit a job: 201 if it is new, 200 if it was already submitted with the same idempotency key."""
     await services.learn(context.conn)
@@ -73,7 +73,7 @@ def submit_request_of(body: SubmitJob, caller: Caller) -> SubmitRequest:
 @router.get("", dependencies=[READERS_OF_OWN])
 async def list_jobs(
     caller: Admitted,
-    services: Given,
+    services: ServicesDep,
     conn: Conn,
     limit: Limit = 50,
     offset: Offset = 0,
@@ -102,7 +102,7 @@ async def list_jobs(
 async def get_job(
     job_id: str,
     caller: Admitted,
-    services: Given,
+    services: ServicesDep,
     conn: Conn,
     children: Annotated[bool, Query(description="Include the children of fan-outs.")] = False,
     limit: Annotated[int, Query(ge=1, le=MAX_NODES, description="Maximum number of nodes.")] = MAX_NODES,
@@ -144,8 +144,8 @@ async def resume_job(job: Job, context: Context, response: Response) -> JobSteer
 async def retry_job(job: Job, context: Context, response: Response, body: RetryJob | None = None) -> JobRetried:
     """Retry the failed nodes of a job; completed nodes do not run again.
 
-    With a `bbox`, only the nodes whose item, parameters, output or checkpoint touches it are retried, and the nodes
-    after them. The job fails again if other nodes are still unfinished then.
+    With a `bbox`, only the nodes whose item, parameters, output or checkpoint intersects it are retried, and the
+    nodes after them. If other nodes are still unfinished then, the job fails again.
     """
     return await _control(context, job, Retry(bbox=body.bbox if body else None), response)
 
@@ -157,7 +157,7 @@ async def retry_node(job: Job, node_id: NodeId, context: Context, response: Resp
 
 
 async def _control(context: ServiceContext, job: Job, command: JobChange, response: Response) -> JobRetried:
-    """Of commands other than a retry, the response leaves out what is of a retry alone."""
+    """Only the response to a retry has the numbers of selected nodes."""
     result = await control_job(context, job["job_id"], command)
     response.status_code = 200 if result.is_done else 202
     return JobRetried.model_validate({"job_id": str(job["job_id"]), **asdict(result)})

@@ -20,14 +20,14 @@ from dagmaster.web.services import Conn
 router = APIRouter(prefix="/api/v1/domain", tags=["layers"])
 
 METADATA, LAYER = "/metadata/", "/metadata/{asset_id}"
-IsPublished = Annotated[bool | None, Query(description="Only layers that are published, or only others.")]
+IsPublished = Annotated[bool | None, Query(description="Only published layers, or only unpublished ones.")]
 
 
 @router.get(METADATA, dependencies=[LAYER_READERS])
 async def list_layers(
     caller: Admitted, conn: Conn, is_published: IsPublished = None, limit: Limit = 50, offset: Offset = 0
 ) -> Page[LayerReply]:
-    """List the metadata of layers in the order in which maps list them."""
+    """List the metadata of layers in map order."""
     rows = await layer_store.list_layers(
         conn, platform_id=caller.platform_id, is_published=is_published, limit=limit + 1, offset=offset
     )

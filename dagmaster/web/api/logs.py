@@ -22,7 +22,7 @@ from dagmaster.tasklogs.reader import LogRange, LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["nodes"])
 
@@ -49,7 +49,7 @@ async def read_log(
     job: Job,
     node_id: NodeId,
     conn: Conn,
-    services: Given,
+    services: ServicesDep,
     request: Request,
     attempt: Annotated[
         int | None, Query(ge=1, le=MAX_ATTEMPT, description="Attempt number; default: the latest.")
@@ -68,7 +68,7 @@ async def read_log(
     if log is None:
         place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
         raise NotFound(why_none(node, selection, state, place))
-    look = Looking(services.pool, node, state, lambda: request.app.state.is_stopping)
+    read_state = NodeStateReader(services.pool, node, state, lambda: request.app.state.is_stopping)
     headers = {
         "X-Log-Size": str(log.size),
         "X-Attempt": str(log.attempt),
@@ -76,7 +76,7 @@ async def read_log(
         "X-Accel-Buffering": "no",
         "Cache-Control": "no-store",
     }
-    return StreamingResponse(_pieces(node, log, selection, look), media_type="text/plain", headers=headers)
+    return StreamingResponse(_pieces(node, log, selection, read_state), media_type="text/plain", headers=headers)
 
 
 @router.get("/nodes/{node_id}/logs/search", responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -84,7 +84,7 @@ async def search_log(
     job: Job,
     node_id: NodeId,
     conn: Conn,
-    services: Given,
+    services: ServicesDep,
     text: Annotated[str, Query(min_length=1, max_length=1000, description="Text to search for; case-insensitive.")],
     attempt: Annotated[
         int | None, Query(ge=1, le=MAX_ATTEMPT, description="Attempt number; default: the latest.")
@@ -107,15 +107,17 @@ async def search_log(
     )
 
 
-def _pieces(node: NodeLog, log: LogRange, selection: LogSelection, look: "Looking") -> AsyncIterator[bytes]:
+def _pieces(
+    node: NodeLog, log: LogRange, selection: LogSelection, read_state: "NodeStateReader"
+) -> AsyncIterator[bytes]:
     if selection.follow:
-        return node.follow(log.attempt, log.start, look, goes_on=selection.attempt is None)
+        return node.follow(log.attempt, log.start, read_state, goes_on=selection.attempt is None)
     return node.pieces(log.attempt, log.start, log.size)
 
 
 @dataclass(slots=True)
-class Looking:
-    """Reads the state of the node. The database may be away for a while; None when the server stops."""
+class NodeStateReader:
+    """Reads the state of the node. Tolerates an unavailable database; returns None when the server stops."""
 
     pool: Pool
     node: NodeLog
@@ -138,7 +140,7 @@ class Looking:
 
 @router.get("/nodes/{node_id}/attempts", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_attempts(
-    job: Job, node_id: NodeId, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
+    job: Job, node_id: NodeId, conn: Conn, services: ServicesDep, limit: Limit = 50, offset: Offset = 0
 ) -> Page[AttemptOfNode]:
     """List the attempts at a node with their reports and log sizes."""
     await node_store.get_node_head(conn, job["job_id"], node_id)
@@ -151,7 +153,7 @@ async def list_attempts(
     return cut(attempts, limit, offset)
 
 
-async def _size(services: Given, row: dict[str, Any]) -> int | None:
+async def _size(services: ServicesDep, row: dict[str, Any]) -> int | None:
     try:
         return await services.task_logs.size(row["task_id"])
     except LogUnavailable:
@@ -159,6 +161,6 @@ async def _size(services: Given, row: dict[str, Any]) -> int | None:
 
 
 def _number(task_id: TaskId) -> int | None:
-    """Results that were inserted by hand may have other ids."""
+    """Manually inserted results may have other ids."""
     last = task_id.rpartition("_")[2]
     return int(last) + 1 if last.isascii() and last.isdecimal() else None

@@ -19,7 +19,7 @@ from dagmaster.schemas.measures import (
 from dagmaster.store import measures
 from dagmaster.web.access import MACHINES, READERS
 from dagmaster.web.prometheus import CONTENT_TYPE, render
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(tags=["metrics"])
 
@@ -64,7 +64,7 @@ async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minu
 @router.get(
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, dependencies=[MACHINES]
 )
-async def prometheus_metrics(services: Given, conn: Conn) -> Response:
+async def prometheus_metrics(services: ServicesDep, conn: Conn) -> Response:
     """Metrics of the whole fleet; every server returns the same."""
     return Response(await render(conn, services.own_stats()), media_type=CONTENT_TYPE)
 

@@ -19,16 +19,16 @@ from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
 from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1", tags=["nodes"])
 
-Status = Annotated[str | None, Query(description="Only with this status; case-insensitive.")]
+Status = Annotated[str | None, Query(description="Only nodes or tasks with this status; case-insensitive.")]
 
 
 @router.get("/nodes", responses=documented(404), dependencies=[READERS])
 async def list_nodes(
-    services: Given,
+    services: ServicesDep,
     conn: Conn,
     job_id: str | None = None,
     status: Status = None,
@@ -81,7 +81,7 @@ async def list_tasks(
 @router.get("/jobs/{job_id}/nodes", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_job_nodes(
     job: Job,
-    services: Given,
+    services: ServicesDep,
     conn: Conn,
     parent: Annotated[str | None, Query(description="List the children of this fan-out instead.")] = None,
     status: Status = None,
@@ -109,7 +109,7 @@ async def list_job_nodes(
     responses=documented(404),
     dependencies=[READERS_OF_OWN],
 )
-async def get_node(job: Job, node_id: NodeId, services: Given, conn: Conn) -> NodeDetail | Response:
+async def get_node(job: Job, node_id: NodeId, services: ServicesDep, conn: Conn) -> NodeDetail | Response:
     """Get a node with its parameters, result and attempts."""
     row = await node_store.get_node(conn, job["job_id"], node_id)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
@@ -140,6 +140,6 @@ async def list_checkpoints(
 
 
 def _fields(row: Mapping[str, Any], children: Children | None) -> dict[str, Any]:
-    """Of a node whose row may have more than is shown."""
+    """The shown fields of a row, which may have more."""
     reply = views.node_reply(row["job_id"], redact(row), children).model_dump()
     return reply | {"workflow_id": row.get("workflow_id")}

@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/v1/platforms", tags=["assets"])
 
 @router.get("", dependencies=[ASSET_READERS])
 async def list_platforms(caller: Admitted, conn: Conn) -> PlatformList:
-    """List the platforms and the references that identify their assets. A key of one platform sees only that."""
+    """List the platforms and the references that identify their assets. A key with a platform sees only that one."""
     rows = await platform_store.list_platforms(conn)
     visible = [PlatformReply(**row) for row in rows if _is_visible(caller, row["platform_id"])]
     return PlatformList(platforms=visible)

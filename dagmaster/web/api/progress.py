@@ -13,13 +13,13 @@ from dagmaster.store.estimates import load_snapshot
 from dagmaster.web import views
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 
 @router.get("/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
+async def get_progress(job: Job, conn: Conn, services: ServicesDep) -> JobProgress:
     """Get the progress of a job, its current tasks and its estimated end."""
     snapshot = await load_snapshot(conn, job["job_id"])
     estimate = await services.histories.estimate(conn, snapshot)
@@ -39,7 +39,7 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
 
 
 @router.get("/nodes/{node_id}/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_node_progress(job: Job, node_id: NodeId, conn: Conn, services: Given) -> NodeProgress:
+async def get_node_progress(job: Job, node_id: NodeId, conn: Conn, services: ServicesDep) -> NodeProgress:
     """Get the progress of a node: its attempt, last checkpoint and fan-out children."""
     row = await node_store.get_node_progress(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)

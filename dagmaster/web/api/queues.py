@@ -6,13 +6,13 @@ from dagmaster.authoring.preparation import queues_of
 from dagmaster.schemas.fleet import QueueReply, QueuesReply
 from dagmaster.store.queues import list_queues
 from dagmaster.web.access import READERS
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/queues", tags=["fleet"])
 
 
 @router.get("/status", dependencies=[READERS])
-async def queue_status(services: Given, conn: Conn) -> QueuesReply:
+async def queue_status(services: ServicesDep, conn: Conn) -> QueuesReply:
     """List the queues that have tasks or workers, or that a loaded workflow uses."""
     rows = await list_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
     used = _used(services)

@@ -21,7 +21,7 @@ from dagmaster.web.access import OPERATORS, READERS, Admitted
 from dagmaster.web.errors import documented
 from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"])
 
@@ -36,7 +36,7 @@ async def list_schedules(conn: Conn) -> ScheduleList:
 
 @router.post("/sync", dependencies=[OPERATORS])
 async def sync_schedules(
-    caller: Admitted, services: Given, conn: Conn, body: SyncSchedules | None = None
+    caller: Admitted, services: ServicesDep, conn: Conn, body: SyncSchedules | None = None
 ) -> SchedulesSynced:
     """Reload changed workflows and update their schedules."""
     services.catalog.reload()

@@ -36,7 +36,7 @@ from dagmaster.store.stac_items import SORT_KEYS, CollectionRow, ItemFilter, Sco
 from dagmaster.web.access import EVERYBODY
 from dagmaster.web.assets import CatalogueScope
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 from dagmaster.web.stac_search import ItemPage, find_page, parse_search
 
 router = APIRouter(prefix="/stac", tags=["stac"])
@@ -66,22 +66,26 @@ FOUND: Any = {**SHOWN, "responses": documented(404)}
 SEARCHED: Any = {**SHOWN, "response_model": StacItems, "responses": {200: {"content": {GEOJSON: {}}}}}
 
 Bbox = Annotated[str | None, Query(max_length=200, description="west,south,east,north in degrees.")]
-Datetime = Annotated[str | None, Query(max_length=100, description="A moment in RFC 3339, or FROM/TO; `..` is open.")]
-PageSize = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
-Token = Annotated[str | None, Query(max_length=2000, description="That of the link `next` of the page before.")]
+Datetime = Annotated[str | None, Query(max_length=100, description="An RFC 3339 timestamp, or FROM/TO; `..` is open.")]
+PageSize = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")]
+Token = Annotated[str | None, Query(max_length=2000, description="From the link `next` of the previous page.")]
 Names = Annotated[str | None, Query(max_length=4000, description="Separated by commas.")]
 Intersects = Annotated[str | None, Query(max_length=100_000, description="A GeoJSON geometry; not with bbox.")]
 Filter = Annotated[str | None, Query(max_length=4000, description="CQL2, such as `eo:cloud_cover < 10`.")]
 FilterLang = Annotated[Literal["cql2-text", "cql2-json"], Query(alias="filter-lang")]
 FilterCrs = Annotated[
     Literal["http://www.opengis.net/def/crs/OGC/1.3/CRS84"] | None,
-    Query(alias="filter-crs", description="The only one there is."),
+    Query(alias="filter-crs", description="The only supported CRS."),
 ]
-Sortby = Annotated[str | None, Query(max_length=700, description="Up to three fields with commas; `-` sorts down.")]
-Fields = Annotated[str | None, Query(max_length=4000, description="Fields of items with commas; `-` leaves one out.")]
+Sortby = Annotated[
+    str | None, Query(max_length=700, description="Up to three fields, separated by commas; `-` sorts descending.")
+]
+Fields = Annotated[
+    str | None, Query(max_length=4000, description="Fields of items, separated by commas; `-` excludes one.")
+]
 
 
-async def urls_of(request: Request, services: Given) -> Urls:
+async def urls_of(request: Request, services: ServicesDep) -> Urls:
     return Urls(services.settings.public_url or str(request.base_url).rstrip("/"))
 
 
@@ -120,7 +124,7 @@ async def get_stac_conformance() -> StacConformance:
 
 @router.get("/collections", **SHOWN)
 async def list_stac_collections(urls: Addresses, scope: CatalogueScope, conn: Conn) -> StacCollections:
-    """List the collections that hold an item that the caller may see."""
+    """List the collections with items that the caller may see."""
     rows = await list_collections(conn, scope, limit=MAX_COLLECTIONS)
     return StacCollections(
         collections=[collection_reply(row, urls) for row in rows],
@@ -159,7 +163,7 @@ async def list_stac_items(
 async def get_stac_item(
     collection_id: str, item_id: str, urls: Addresses, scope: CatalogueScope, conn: Conn
 ) -> StacItem:
-    """Get an item. The data itself is where the service of its asset says."""
+    """Get an item. The service of its asset returns the location of the data."""
     rows = await search_items(conn, scope, ItemFilter([collection_id], [item_id]), limit=1)
     if not rows:
         raise NotFound(f"there is no item {item_id!r} in collection {collection_id!r}")
@@ -176,7 +180,7 @@ async def get_stac_queryables(urls: Addresses) -> StacQueryables:
 async def get_stac_collection_queryables(
     collection_id: str, urls: Addresses, scope: CatalogueScope, conn: Conn
 ) -> StacQueryables:
-    """The properties that filters of the items of a collection may name."""
+    """The properties that filters on the items of a collection may name."""
     await _collection(conn, scope, collection_id)
     return _queryables(f"{urls.collection(collection_id)}/queryables")
 
@@ -199,7 +203,7 @@ async def search_stac_items(
     limit: PageSize = 10,
     token: Token = None,
 ) -> Any:
-    """Search the items of all collections, latest first unless `sortby` says otherwise."""
+    """Search the items of all collections, latest first unless `sortby` is set."""
     search = StacSearch(
         collections=_names(collections),
         ids=_names(ids),
@@ -233,7 +237,7 @@ async def search_stac_items(
 
 @router.post("/search", **SEARCHED)
 async def post_stac_search(body: StacSearch, urls: Addresses, scope: CatalogueScope, conn: Conn) -> Any:
-    """Search the items of all collections by a body instead of a query."""
+    """Search the items of all collections, with a body instead of query parameters."""
     items = await find_page(conn, scope, parse_search(body))
     url = f"{urls.root}/search"
     following = []
@@ -258,7 +262,7 @@ def _page(items: ItemPage, urls: Urls, url: str, following: list[StacLink]) -> S
 
 
 def _selected(page: StacItems, fields: StacFields | None) -> JSONResponse:
-    """Items of which a caller has left out fields are no whole items any more: they are sent as they are."""
+    """Items with selected fields are not valid items any more, so they are sent without validation."""
     document = page.model_dump(mode="json", by_alias=True, exclude_none=True)
     if fields is not None:
         document["features"] = [select_fields(feature, fields) for feature in document["features"]]

@@ -97,7 +97,7 @@ def _event_id(text: str) -> int:
 async def _events(
     connection: Request | WebSocket, caller: Caller, job: Row, after: int, heartbeat_seconds: float
 ) -> AsyncGenerator[Row | None, None]:
-    """As long as the caller's key is good: a job may take days."""
+    """Ends when the caller's key becomes invalid: a job may take days."""
     streams: Streams = connection.app.state.streams
     watched = streams.events(job["job_id"], after, job["created_at"], heartbeat_seconds=heartbeat_seconds)
     checked_at = monotonic()
@@ -155,7 +155,7 @@ async def _admitted(socket: WebSocket) -> Caller:
 
 
 async def _introduced(socket: WebSocket) -> Caller:
-    """Browsers cannot send headers with a WebSocket: the first message carries the key."""
+    """Browsers cannot send headers with a WebSocket, so the first message has the key."""
     keyring: Keyring = socket.app.state.keyring
     try:
         first = orjson.loads(await asyncio.wait_for(socket.receive_text(), FIRST_MESSAGE_SECONDS))
@@ -183,8 +183,8 @@ async def _entries(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[
 
 
 async def _digests(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
-    """`{"event_id", "events", "nodes"}`: the last event, how many there were, and the newest move of each of the job's
-    own nodes. Of the children of fan-outs only the number is told: the graph counts them."""
+    """`{"event_id", "events", "nodes"}`: the last event, the number of events, and the newest move of each node of the
+    definition. Children of fan-outs are only counted."""
     digest, sent_at = Digest(), 0.0
     async with aclosing(watched) as events:
         async for event in events:

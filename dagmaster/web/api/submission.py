@@ -17,7 +17,7 @@ from dagmaster.web.api.jobs import create_job, submit_request_of
 from dagmaster.web.assets import check_platform
 from dagmaster.web.errors import documented
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Given, Services
+from dagmaster.web.services import Services, ServicesDep
 
 router = APIRouter(tags=["assets"])
 
@@ -37,12 +37,12 @@ Platform = Annotated[
 async def submit(
     body: Submission,
     caller: Admitted,
-    services: Given,
+    services: ServicesDep,
     context: Context,
     response: Response,
     platform: Platform = None,
 ) -> Submitted:
-    """Submit a version of an asset (with `platform_id`) or a plain job: 201 if new, 200 if it was submitted before."""
+    """Submit a version of an asset (with `platform_id`) or a plain job: 201 if new, 200 if already submitted."""
     await services.learn(context.conn)
     plain = SubmitJob.model_validate(body.model_dump(exclude=OF_ASSETS))
     if body.platform_id is not None:
@@ -79,7 +79,7 @@ def _platform_of_request(caller: Caller, platform: str | None) -> str | None:
     if caller.is_partner:
         return caller.platform_id
     if platform is not None and caller.role not in (Role.ADMIN, Role.OPERATOR):
-        raise Forbidden("only an operator's key names the platform of a request")
+        raise Forbidden("only an operator's key may name the platform of a request")
     return platform
 
 

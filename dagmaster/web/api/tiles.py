@@ -1,4 +1,4 @@
-"""Tiles of versions: rasters drawn on demand, vectors as ranges of their PMTiles file."""
+"""Tiles of versions: rasters rendered on demand, vectors as ranges of their PMTiles file."""
 
 import asyncio
 from importlib import import_module
@@ -15,11 +15,11 @@ from dagmaster.web.access import EVERYBODY
 from dagmaster.web.errors import documented
 from dagmaster.web.ranges import range_response
 from dagmaster.web.served_versions import VARY, Served, ServedVersion
-from dagmaster.web.services import Given
+from dagmaster.web.services import ServicesDep
 
 router = APIRouter(tags=["tiles"])
 
-# By name: it takes a second to load, and only those who serve tiles need it.
+# Imported by name: it takes a second to load, and only servers of tiles need it.
 TILE_ROUTES: Final = "dagmaster.tiles.router"
 PMTILES: Final = "application/vnd.pmtiles"
 PMTILES_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
@@ -31,7 +31,7 @@ PMTILES_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class Forwarded(Response):
-    """What another application responds."""
+    """The response of another application."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def load_tile_routes() -> Any:
 
 
 def pmtiles_path(served: ServedVersion) -> str:
-    """The preview lies beside the data."""
+    """The PMTiles file next to the data."""
     blob_path = served.row["blob_path"]
     if served.asset["data_type"] != DataType.VECTOR or blob_path is None:
         raise NotFound(f"version {served.row['version_ordinal']} of this asset has no vector tiles")
@@ -62,7 +62,7 @@ def pmtiles_path(served: ServedVersion) -> str:
     response_class=Response,
     responses=PMTILES_RESPONSES,
 )
-async def get_pmtiles(request: Request, served: Served, services: Given) -> Response:
+async def get_pmtiles(request: Request, served: Served, services: ServicesDep) -> Response:
     """Read the vector tiles of a version, as a PMTiles archive, whole or in ranges."""
     storage = open_storage(services.settings)
     source = await storage.source(storage.locate(pmtiles_path(served)))

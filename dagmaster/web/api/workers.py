@@ -40,7 +40,7 @@ from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.remote_workers import Own
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/workers", tags=["fleet"])
 
@@ -61,7 +61,9 @@ async def list_workers(
 
 
 @router.post("", status_code=201, dependencies=[WORKERS])
-async def register_worker(body: RegisterWorker, caller: Admitted, services: Given, conn: Conn) -> WorkerRegistered:
+async def register_worker(
+    body: RegisterWorker, caller: Admitted, services: ServicesDep, conn: Conn
+) -> WorkerRegistered:
     """Register a worker. Returns its id and the protocol's limits; only this key may act for it."""
     return await remote_workers.register(conn, services, caller, body)
 
@@ -74,7 +76,7 @@ async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerO
 
 @router.post("/{worker_id}/claim", responses=OWN, dependencies=[WORKERS])
 async def claim_tasks(
-    worker_id: WorkerId, body: ClaimTasks, caller: Admitted, services: Given, request: Request
+    worker_id: WorkerId, body: ClaimTasks, caller: Admitted, services: ServicesDep, request: Request
 ) -> TasksClaimed:
     """Report results and claim tasks in one transaction. Without reports, the request waits for a task."""
 
@@ -91,7 +93,9 @@ async def list_held_tasks(worker: Own, conn: Conn) -> HeldTasks:
 
 
 @router.post("/{worker_id}/results", responses=OWN, dependencies=[WORKERS])
-async def report_results(worker: Own, body: Reports, caller: Admitted, services: Given, conn: Conn) -> ReportsTaken:
+async def report_results(
+    worker: Own, body: Reports, caller: Admitted, services: ServicesDep, conn: Conn
+) -> ReportsTaken:
     """Report the results of attempts. Each gets its own answer; repeating a report is safe."""
     return ReportsTaken(outcomes=await remote_workers.take_reports(conn, services, caller, worker, body))
 
@@ -107,7 +111,7 @@ async def report_worker_progress(
 @router.post(
     "/{worker_id}/checkpoints", status_code=201, responses=documented(404, 409, 410, 413), dependencies=[WORKERS]
 )
-async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: Given, conn: Conn) -> CheckpointStored:
+async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: ServicesDep, conn: Conn) -> CheckpointStored:
     """Save a checkpoint. Once this returns, the next attempt resumes after it."""
     return CheckpointStored(checkpoint_id=str(await remote_workers.save(conn, services, worker, body)))
 
@@ -125,7 +129,7 @@ async def discard_checkpoint(
 @router.post(
     "/{worker_id}/tasks/added", status_code=201, responses=documented(404, 409, 410, 413), dependencies=[WORKERS]
 )
-async def add_tasks_of_worker(worker: Own, body: AddedByWorker, services: Given, conn: Conn) -> AddedTaken:
+async def add_tasks_of_worker(worker: Own, body: AddedByWorker, services: ServicesDep, conn: Conn) -> AddedTaken:
     """Add nodes to the job of a task. Once this returns, they are stored; repeating the request is safe."""
     await remote_workers.add(conn, services, worker, body)
     return AddedTaken(slices=len(body.slices))
@@ -144,14 +148,14 @@ async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRe
     responses=documented(404, 409, 410, 413),
     dependencies=[WORKERS],
 )
-async def remember_result(worker: Own, body: RememberResult, services: Given, conn: Conn) -> None:
+async def remember_result(worker: Own, body: RememberResult, services: ServicesDep, conn: Conn) -> None:
     """Cache the result of a task for later tasks with the same parameters. The result must still be reported."""
     await remote_workers.remember(conn, services, worker, body)
 
 
 @router.post("/{worker_id}/secrets", responses=documented(404, 409, 410), dependencies=[WORKERS])
 async def open_secrets(
-    worker: Own, body: OpenSecrets, services: Given, conn: Conn, response: Response
+    worker: Own, body: OpenSecrets, services: ServicesDep, conn: Conn, response: Response
 ) -> SecretsOpened:
     """Get the secret values of a task of this worker, right before its handler is called."""
     response.headers["Cache-Control"] = "no-store"
@@ -160,14 +164,14 @@ async def open_secrets(
 
 @router.post("/{worker_id}/logs", responses=OWN, dependencies=[WORKERS])
 async def write_logs(
-    worker: Own, body: Annotated[list[LogChunk], Body(max_length=MAX_BATCH)], services: Given, conn: Conn
+    worker: Own, body: Annotated[list[LogChunk], Body(max_length=MAX_BATCH)], services: ServicesDep, conn: Conn
 ) -> LogsTaken:
     """Send pieces of task logs. Each has an offset, so that a repeated piece is stored once."""
     return LogsTaken(logs=await remote_workers.take_logs(conn, services, worker, body))
 
 
 @router.delete("/{worker_id}", status_code=204, response_class=Response, responses=OWN, dependencies=[WORKERS])
-async def leave_worker(worker: Own, services: Given, conn: Conn) -> None:
+async def leave_worker(worker: Own, services: ServicesDep, conn: Conn) -> None:
     """Deregister a worker. Its tasks are given back, which costs no attempt."""
     await leave_remote(conn, worker)
     services.wake()

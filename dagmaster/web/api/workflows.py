@@ -17,19 +17,19 @@ from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
 from dagmaster.web.errors import documented
 from dagmaster.web.graph_view import workflow_edges, workflow_nodes
 from dagmaster.web.schedule_sync import sync_catalog
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
 
 
 @router.get("", dependencies=[READERS_OF_OWN])
-async def list_workflows(services: Given) -> WorkflowList:
+async def list_workflows(services: ServicesDep) -> WorkflowList:
     """List the loaded workflows, and the problems of files that could not be loaded."""
     return _listed(services)
 
 
 @router.post("/reload", dependencies=[OPERATORS])
-async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
+async def reload_workflows(caller: Admitted, services: ServicesDep, conn: Conn) -> WorkflowList:
     """Reload changed files on all servers of the fleet. Running jobs are not affected."""
     services.catalog.reload()
     await sync_catalog(conn, services, actor=caller.name or None)
@@ -39,7 +39,7 @@ async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> Wor
 
 
 @router.post("/sample", status_code=201, responses=documented(409), dependencies=[OPERATORS])
-async def add_sample(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
+async def add_sample(caller: Admitted, services: ServicesDep, conn: Conn) -> WorkflowList:
     """Write a sample workflow to the workflows folder. Only for local servers without workflows."""
     if not services.is_local:
         raise Forbidden("the sample is available only on a server that other machines cannot reach")
@@ -52,7 +52,7 @@ async def add_sample(caller: Admitted, services: Given, conn: Conn) -> WorkflowL
 
 
 @router.get("/{workflow_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_workflow(workflow_id: str, services: Given, conn: Conn) -> WorkflowReply:
+async def get_workflow(workflow_id: str, services: ServicesDep, conn: Conn) -> WorkflowReply:
     """Get a workflow with its inputs as a JSON Schema, its nodes and its edges."""
     await services.learn(conn)
     workflow = services.catalog.get(workflow_id)

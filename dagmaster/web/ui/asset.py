@@ -1,4 +1,4 @@
-"""The page of an asset: clearance, versions with their outputs, map, history, and what can be decided now."""
+"""The page of an asset: clearance, versions with their outputs, map, history, and the possible decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 VERSIONS_PER_PAGE: Final = 20
 EVENTS_PER_PAGE: Final = 100
-# Label, icon, and what follows the address of the asset.
+# Label, icon, and path after the URL of the asset.
 TABS: Final = {
     "versions": ("Versions", "layers", ""),
     "history": ("History", "list", "?tab=history"),
@@ -89,7 +89,7 @@ class VersionAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionView:
-    """`refs` are the references that the asset does not have already."""
+    """`refs` are the references of the version that do not identify the asset."""
 
     row: VersionRow
     refs: Refs
@@ -103,7 +103,7 @@ class VersionView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """An entry in the history, in words."""
+    """An entry in the history."""
 
     event_id: int
     at: datetime
@@ -115,7 +115,7 @@ class EventView:
 
 
 async def asset_shown(asset_id: str, page: Shown, conn: Conn) -> AssetRow:
-    """Read after the beat of the page. Operators also see what is deleted."""
+    """Read after the beat of the page. Operators also see deleted assets."""
     return await visible_asset(asset_id, page.caller, conn, include_deleted=True)
 
 
@@ -174,7 +174,7 @@ async def _history(page: Page, asset: AssetRow, conn: Conn, offset: int) -> dict
 
 
 def asset_actions(asset: AssetRow) -> frozenset[AssetAction]:
-    """What its state allows."""
+    """The actions that its state allows."""
     if asset["deleted_at"] is not None:
         return frozenset()
     state = ClearanceState(asset["clearance_state"])
@@ -187,7 +187,7 @@ def asset_actions(asset: AssetRow) -> frozenset[AssetAction]:
 
 
 def version_actions(asset: AssetRow, version: VersionRow) -> frozenset[VersionAction]:
-    """What the states of both allow. A rejected version is resubmitted: reprocessing would leave it rejected."""
+    """The actions that both states allow. A rejected version is resubmitted: reprocessing would leave it rejected."""
     if asset["deleted_at"] is not None or version["deleted_at"] is not None:
         return frozenset()
     approval = ApprovalState(version["approval_state"])

@@ -20,7 +20,7 @@ from dagmaster.web.ui.pages import Shown
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 MAX_VERSIONS: Final = 100
-# Of rio-tiler's colour maps: a few that can be told apart, also by those who do not see all colours.
+# A few of rio-tiler's colour maps that are easy to distinguish, also with colour blindness.
 COLOURS: Final = {
     "viridis": "Viridis",
     "cividis": "Cividis",
@@ -36,7 +36,7 @@ Ordinal = Annotated[int | None, Query(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class DrawnVersion:
-    """`query` names the version in the addresses of its tiles."""
+    """`query` selects the version in the URLs of its tiles."""
 
     ordinal: int
     title: str
@@ -74,7 +74,7 @@ async def show_asset_map(
 
 
 def drawn_versions(asset: AssetRow, rows: list[VersionRow], *, may_review: bool) -> list[DrawnVersion]:
-    """Those whose tiles the caller may see: what is not approved and cleared is a preview, for reviewers."""
+    """The versions whose tiles the caller may see; reviewers also see previews of versions that are not approved."""
     is_cleared = asset["clearance_state"] in CLEARANCES[Audience.INTERNAL]
     if asset["deleted_at"] is not None or not (may_review or is_cleared):
         return []

@@ -49,7 +49,7 @@ class AssetLine:
 
 @dataclass(frozen=True, slots=True)
 class AssetQuery:
-    """The filters of the list, as the address holds them. Unknown states are left out."""
+    """The filters of the list, from the URL. Unknown states are ignored."""
 
     text: str
     platform: str
@@ -139,7 +139,7 @@ def required_refs(platforms: Iterable[Row]) -> dict[str, Sequence[str]]:
 
 
 def ordered_refs(refs: Mapping[str, Any], names: Sequence[str] = ()) -> Refs:
-    """The references that identify the asset first, in the order in which its platform names them."""
+    """The references that identify the asset first, in the order of its platform."""
     return tuple((name, str(refs[name])) for name in dict.fromkeys((*names, *sorted(refs))) if name in refs)
 
 
@@ -159,7 +159,7 @@ def asset_line(row: AssetRow, unresolved: UnresolvedRow | None, names: Mapping[s
 
 
 def submit_command(page: Page, platforms: Sequence[Row], own: str | None) -> str:
-    """How to submit the first asset, with curl."""
+    """The curl command that submits a first asset."""
     usable = [platform for platform in platforms if platform["is_active"] and own in (None, platform["platform_id"])]
     platform = usable[0] if usable else {"platform_id": "PLATFORM", "required_refs": ["REFERENCE"]}
     body = {

@@ -1,4 +1,4 @@
-"""What needs attention: one sentence per problem, and the page that shows more."""
+"""Problems that need attention: one sentence each, with a link."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ def _failure(row: Row) -> Need:
 
 
 def _still(rows: Sequence[Row]) -> Iterator[Need]:
-    """One per reason, with the job that has waited longest."""
+    """One entry per reason, with the job that has waited longest."""
     seen: set[str] = set()
     for row in rows:
         if row["why"] in seen:
@@ -174,7 +174,7 @@ def _worker(row: Row) -> Need:
         sentence = "Some of its tasks did not stop in time. Restart the worker to free the slots."
     elif row["status"] == "active":
         title = f"Worker {name} has stopped sending heartbeats"
-        sentence = f"It holds {tasks}. They go to other workers when this worker counts as lost."
+        sentence = f"It holds {tasks}. Other workers get them when this worker is declared lost."
     else:
         title = f"Worker {name} was lost"
         sentence = "Its process was killed or its machine is down. Its tasks went to other workers."
@@ -225,7 +225,7 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 
 def _alike(row: Row) -> str:
-    """The list of these jobs, searched by the longest piece of the error that they share."""
+    """The list of these jobs, filtered by the longest part of the error that they share."""
     error = row["error"]
     is_searchable = error != NO_MESSAGE and redact_text(error) == error
     lines = error.splitlines() if is_searchable else []

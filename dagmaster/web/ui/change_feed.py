@@ -20,27 +20,27 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
 BEAT_SECONDS: Final = 5.0
-PATIENCE: Final = 5  # polls: a transaction that stays open for so long has likely written no event
+PATIENCE: Final = 5  # polls: a transaction that stays open longer has probably written no event
 MAX_PAGES: Final = 1000
 UNKNOWN: Final = -1
 
 
 def beat_of(changes: int, *, is_quiet: bool) -> int:
-    """Rises when something has happened, and once more when all is quiet.
+    """Increases with each change, and once more when no transaction is open.
 
-    An id is assigned before its event is visible, so a reader may look too early.
+    An id is assigned before its event is visible, so a reader may read too early.
     """
     return 2 * changes + is_quiet
 
 
 async def beat_now(conn: Connection) -> int:
-    """For a page: what is read after this is not older. A page that has all of a beat need not ask again for it."""
-    changes = await count_changes(conn)  # First: ids that are given out later do not count.
+    """The beat of a page: data read after this is at least as new, so the page need not be refreshed for this beat."""
+    changes = await count_changes(conn)  # Read first: later ids do not belong to this beat.
     return beat_of(changes, is_quiet=await is_settled(conn))
 
 
 class ChangeFeed:
-    """`beat` is the newest; None while the database is away."""
+    """`beat` is the newest; None while the database is unavailable."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -50,7 +50,7 @@ class ChangeFeed:
         self._reader: asyncio.Task[None] | None = None
 
     async def next(self, seen: int | None) -> int | None:
-        """The newest beat, once it is another one than `seen`, or after a while."""
+        """The newest beat, once it differs from `seen`, or after a while."""
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
         with suppress(TimeoutError):
@@ -59,7 +59,7 @@ class ChangeFeed:
         return self.beat
 
     async def _read(self) -> None:
-        """As long as some page is open."""
+        """Runs while a page is open."""
         newest, polls = None, 0
         while self.watchers:
             before, (newest, is_visible) = newest, await self._newest()
@@ -72,31 +72,31 @@ class ChangeFeed:
         self.beat = UNKNOWN
 
     async def _newest(self) -> tuple[int | None, bool]:
-        """The number of changes, and whether all of them can be seen."""
+        """The number of changes, and whether all of them are visible."""
         try:
             async with self._pool.connection() as conn:
                 return await count_changes(conn), await is_settled(conn)
         except AWAY as error:
-            log.warning("open pages cannot be kept up to date: %s", str(error).partition("\n")[0])
+            log.warning("cannot refresh open pages: %s", str(error).partition("\n")[0])
             return None, False
 
 
 @router.websocket("/ws/live", dependencies=[EVERYBODY])
 async def watch_all(socket: WebSocket) -> None:
-    """`{"beat", "at"}` whenever something has happened, and now and then as a sign of life."""
+    """`{"beat", "at"}` after each change, and regularly as a keep-alive."""
     await socket.accept()
     if (refusal := await _refusal(socket)) is not None:
         await socket.close(*refusal)
         return
     pulse: ChangeFeed = socket.app.state.pulse
     if pulse.watchers >= MAX_PAGES:
-        await socket.close(1013, f"{MAX_PAGES} pages are open already")
+        await socket.close(1013, f"too many open pages ({MAX_PAGES})")
         return
     await _send(socket, pulse)
 
 
 async def _refusal(socket: WebSocket) -> tuple[int, str] | None:
-    """Why it is closed, with what the page makes of it: 4401 to sign in, 4403 for good, 1013 to try again."""
+    """The reason, and a code for the page: 4401 to sign in, 4403 to give up, 1013 to try again."""
     try:
         caller = await caller_of(socket, await services_of(socket))
     except Unauthorized as error:
@@ -120,7 +120,7 @@ async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
                 await socket.close(*refusal)
                 return
             await socket.send_json({"beat": seen, "at": datetime.now(UTC).isoformat()})
-    except (WebSocketDisconnect, RuntimeError):  # It is closed while we write.
+    except (WebSocketDisconnect, RuntimeError):  # It was closed during the write.
         return
     finally:
         pulse.watchers -= 1
@@ -130,11 +130,11 @@ async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
 
 
 async def _is_due(beat: asyncio.Task[int | None], gone: asyncio.Task[None]) -> bool:
-    """Wait for the beat; false as soon as the page has gone or the server stops, which closes its sockets."""
+    """Wait for the beat; false if the page disconnects or the server stops."""
     try:
         await asyncio.wait([beat, gone], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        beat.cancel()  # No effect on a beat that has come.
+        beat.cancel()  # No effect if the beat has arrived.
     return not gone.done()
 
 

@@ -1,7 +1,7 @@
-"""Numbers as shapes that a template can draw: columns with axes, and rows of small ticks.
+"""Charts for templates: columns with axes, and rows of small ticks.
 
-Columns are drawn in their own units and stretched to the page, so that no script is needed; their axes are texts beside
-them, at equal distances, which are never stretched.
+Columns are drawn in their own units and stretched to the page, so no script is needed. The labels of the axes are HTML
+text at equal distances, which is not stretched.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ Row = Mapping[str, Any]
 COLUMN: Final = 10.0
 GAP: Final = 1.5
 HEIGHT: Final = 100.0
-LEAST: Final = 1.5  # of the height, so that a short run is still seen
+LEAST: Final = 1.5  # of the height, so that a short run stays visible
 FEWEST: Final = 25  # columns that the chart has room for, so that few are not too wide
-# Tops of axes whose half is a plain number too.
+# Maxima of axes whose half is a round number too.
 COUNTS: Final = (2, 4, 6, 8, 10)
 SECONDS: Final = (
     *(factor * 10.0**power for power in (-3, -2, -1, 0) for factor in (1, 2, 4)),
@@ -33,7 +33,7 @@ TICK_HEIGHTS: Final = {"failed": 16, "completed": 11, "running": 7, "pending": 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a column; `name` is a status."""
+    """A segment of a column; `name` is a status."""
 
     name: str
     y: float
@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`tip` and `at` are shown as a tooltip. With an address it is a link."""
+    """`tip` and `at` are shown as a tooltip. With a URL it is a link."""
 
     key: str
     x: float
@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A vertical line; `x` is in percent from the left, and `row` keeps the names of near marks apart."""
+    """A vertical line; `x` is in percent from the left, and `row` separates the labels of close marks."""
 
     name: str
     seconds: float
@@ -64,7 +64,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Axes are labelled from the top and from the left. The table holds the same numbers as text."""
+    """Axes are labelled from the top and from the left. The table has the same numbers as text."""
 
     columns: tuple[Column, ...]
     up: tuple[str, ...]
@@ -92,7 +92,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """The last runs, the oldest first, and the share of those that ended well."""
+    """The last runs, oldest first, and their success rate."""
 
     ticks: tuple[Tick, ...]
     text: str
@@ -133,7 +133,7 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
     if not begun:
         return None
     took = [run_seconds(run) or 0.0 for run in begun]
-    # A run that has not ended may last much longer: it reaches the top, and the others stay distinguishable.
+    # An unfinished run may last much longer: it reaches the top, and the others stay distinguishable.
     ended = [seconds for run, seconds in zip(begun, took, strict=True) if run["completed_at"] is not None]
     top = seconds_top(max(ended, default=max(took)))
     usual, free = median_seconds(runs), max(FEWEST - len(begun), 0)
@@ -165,7 +165,7 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
 
 
 def draw_ticks(runs: Sequence[Row]) -> Ticks:
-    """Of the newest runs, given newest first."""
+    """The newest runs; the argument is sorted newest first."""
     ticks = []
     for place, run in enumerate(reversed(runs)):
         height = TICK_HEIGHTS[run["status"]]
@@ -174,13 +174,13 @@ def draw_ticks(runs: Sequence[Row]) -> Ticks:
 
 
 def success_percent(runs: Iterable[Row]) -> float | None:
-    """Of those that completed or failed; None when there is none."""
+    """The share of completed runs among completed and failed ones; None without any."""
     ended = [run["status"] == "completed" for run in runs if run["status"] in ("completed", "failed")]
     return share(sum(ended), len(ended)) if ended else None
 
 
 def median_seconds(runs: Iterable[Row]) -> float | None:
-    """Of completed runs: failed ones may have ended early."""
+    """The median of completed runs: failed ones may have ended early."""
     took = [run_seconds(run) for run in runs if run["status"] == "completed"]
     known = [seconds for seconds in took if seconds is not None]
     return median(known) if known else None
@@ -200,7 +200,7 @@ def seconds_top(most: float) -> float:
 
 
 def stack(values: Iterable[tuple[str, float]], top: float) -> tuple[Part, ...]:
-    """From the ground up; every part is high enough to be seen."""
+    """From the bottom up; every part is high enough to be visible."""
     parts, y = [], HEIGHT
     for name, value in values:
         if value > 0 or name in JOB_TERMINAL - {"completed", "failed"}:

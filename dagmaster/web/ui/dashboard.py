@@ -1,4 +1,4 @@
-"""The dashboard: what runs, what failed and why, at a glance."""
+"""The dashboard: running jobs, failures and their causes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ MOST_NEEDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`tone` is a status whose colour the number takes."""
+    """`tone` is the status that gives the number its colour."""
 
     key: str
     name: str
@@ -103,7 +103,7 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
 
 
 async def _fleet(conn: Conn, lost_after_seconds: float) -> Fleet:
-    """The busiest first."""
+    """Busiest first."""
     rows = await list_workers(conn, status="active", limit=MOST_WORKERS)
     alive = [worker_line(row, lost_after_seconds) for row in rows if row["heartbeat_age_seconds"] < lost_after_seconds]
     return Fleet(sorted(alive, key=lambda worker: (-worker.running, worker.worker_id)))
@@ -159,7 +159,7 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
 
 
 def _is_whole(since: datetime) -> bool:
-    """Counting may have stopped earlier, where very much happens."""
+    """Whether the whole period was counted; counting stops early if there is too much."""
     return datetime.now(UTC) - since > timedelta(hours=HOURS - 0.1)
 
 
@@ -168,7 +168,7 @@ def _span(since: datetime) -> str:
 
 
 def _ended(status: str, counts: Row) -> str:
-    """Where exactly those are listed that were counted."""
+    """The URL that lists exactly the counted jobs."""
     since: datetime = counts["since"]
     when = {"period": f"{ENDED}{HOURS}h"} if _is_whole(since) else {"ended_after": since.isoformat()}
     return jobs_path(status=status, **when)

@@ -1,4 +1,4 @@
-"""ETags, so that open pages of an ended job are not rendered again while other jobs run."""
+"""ETags, so that open pages of an ended job are not rendered again when other jobs change."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from dagmaster.web.ui.pages import Page
 
 
 async def mark_of(conn: Connection, job: dict[str, Any]) -> str:
-    """Unchanged until something happens to the job, such as another attempt; empty while it runs.
+    """Constant until the job changes, for example by a retry; empty while it runs.
 
-    Read before the rest: a page may be newer than its mark, never older.
+    Read before the rest: a page may be newer than its ETag, never older.
     """
     if job["status"] not in JOB_TERMINAL:
         return ""
@@ -21,6 +21,6 @@ async def mark_of(conn: Connection, job: dict[str, Any]) -> str:
 
 
 def unchanged(page: Page, mark: str) -> Response | None:
-    """The response for a page that is up to date."""
+    """The 304 response for a page that is up to date."""
     is_known = bool(mark) and page.request.headers.get("if-none-match") == mark
     return Response(status_code=304) if is_known else None

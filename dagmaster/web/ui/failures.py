@@ -1,4 +1,4 @@
-"""Errors as pages, with a way back."""
+"""Error pages."""
 
 from urllib.parse import quote
 
@@ -28,13 +28,13 @@ NOBODY = Caller("", Role.WORKER)
 
 
 def is_page(request: Request) -> bool:
-    """Whether a person asked, with a browser."""
+    """Whether the request comes from a browser and expects a page."""
     return request.url.path == "/ui" or request.url.path.startswith("/ui/")
 
 
 @router.get("/{path:path}", dependencies=[READERS_OF_OWN])
 async def find_nothing(path: str) -> None:
-    """Comes after all other pages. Anonymous users sign in first."""
+    """Registered after all other pages. Anonymous users sign in first."""
     raise NotFound(f"there is no page /ui/{path[:200]}")
 
 
@@ -51,7 +51,7 @@ def failure_page(request: Request, status: int, message: str) -> Response:
         "request_id": current_request_id() if status >= 500 else None,
     }
     answer = page.render("failure.html", values, status=status)
-    # Unexpected errors are answered outside of the middleware that adds these headers.
+    # Unexpected errors bypass the middleware that adds these headers.
     for name, value in HEADERS.items():
         answer.headers.setdefault(name, value)
     return answer

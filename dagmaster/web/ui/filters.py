@@ -137,7 +137,7 @@ def attributes(values: Mapping[str, Any]) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """Prose of the engine: names between backticks become code, exact times follow the reader's time zone."""
+    """Sentences of the engine: names in backticks become code, and exact times follow the reader's time zone."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else _with_times(part)
         for place, part in enumerate(text.split("`"))

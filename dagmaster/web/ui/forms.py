@@ -28,7 +28,7 @@ _CONTROLS: Final[Mapping[InputFormat, Control]] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`text` is the initial content and `default` the value of an empty field, both as a person types them."""
+    """`text` is the initial content and `default` the value of an empty field, both as a user types them."""
 
     name: str
     kind: InputType
@@ -113,7 +113,7 @@ def _can_show(control: Control, text: str) -> bool:
 
 
 def typed(value: Any) -> str:
-    """The value as a person would type it into its field."""
+    """The value as a user types it into its field."""
     if isinstance(value, str):
         return value
     flat = json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""When each node of a job waited and ran: bars for every attempt, and a strip for what a fan-out has made."""
+"""When each node of a job waited and ran: a bar for every attempt, a strip for the children of a fan-out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 MAX_ROWS: Final = 200
 PARTS: Final = 80
-MANY_NODES: Final = 5000  # For more of them the timeline is too long to be looked through.
+MANY_NODES: Final = 5000  # With more nodes, the timeline is too long to read.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """How many ran at a time, in equal parts of the time of their fan-out, and where some failed."""
+    """The number of running children in equal parts of their fan-out's time, and the parts with failures."""
 
     running: Sequence[int]
     failed: Sequence[int]
@@ -104,7 +104,7 @@ async def gantt_of(
 
 
 def _last_bar(row: Row, fan: Row | None) -> Bar:
-    """The newest attempt, from the node itself. A fan-out lasts as long as what it has made."""
+    """The newest attempt, from the node itself. A fan-out lasts as long as its children."""
     ended = row["completed_at"]
     if fan is not None:
         ended = fan["completed_at"] if row["status"] in NODE_TERMINAL else None
@@ -113,13 +113,13 @@ def _last_bar(row: Row, fan: Row | None) -> Bar:
 
 
 def _in_order(bars: Sequence[Bar]) -> list[Bar]:
-    """Each attempt once; an attempt that is to come has no times yet."""
+    """Each attempt once; a future attempt has no times yet."""
     by_number = {bar.attempt: bar for bar in bars if bar.dispatched_at or bar.started_at}
     return [by_number[number] for number in sorted(by_number)]
 
 
 async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_small: bool) -> dict[str, list[Bar]]:
-    """Attempts before the newest: as their workers measured them, or else from the timeline."""
+    """Attempts before the newest, as measured by their workers, otherwise from the timeline."""
     results = {row["task_id"]: row for row in await attempt_store.results_of_nodes(conn, job["job_id"], node_ids)}
     times = await attempt_store.attempt_times(conn, job, node_ids) if is_small else []
     known = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
@@ -164,7 +164,7 @@ async def _strip(conn: Connection, node: Row, times: Row, until: datetime) -> St
 
 
 def attempt_number(task_id: str) -> int:
-    """Counted from 1. Results that were inserted by hand may have other ids."""
+    """Counted from 1. Manually inserted results may have other ids."""
     last = task_id.rpartition("_")[2]
     return int(last) + 1 if last.isascii() and last.isdecimal() else 1
 

@@ -11,8 +11,8 @@ from dagmaster.web.ui.gantt import Bar, Gantt, GanttRow, Strip
 MARGIN: Final = 1.02  # of the duration, so that the last bar does not touch the edge
 TICKS: Final = 8
 LEVELS: Final = 6  # how often the chart can be zoomed in by 2
-NARROW: Final = 1.5  # percent: the mark of a narrower bar stands beside it
-CHECKED: Final = 4.0  # percent from which a completed bar has room for its mark
+NARROW: Final = 1.5  # percent: the icon of a narrower bar is drawn beside it
+CHECKED: Final = 4.0  # percent: the minimum width of a completed bar with an icon
 STRIP_HEIGHT: Final = 14.0
 # Seconds between two ticks.
 STEPS: Final = (
@@ -23,7 +23,7 @@ STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DrawnBar:
-    """`x` and widths in percent; a bar without `width` has not started. `mark` is a status whose sign it carries."""
+    """`x` and widths in percent; a bar without `width` has not started. `mark` is the status whose icon it shows."""
 
     attempt: int
     status: str

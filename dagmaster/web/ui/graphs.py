@@ -25,7 +25,7 @@ from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.graph_view import draw_columns, task_of
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.pages import Shown, ShownJob
 from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why_node
 from dagmaster.web.views import node_seconds, seconds_between
@@ -97,7 +97,7 @@ class Item:
 
 
 @drawn.get("/graph", dependencies=[READERS_OF_OWN])
-async def show_graph(services: Given, conn: Conn, job: Job) -> Response:
+async def show_graph(services: ServicesDep, conn: Conn, job: Job) -> Response:
     """For the page of the job; programs use /api/v1/jobs/ID/graph."""
     graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
@@ -169,7 +169,7 @@ def _panel(job: Row, row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node
 
 
 async def _last_lines(services: Services, row: Row) -> str:
-    """Empty where there is no log, or none that can be read from here."""
+    """Empty if there is no log, or if this server cannot read it."""
     node = NodeLog(services.task_logs, row["job_id"], row["node_id"])
     try:
         log = await node.find(LogSelection(tail=LOG_LINES), NodeState.of(row))
@@ -193,7 +193,7 @@ async def show_items(
 ) -> HTMLResponse:
     counts = _counts_of(await node_counts.count_folded(conn, job["job_id"]), node_id)
     if not counts and node_id != OUTSIDE:
-        await node_store.get_node_head(conn, job["job_id"], node_id)  # Raises for one that does not exist.
+        await node_store.get_node_head(conn, job["job_id"], node_id)  # Raises NotFound.
     rows = await node_store.view_folded(
         conn, job["job_id"], node_id, status=status or None, limit=GRID_SIZE, offset=offset
     )

@@ -23,7 +23,7 @@ MAX_PARAMETERS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class HandlerLine:
-    """`parameters` are names with types; None where the handler declares none."""
+    """`parameters` are names with types; None if the handler declares none."""
 
     name: str
     queue: str | None

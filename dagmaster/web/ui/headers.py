@@ -28,7 +28,7 @@ HEADERS: Final = {
 
 
 class PageHeaders:
-    """For everything under /ui, errors and files too."""
+    """For everything under /ui, including errors and files."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

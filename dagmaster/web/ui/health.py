@@ -1,4 +1,4 @@
-"""Health: every check, what the doctor finds, the database, versions and settings."""
+"""Health: every check, the doctor's findings, the database, versions and settings."""
 
 import platform
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ SENTENCES: Final = {
     "degraded": "Running, but something needs attention",
     "unhealthy": "Not working: see the failed checks",
 }
-# Where to look next.
+# The page that shows more.
 PLACES: Final = {
     "workers": "/ui/workers",
     "orchestrators": "/ui/workers",
@@ -95,7 +95,7 @@ async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
 
 @router.get("/health/doctor", dependencies=[OPERATORS])
 async def show_doctor(page: Shown, conn: Conn) -> HTMLResponse:
-    """A part of the page, loaded later: the doctor checks twice, which takes a moment."""
+    """A part of the page, loaded later, because the doctor checks twice and takes a moment."""
     findings = await examine_rules(conn, limits=limits_of(page.services.settings, DOCTOR_DAYS))
     points = await examine_database(conn)
     return page.render(
@@ -130,7 +130,7 @@ def _point(point: Point) -> PointLine:
 
 
 def shown_settings(settings: Settings) -> list[tuple[str, str, bool]]:
-    """Name, value, and whether it differs from the default; never a secret."""
+    """Name, value, and whether it differs from the default; without secrets."""
     lines = []
     for name, value in settings:
         is_secret = isinstance(value, SecretStr)

@@ -1,4 +1,4 @@
-"""A histogram of durations: each bucket is about twice as wide as the one before."""
+"""A histogram of durations: each bucket is about twice as wide as the previous one."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,14 +8,14 @@ from typing import Final
 from dagmaster.web.ui.charts import COLUMN, Chart, Column, Mark, count_top, stack
 from dagmaster.web.ui.filters import duration
 
-# Seconds: 1, 2 and 5 of each power of ten, which are about equally far apart on a logarithmic scale.
+# Seconds: 1, 2 and 5 times each power of ten, about equally spaced on a logarithmic scale.
 EDGES: Final = tuple(factor * 10.0**power for power in range(-3, 7) for factor in (1, 2, 5))
 MOST_LABELS: Final = 6
 PERCENTILES: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 
 
 def draw_histogram(completed: Sequence[float], failed: Sequence[float] = ()) -> Chart | None:
-    """None without durations. The marks are percentiles of all durations together."""
+    """None without durations. The marks are percentiles of all durations."""
     both = sorted([*completed, *failed])
     if not both:
         return None
@@ -50,13 +50,13 @@ def draw_histogram(completed: Sequence[float], failed: Sequence[float] = ()) -> 
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that is at least as long as this share of all."""
+    """The smallest value that is not exceeded by this share of all values."""
     return ordered[max(ceil(share * len(ordered)), 1) - 1]
 
 
 def _edges(shortest: float, longest: float) -> list[float]:
-    """From the last edge that is not above the shortest to the first above the longest, padded so that labels at equal
-    distances end at the last edge.
+    """From the last edge not above the shortest value to the first above the longest, padded so that equally spaced
+    labels end at the last edge.
     """
     start = max((edge for edge in EDGES if edge <= shortest), default=0.0)
     inner = [edge for edge in EDGES if start < edge <= longest]

@@ -88,7 +88,7 @@ class JobHead:
 
     @property
     def overdue_seconds(self) -> float:
-        """0 while the delay is negligible."""
+        """0 if the delay is negligible."""
         seconds = self.estimate.overdue.total_seconds() if self.estimate else 0.0
         return seconds if seconds >= OVERDUE_SECONDS else 0.0
 
@@ -99,7 +99,7 @@ class JobHead:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What the head and every tab need, read once."""
+    """The data of the head and of every tab, read once."""
 
     page: Page
     conn: Connection
@@ -118,7 +118,7 @@ async def node_filter(
     status: str = "",
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> NodeFilter:
-    """From the query of the address."""
+    """From the query string."""
     status = status if status in set(Outcome) else ""
     return NodeFilter(parent or None, status or None, text.strip() or None)
 
@@ -134,7 +134,7 @@ async def show_job(
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
     tab = tab if tab in TABS else "graph"
-    mark = await mark_of(conn, job) if tab != "related" else ""  # There, other jobs are shown.
+    mark = await mark_of(conn, job) if tab != "related" else ""  # This tab shows other jobs.
     if (answer := unchanged(page, mark)) is not None:
         return answer
     snapshot = await load_snapshot(conn, job["job_id"])
@@ -190,7 +190,7 @@ async def _head(view: JobView) -> JobHead:
 
 
 async def _causes(view: JobView) -> list[Cause]:
-    """Nodes that are allowed to fail come last: they are seldom the cause."""
+    """Nodes that may fail come last: they are rarely the cause."""
     if not view.line.counts.get(NodeStatus.FAILED):
         return []
     rows = await node_store.failed_nodes(view.conn, view.job["job_id"], limit=MAX_CAUSES)
@@ -257,7 +257,7 @@ async def _data(view: JobView) -> dict[str, Any]:
 
 
 def by_node(outputs: Row | None, order: Sequence[str]) -> Row | None:
-    """In the order of the graph, which the database does not keep."""
+    """In graph order, which the database does not keep."""
     if outputs is None:
         return None
     return {name: outputs[name] for name in (*order, *outputs) if name in outputs}

@@ -1,4 +1,4 @@
-"""The map of a job: the shapes in its inputs and outputs, and the tiles of its fan-outs by their state."""
+"""The map of a job: the shapes in its inputs and outputs, and the tiles of its fan-outs by state."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.node_places import MAX_TILES, box_of, placed_outputs, tile_places
 
 MAX_LISTED: Final = 20
-# As the legend names them.
+# The labels of the legend.
 STATES: Final = (
     Outcome.COMPLETED,
     Outcome.RUNNING,
@@ -27,7 +27,7 @@ STATES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The children of fan-outs that have a place. `path` is the id of the node."""
+    """The children of fan-outs that have a location. `path` is the id of the node."""
 
     shapes: Shapes = field(default_factory=Shapes)
     job_id: str = ""
@@ -46,7 +46,7 @@ class Tiles:
 
 
 async def job_shapes(conn: Connection, job: Mapping[str, Any], inputs: Any, result: Any) -> Shapes:
-    """Of the result, or of the outputs so far where there is none yet."""
+    """The shapes of the result, or of the outputs so far."""
     if job["status"] == JobStatus.COMPLETED:
         return shapes_of({"inputs": inputs, "result": result})
     return shapes_of({"inputs": inputs, **await placed_outputs(conn, job["job_id"])})
@@ -64,7 +64,7 @@ async def job_tiles(conn: Connection, job_id: JobId) -> Tiles:
 
 
 def without_tiles(shapes: Shapes, tiles: Tiles) -> Shapes:
-    """The outputs of tiles name the places that are drawn as tiles already."""
+    """Leave out the outputs of tiles, which are already drawn as tiles."""
     known = {_box(tile) for tile in tiles.shapes}
     others = Shapes(shape for shape in shapes if shape.kind != "box" or _box(shape) not in known)
     others.is_cut = shapes.is_cut

@@ -65,7 +65,7 @@ class NodePage:
 
 
 async def definition_of(conn: Connection, job: Row) -> Definition:
-    """The nodes as they were pinned. Empty when that is no longer known."""
+    """The nodes of the pinned definition; empty if it no longer exists."""
     pinned: dict[str, Any] = {**await load_definitions(conn, [job["workflow_hash"]])}
     nodes: Definition = pinned.get(job["workflow_hash"], {}).get("nodes", {})
     return nodes
@@ -105,7 +105,7 @@ def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN
 
 
 def kind_of(row: Row, definition: Definition) -> tuple[str, str | None]:
-    """Type and handler: of itself, of the fan-out that has made it, or of what added it."""
+    """Type and handler: its own, that of its fan-out, or that of the node that added it."""
     if row["is_added"]:
         return row["type"] or "task", row["handler"]
     parent = row["parent_node_id"]

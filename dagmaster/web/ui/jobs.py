@@ -48,7 +48,7 @@ class JobLine:
 
     @property
     def running_since(self) -> datetime | None:
-        """As if it had never been idle."""
+        """The start, shifted by the idle time."""
         return self.started_at + timedelta(seconds=self.idle_seconds) if self.started_at else None
 
     @property
@@ -94,7 +94,7 @@ async def job_lines(
 
 
 def waits_for(waiting: Mapping[str, Any]) -> str:
-    """In a few words."""
+    """A short label of what the job waits for."""
     return "needs approval" if waiting["waits_for"] == "approval" else f"awaits signal {waiting['signal']}"
 
 

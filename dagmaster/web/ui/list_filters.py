@@ -1,4 +1,4 @@
-"""Filters of the lists of jobs and nodes, as the address holds them."""
+"""The filters of the lists of jobs and nodes, from the URL."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ ENDED: Final = "ended-"
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """`period` says when jobs were created or, after the prefix `ended-`, when they ended."""
+    """`period` is the time of creation or, with the prefix `ended-`, of the end."""
 
     status: Sequence[str]
     workflow: str

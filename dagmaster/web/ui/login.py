@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse, Response
 from dagmaster.errors import Forbidden, Unauthorized
 from dagmaster.model.access import Role
 from dagmaster.web.access import EVERYBODY, Caller, Keyring, caller_of
-from dagmaster.web.services import Given
+from dagmaster.web.services import ServicesDep
 from dagmaster.web.sessions import forget, new_session, remember
 from dagmaster.web.ui.navigation import places_for
 from dagmaster.web.ui.pages import Page
@@ -20,7 +20,7 @@ NOT_FOR_PAGES = "This is a worker key. Sign in with a viewer or operator key."
 
 
 @router.get("/login", dependencies=[EVERYBODY])
-async def show_login(request: Request, services: Given, next: str = "/ui/") -> Response:
+async def show_login(request: Request, services: ServicesDep, next: str = "/ui/") -> Response:
     try:
         await caller_of(request, services)
     except Unauthorized as refused:
@@ -29,7 +29,7 @@ async def show_login(request: Request, services: Given, next: str = "/ui/") -> R
 
 
 @router.post("/login", dependencies=[EVERYBODY])
-async def sign_in(request: Request, services: Given) -> Response:
+async def sign_in(request: Request, services: ServicesDep) -> Response:
     if _is_from_elsewhere(request):
         raise Forbidden("this request did not come from the sign-in page of this server")
     form = dict(parse_qsl((await request.body()).decode(errors="replace")))
@@ -48,7 +48,7 @@ async def sign_in(request: Request, services: Given) -> Response:
 
 @router.get("/logout", dependencies=[EVERYBODY])
 async def sign_out() -> Response:
-    """Another site can send people here; the only effect is that they sign in again."""
+    """Another site can link here; the only effect is that users sign in again."""
     answer = RedirectResponse("/ui/login", 303)
     forget(answer)
     return answer
@@ -59,7 +59,7 @@ async def _has_keys(request: Request) -> bool:
     return await keyring.has_any()
 
 
-def _form(request: Request, services: Given, next: str, error: str | None, *, status: int = 200) -> Response:
+def _form(request: Request, services: ServicesDep, next: str, error: str | None, *, status: int = 200) -> Response:
     page = Page(request, services, Caller("", Role.WORKER))
     return page.render("login.html", {"next": _inside(next), "error": error}, status=status)
 
@@ -73,7 +73,7 @@ def _is_from_elsewhere(request: Request) -> bool:
 
 
 def _inside(path: str, caller: Caller | None = None) -> str:
-    """Never to another site. Users without a dashboard start at their first page."""
+    """A path on this server, never another site. Users without a dashboard start at their first page."""
     page = path.partition("?")[0]
     is_ours = page.startswith("/ui/") and "\\" not in path and page not in ("/ui/login", "/ui/logout")
     target = path if is_ours else "/ui/"

@@ -15,7 +15,7 @@ OWN: Final = READERS | {Role.PARTNER}
 class Place:
     """`keys` are the keyboard shortcut, pressed one after the other.
 
-    Reviewers of one platform see only the places that are `by_platform`: those that limit them to it.
+    Reviewers of one platform see only places that are `by_platform`, which limit them to it.
     """
 
     name: str
@@ -56,7 +56,7 @@ def places_for(caller: Caller) -> list[Place]:
 
 
 def current_place(path: str) -> Place | None:
-    """The one of the path, or the one it belongs to."""
+    """The place of the path, or of its parent."""
     matches = [
         place for place in PLACES if path == place.path or (place.path != "/ui/" and path.startswith(place.path + "/"))
     ]

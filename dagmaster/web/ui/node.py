@@ -39,7 +39,7 @@ MAX_CHECKPOINTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """`queued` and `ran` are seconds. `log_bytes` is None where there is no log that the server can read."""
+    """`queued` and `ran` are seconds. `log_bytes` is None without a log that the server can read."""
 
     number: int
     status: str
@@ -147,7 +147,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
     added = row["definition"] or {}
     type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
-    task = added or node.get("task") or node  # The `task` of one that was added is its number.
+    task = added or node.get("task") or node  # The `task` of an added node is its number.
     children = children_of_rows([{**count, "may_fail": bool(node.get("allow_failure"))} for count in counts])
     ended = [at for at in (row["completed_at"], children.last_ended_at) if at is not None]
     return NodeHead(
@@ -183,7 +183,7 @@ def _queued(row: Row) -> float | None:
 
 
 async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -> list[Attempt]:
-    """From the reports, and for the newest from its node: the report may be missing still."""
+    """From the reports; the newest from the node itself, whose report may still be missing."""
     results = {row["task_id"]: row for row in await attempts_of_node(conn, job["job_id"], node["node_id"])}
     times = {}
     if node["retry_count"]:
@@ -208,7 +208,7 @@ def _attempt(
     started = times["started_at"] if times else None
     ended = times["ended_at"] if times else None
     ran = seconds_between(started, ended) if started and (ended or is_newest) else None
-    if (measured := report.get("execution_duration_ms")) is not None:  # The timeline says when batches were written.
+    if (measured := report.get("execution_duration_ms")) is not None:  # Times in the timeline are those of batches.
         ran = measured / 1000
         started = report["reported_at"] - timedelta(milliseconds=measured)
     return Attempt(
@@ -236,7 +236,7 @@ async def _size(services: Services, task_id: TaskId) -> int | None:
 
 
 def _log(job: Row, node: NodeHead, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """For the script that shows the log; refreshed with the page."""
+    """Data for the script that shows the log; refreshed with the page."""
     return {
         "url": f"/api/v1/jobs/{job['job_id']}/nodes/{node.node_id}/logs",
         "attempts": [

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """`can_retry`: it is what its job failed with. Attempts count from one."""
+    """`can_retry`: the failed node of a failed job. Attempts count from 1."""
 
     job_id: str
     workflow_id: str
@@ -58,7 +58,7 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeL
         ended_by=row["ended_by"],
         error=redact(row["error_message"]),
         attempt=row["retry_count"] + 1,
-        # What needs no worker begins at the moment at which it is dispatched.
+        # Nodes without a worker start when they are dispatched.
         queued_seconds=seconds_between(row["dispatched_at"], queued_until) or None,
         run_seconds=node_seconds(row, children),
         changed_at=row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],

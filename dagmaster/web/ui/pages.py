@@ -1,4 +1,4 @@
-"""What every page needs: the templates, and the caller."""
+"""Shared by all pages: the templates and the caller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dagmaster.model.access import Role
 from dagmaster.web.access import Admitted, Caller, Job
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.change_feed import beat_now
 from dagmaster.web.ui.filters import FILTERS, share
 from dagmaster.web.ui.navigation import current_place, places_for
@@ -42,7 +42,7 @@ TEMPLATES: Final = _environment()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One response to a browser, as templates see it. `beat` says how recent its data is."""
+    """The context of a page in templates. `beat` identifies how recent its data is."""
 
     request: Request
     services: Services
@@ -66,7 +66,7 @@ class Page:
         return bool(self.caller.csrf)
 
     def with_query(self, **changed: Any) -> str:
-        """The address of this page with changed filters; None removes one."""
+        """The URL of this page with changed filters; None removes one."""
         query = [pair for pair in self.request.query_params.multi_items() if pair[0] not in changed]
         parameters = [(name, value) for name, value in (*query, *changed.items()) if value not in (None, "")]
         return f"{self.request.url.path}?{urlencode(parameters)}" if parameters else self.request.url.path
@@ -82,7 +82,7 @@ class Page:
         return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 
-async def page_of(request: Request, services: Given, caller: Admitted, conn: Conn) -> Page:
+async def page_of(request: Request, services: ServicesDep, caller: Admitted, conn: Conn) -> Page:
     return Page(request, services, caller, await beat_now(conn))
 
 
@@ -90,7 +90,7 @@ Shown = Annotated[Page, Depends(page_of)]
 
 
 async def job_shown(page: Shown, job: Job) -> dict[str, Any]:
-    """Read after the beat of the page: a page that is older than it says would never be asked for again."""
+    """Read after the beat of the page: a page that is older than its beat would never be refreshed."""
     return job
 
 

@@ -17,7 +17,7 @@ MOST = 8
 @router.get("/palette", dependencies=[ASSET_READERS])
 async def look_up(page: Shown, conn: Conn, text: Annotated[str, Query(max_length=200)] = "") -> list[dict[str, Any]]:
     if page.caller.is_platform_reviewer:
-        return []  # Jobs and workflows are those of all platforms.
+        return []  # Jobs and workflows belong to all platforms.
     text = text.strip()
     own = page.caller.name if page.caller.is_partner else None
     jobs = await list_jobs(conn, JobFilter(text=text or None, submitted_by=own), limit=MOST)

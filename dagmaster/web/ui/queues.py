@@ -22,7 +22,7 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """`workers` take from it now; `workflows` of this server put tasks into it."""
+    """`workers` consume it now; `workflows` of this server use it."""
 
     name: str
     waiting: int
@@ -77,7 +77,7 @@ async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
 def queue_lines(
     rows: Iterable[Mapping[str, Any]], workers: Iterable[Mapping[str, Any]], used: Mapping[str, list[str]]
 ) -> list[QueueLine]:
-    """Those with tasks or workers, and those that a workflow uses; by name."""
+    """Queues with tasks or workers, or that a workflow uses, by name."""
     known = {row["queue"]: row for row in rows}
     empty = {"depth": 0, "held": 0, "running": 0, "oldest_wait_seconds": None}
     now, all_workers = datetime.now(UTC), list(workers)
@@ -93,7 +93,7 @@ def queue_lines(
                 held=row["held"],
                 running=row["running"],
                 slots=sum(worker["concurrency"] for worker in takers),
-                # To the second, so that a refreshed page does not differ for no reason.
+                # Rounded to seconds, so that a refreshed page differs only if something changed.
                 oldest_at=None if waited is None else (now - timedelta(seconds=waited)).replace(microsecond=0),
                 workers=tuple(worker["worker_id"] for worker in takers),
                 workflows=tuple(used.get(name, ())),

@@ -1,4 +1,4 @@
-"""Requests: find one by an id of its sender, with its job and its asset."""
+"""Requests: find one by the sender's id, with its job and asset."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final

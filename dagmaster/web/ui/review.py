@@ -31,7 +31,7 @@ class ReviewLine:
 
 @router.get("/review", dependencies=[ASSET_VIEWERS])
 async def show_review_queue(page: Shown, conn: Conn) -> HTMLResponse:
-    """Two questions: many versions that are still being processed must not hide one that is ready."""
+    """Two queries, so that versions still being processed do not hide those that are ready."""
     own = platform_of(page.caller)
     names = required_refs(await list_platforms(conn))
     ready = await list_review_queue(conn, platform_id=own, is_reviewable=True, limit=MOST)

@@ -29,7 +29,7 @@ CATCHUP: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Times for which no job was started; without an `error` no orchestrator was running."""
+    """Times for which no job was started; without an `error`, no orchestrator was running."""
 
     at: datetime
     count: int
@@ -57,7 +57,7 @@ class ScheduleLine:
     missed: Missed | None
 
     def local(self, at: datetime) -> str:
-        """As the schedule's own clock shows it."""
+        """In the schedule's time zone."""
         return f"{at.astimezone(ZoneInfo(self.timezone)):%a %Y-%m-%d %H:%M:%S %Z}".replace(":00 ", " ")
 
 

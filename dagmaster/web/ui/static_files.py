@@ -1,7 +1,6 @@
-"""The files of the pages, at addresses that change with their content: browsers keep them and never have old ones.
+"""Static files at URLs that change with their content, so that browsers can cache them forever.
 
-The fingerprint is a folder of the address, so that what one file names relative to itself, such as a module that it
-imports, has it too.
+The fingerprint is a folder in the URL, so that relative imports of modules contain it too.
 """
 
 import mimetypes
@@ -20,14 +19,14 @@ PATH: Final = "/ui/static"
 FOLDER: Final = Path(str(files("dagmaster.web") / "static"))
 FOR_GOOD: Final = "public, max-age=31536000, immutable"
 ASK_AGAIN: Final = "no-cache"
-# Browsers run modules of this type only; what the machine's own table says may differ.
+# Browsers require this type for modules; the machine's own table may differ.
 mimetypes.add_type("text/javascript", ".mjs")
 VERSIONED: Final = re.compile(r"v-([0-9a-f]{16})/(.+)")
 
 
 @cache
 def fingerprint(folder: Path = FOLDER) -> str:
-    """Of all files together: one that changes may be named by any other."""
+    """One fingerprint for all files, because each may refer to any other."""
     digest = sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -37,12 +36,12 @@ def fingerprint(folder: Path = FOLDER) -> str:
 
 
 def static(path: str) -> str:
-    """The address of a file, for templates."""
+    """The URL of a file, for templates."""
     return f"{PATH}/v-{fingerprint()}/{path}"
 
 
 class PageFiles(StaticFiles):
-    """Also answers to the fingerprints of other versions, which may serve pages beside this one during an upgrade."""
+    """Accepts any fingerprint: during an upgrade, pages of another version may request files here."""
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)

@@ -1,4 +1,4 @@
-"""Submit a job: choose a workflow, fill in its inputs."""
+"""Submit a job: choose a workflow and fill in its inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """An error because of which a file is not loaded."""
+    """An error in a file that could not be loaded."""
 
     file: str
     message: str
@@ -92,7 +92,7 @@ def _form(services: Services, workflow: Workflow | None, job: Mapping[str, Any] 
 
 
 def _options(job: Mapping[str, Any] | None) -> Options:
-    """Without the idempotency key, which would return the first job."""
+    """Of the earlier job, without the idempotency key, which would return that job."""
     if job is None:
         return Options()
     metadata = {name: value for name, value in job["metadata"].items() if name != "removal"}
@@ -122,5 +122,5 @@ def file_problems(services: Services) -> list[FileProblem]:
 
 
 def server_of(page: Page) -> str:
-    """Its address as this browser knows it."""
+    """The URL of the server as the browser sees it."""
     return str(page.request.base_url).rstrip("/")

@@ -1,4 +1,4 @@
-"""Rows of tables as pages show them, or the reason why there are none."""
+"""Rows of tables for pages, or the reason why they cannot be shown."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ CELL: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Cells are text; None is NULL. `truncated_by` is the limit that left rows out, `problem` is why none are here."""
+    """Cells are strings; None is NULL. `truncated_by` is the exceeded limit, `problem` the reason for no rows."""
 
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str | None]] = ()
@@ -68,7 +68,7 @@ def _asked(services: Services, sql: str, max_rows: int, max_bytes: int) -> Await
 
 
 async def _shown(ask: Any) -> TableRows:
-    """A query that fails is an answer too: people correct it and ask again."""
+    """The error of a failed query is shown in place of rows, so that users can correct it."""
     try:
         answer = await ask()
     except DagmasterError as error:

@@ -1,4 +1,4 @@
-"""Tables of Python tasks: the list, and one of them with its rows, its columns and where they come from."""
+"""Tables of Python tasks: the list, and the page of a table with its rows, columns and lineage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from dagmaster.model.data_object import DataObjectState, Scope
 from dagmaster.model.redact import redact
 from dagmaster.store.data_objects import LINEAGE_TABLES, get_object, lineage, list_objects, query_name
 from dagmaster.web.access import READERS, Admitted
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, ServicesDep
 from dagmaster.web.ui.filters import plural, pretty
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.ui.table_rows import first_rows
@@ -30,7 +30,7 @@ TableId = Annotated[int, Path(gt=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A column of another table; `label` names both."""
+    """A source column; `label` names its table and itself."""
 
     label: str
     table_id: str
@@ -45,7 +45,7 @@ class ColumnLine:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table, with the task that made it. `sql` and `plan` are those it was computed by."""
+    """A table with the task that created it, and the `sql` and `plan` that computed it."""
 
     table_id: str
     name: str | None
@@ -121,8 +121,8 @@ async def show_panel(table_id: TableId, page: Shown, conn: Conn) -> HTMLResponse
 
 
 @router.get("/tables/{table_id}/rows", dependencies=[READERS])
-async def show_rows(table_id: TableId, request: Request, services: Given, caller: Admitted) -> HTMLResponse:
-    """No connection is held while the engine answers."""
+async def show_rows(table_id: TableId, request: Request, services: ServicesDep, caller: Admitted) -> HTMLResponse:
+    """Holds no database connection while the engine runs the query."""
     async with services.pool.connection() as conn:
         row = await get_object(conn, str(table_id))
     return Page(request, services, caller).render("table_rows.html", {"answer": await first_rows(services, row)})
@@ -130,8 +130,8 @@ async def show_rows(table_id: TableId, request: Request, services: Given, caller
 
 @router.get("/tables/{table_id}/graph", dependencies=[READERS])
 async def show_graph(table_id: TableId, conn: Conn) -> dict[str, Any]:
-    """The table and all that it comes from, as the component of graphs draws them."""
-    await get_object(conn, str(table_id))  # Raises for one that does not exist.
+    """The table and its sources, in the format of the graph component."""
+    await get_object(conn, str(table_id))  # Raises UnknownTable.
     rows = await lineage(conn, table_id)
     drawn = {row["object_id"] for row in rows}
     return {

@@ -119,7 +119,7 @@ def _histogram(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
 
 
 async def _choices(page: Page, conn: Conn, chosen: Mapping[str, str]) -> dict[str, list[str]]:
-    """The options of the filters, including a chosen one that is otherwise unknown."""
+    """The options of the filters, including a selected one that is otherwise unknown."""
     workers = await list_workers(conn, limit=SHOWN_WORKERS)
     known: dict[str, set[str]] = {
         "queue": {queue for worker in workers for queue in worker["queues"]},

@@ -1,4 +1,4 @@
-"""The events of a job in words, as a page and as a tab of the job."""
+"""The timeline of a job, as a page and as a tab of the job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ NEWEST, OLDEST = "newest", "oldest"
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`next_cursor` leads to the next page in the chosen order."""
+    """`next_cursor` is for the next page in the selected order."""
 
     entries: Sequence[TimelineEntry]
     filter: EventFilter
@@ -48,7 +48,7 @@ async def event_filter(
     order: Annotated[str, Query()] = NEWEST,
     cursor: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> EventFilter:
-    """From the query of the address."""
+    """From the query string."""
     event_type = type if type in TYPES else None
     return EventFilter(event_type, node.strip() or None, is_newest_first=order != OLDEST, cursor=cursor)
 

@@ -1,4 +1,4 @@
-"""JSON as pages show it: a tree when it is small enough to be one."""
+"""JSON values for pages: as a tree if they are small enough."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Value:
 
 
 def value_of(value: Any) -> Value:
-    # Pretty printing recurses once per level, so a value that is too deep is not written at all.
+    # Pretty printing recurses once per level, so a value that is too deep is not shown.
     if is_deeper(value, MAX_DEPTH):
         return Value(None, f"nested deeper than {MAX_DEPTH} levels; the API returns it", is_tree=False, is_cut=True)
     visible = redact(value)

@@ -1,4 +1,4 @@
-"""What a job waits for, and what people can do about it: decide, or send a signal."""
+"""The reason for which a job waits, and the possible actions: decide, or send a signal."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from dagmaster.web.ui.pages import Page
 Row = Mapping[str, Any]
 
 MOVING: Final = frozenset({Kind.RUNNING, Kind.EXPANDING, Kind.ABOUT_TO_RUN, Kind.GIVING_RESULT, Kind.ENDED})
-# Explaining a node reads all nodes of its job; the page of a larger job does not wait for it.
+# Explaining a node reads all nodes of its job; for a larger job, the page loads it later.
 QUICKLY_EXPLAINED: Final = 300
 HELP_NEEDED: Final = frozenset({Kind.NO_OWNER, Kind.PAUSED, Kind.WAITING_FOR_APPROVAL, Kind.WAITING_FOR_SIGNAL})
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`tone` is a status whose colours fit: `running` for progress, `paused` where a person is needed."""
+    """`tone` is the status that gives the colour: `running` for progress, `paused` if a person must act."""
 
     sentence: str
     tone: str
@@ -88,7 +88,7 @@ def why(explanation: Explanation) -> Why:
 async def waiting_for(
     conn: Connection, page: Page, job_id: JobId, nodes: Mapping[str, Row], only: str | None = None
 ) -> Waiting:
-    """Of the nodes of the definition, or of one of them."""
+    """The waits of the nodes of the definition, or of one of them."""
     names = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]
     rows = await waiting_nodes(conn, job_id, names)
     return Waiting(

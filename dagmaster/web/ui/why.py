@@ -1,4 +1,4 @@
-"""What a large job, or a node of it, waits for: loaded after the page."""
+"""The reason for which a large job or its node waits, loaded after the page."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 @router.get("/why", dependencies=[READERS_OF_OWN])
 async def show_why(job: ShownJob, page: Shown, conn: Conn) -> HTMLResponse:
-    """Empty for an ended job, whose page shows the cause itself."""
+    """Empty for an ended job, whose page shows the cause."""
     is_over = job["status"] in JOB_TERMINAL
     return page.render("why.html", {"why": None if is_over else await why_job(conn, page, job["job_id"])})
 

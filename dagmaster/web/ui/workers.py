@@ -25,7 +25,7 @@ MAX_SQUARES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """`stuck` slots hold handlers that went on after their task had ended: they do not count as running."""
+    """`stuck` slots have handlers that continue after their task has ended; they do not count as running."""
 
     worker_id: WorkerId
     hostname: str
@@ -54,7 +54,7 @@ class WorkerLine:
 
     @property
     def squares(self) -> list[str]:
-        """One for each slot: busy ones first, as far as there is room."""
+        """One for each slot, busy ones first, up to the available width."""
         return (["stuck"] * self.stuck + ["busy"] * self.busy + ["free"] * self.free)[:MAX_SQUARES]
 
     @property

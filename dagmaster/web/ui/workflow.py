@@ -45,7 +45,7 @@ GRID_NODES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """`values` says which values it accepts, where not all of its type."""
+    """`values` describes the accepted values, if they are restricted."""
 
     name: str
     type: str
@@ -95,7 +95,7 @@ class GridRun:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Columns are runs, the newest on the right. `hidden` nodes are too many to be shown."""
+    """Columns are runs, newest on the right. `hidden` is the number of nodes that are not shown."""
 
     runs: tuple[GridRun, ...]
     rows: tuple[GridRow, ...]
@@ -129,7 +129,7 @@ async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLRespon
 
 @router.get("/workflow-graphs/{workflow_id:path}", dependencies=[READERS])
 async def get_graph(workflow_id: str, page: Shown, conn: Conn) -> dict[str, Any]:
-    """As the API returns it, but also for workflows that are in no file any more."""
+    """The graph as in the API, also for workflows whose files no longer exist."""
     workflow = await _find(page, conn, workflow_id)
     return {
         "workflow_id": workflow_id,
@@ -139,28 +139,28 @@ async def get_graph(workflow_id: str, page: Shown, conn: Conn) -> dict[str, Any]
 
 
 async def _find(page: Page, conn: Conn, workflow_id: str) -> Workflow:
-    """The loaded workflow, or else the definition that ran last. Raises UnknownWorkflow."""
+    """The loaded workflow, otherwise the definition of the last run. Raises UnknownWorkflow."""
     catalog = page.services.catalog
     if workflow_id in catalog.workflows:
         return catalog.get(workflow_id)
     definition = await find_newest_definition(conn, workflow_id)
     if definition is None:
-        raise UnknownWorkflow(f"no workflow is named {workflow_id[:64]!r}, and none of that name ever ran")
+        raise UnknownWorkflow(f"no workflow is named {workflow_id[:64]!r}, and no job of that name exists")
     return Workflow.model_validate_json(definition)
 
 
 def _current_hash(page: Page, workflow: Workflow) -> str | None:
-    """Of the definition that a new job would use; None if a job cannot be started."""
+    """The hash of the definition that a new job would use; None if a job cannot be started."""
     if workflow.workflow_id not in page.services.catalog.workflows:
         return None
     try:
         return page.services.definitions.graph_of(workflow).workflow.content_hash
-    except (Conflict, Invalid):  # It is not active, or names a handler or a workflow that is not here.
+    except (Conflict, Invalid):  # It is inactive, or needs a handler or a workflow that is not loaded.
         return None
 
 
 def without_defaults(workflow: Workflow) -> dict[str, Any]:
-    """Leaves out defaults, except for the types of nodes and inputs, which make it readable."""
+    """Omits defaults, except for the types of nodes and inputs, for readability."""
     definition = workflow.model_dump(mode="json", exclude_defaults=True)
     for key, typed in (("inputs", workflow.inputs), ("nodes", workflow.nodes)):
         if typed:
@@ -179,7 +179,7 @@ async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
 def _inputs(workflow: Workflow) -> list[Input]:
     rows = []
     for name, spec in workflow.inputs.items():
-        # By its name: the default of a password is one.
+        # By name: the default of a password is a secret.
         default = redact({name: spec.default})[name]
         written = None if spec.default is None else json.dumps(default, ensure_ascii=False, default=str)
         values = redact_text(_values(spec))
@@ -248,7 +248,7 @@ def _grid_run(run: Row) -> GridRun:
 
 
 def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None) -> Cell | None:
-    """None where the run has no such node."""
+    """None if the run has no such node."""
     if row is None:
         return None
     outcome = outcome_of(row["status"], children or NO_CHILDREN, row["ended_by"])

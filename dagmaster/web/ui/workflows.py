@@ -96,7 +96,7 @@ async def show_workflows(page: Shown, conn: Conn, text: Annotated[str, Query(max
 
 
 def schedule_state(row: Row) -> ScheduleState:
-    """Of a row of `list_schedules`."""
+    """From a row of `list_schedules`."""
     is_paused = row["paused_at"] is not None
     return ScheduleState(row["rule"], row["timezone"], is_paused, row["is_late"], None if is_paused else row["next_at"])
 
@@ -152,7 +152,7 @@ def _gone(
     pinned: Mapping[str, Row],
     schedules: Mapping[str, ScheduleState],
 ) -> Iterable[WorkflowLine]:
-    """Workflows that ran and are in no file: removed, of another server, or defined in Python."""
+    """Workflows that have run but are in no file: removed, of another server, or defined in Python."""
     for workflow_id, definition in pinned.items():
         ran = runs[workflow_id]
         yield WorkflowLine(
