@@ -1,4 +1,4 @@
-// Buttons that ask the API for a change and show the outcome; destructive ones ask for confirmation first.
+// Buttons that call the API and show the outcome; destructive ones ask for confirmation first.
 import { refreshNow } from "./live.js";
 
 const token = () => document.querySelector("meta[name=csrf-token]")?.content ?? "";
@@ -41,7 +41,7 @@ function toastFromBefore() {
   for (const [text, kind] of waiting) toast(text, kind);
 }
 
-// The API's answer; throws an Error with the API's message. `text` is a body that is JSON already.
+// The API's response; throws an Error with the API's message. `text` is a body that is already JSON.
 export async function send(path, { method = "POST", body = undefined, text = body && JSON.stringify(body) } = {}) {
   const headers = { "X-CSRF-Token": token(), Accept: "application/json" };
   if (text !== undefined) headers["Content-Type"] = "application/json";
@@ -65,7 +65,7 @@ export async function send(path, { method = "POST", body = undefined, text = bod
   return reply;
 }
 
-// Asks the API from a form: its button is disabled meanwhile, and `problem` shows why the API refuses.
+// Call the API from a form: its button is disabled meanwhile, and `problem` shows the error.
 export async function askFrom(button, problem, ask) {
   button.disabled = true;
   problem.hidden = true;
@@ -79,7 +79,7 @@ export async function askFrom(button, problem, ask) {
   }
 }
 
-// Resolves to null if the person declines, else to the reason ("" without one).
+// Resolves to null if the user declines, otherwise to the reason ("" without one).
 export function confirmed({ title, text = "", yes = "Yes", reason = false, isDanger = true }) {
   const dialog = document.getElementById("confirm");
   dialog.querySelector("#confirm-title").textContent = title;

@@ -1,4 +1,4 @@
-// What every page does: live regions, actions, shortcuts, the palette, times, copying.
+// The behaviour of every page: live regions, actions, shortcuts, the palette, times, copying.
 import { startLive, refreshNow } from "./live.js";
 import { installActions } from "./actions.js";
 import { copy } from "./clipboard.js";

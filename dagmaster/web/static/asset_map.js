@@ -1,9 +1,9 @@
-// The map of an asset: its versions from their tiles, two of them with a swipe between, and the values at a point.
+// The map of an asset: tiles of its versions, a swipe comparison of two, and the values at a point.
 import { Map as GlMap, Marker, NavigationControl, ScaleControl } from "./vendor/maplibre-gl.mjs";
 import { bandRows, boundsOf, featureLegend, numericFields, paintBy, shownNumber, shownPoint, tileQuery } from "./asset_map_values.js";
 
 const NAMES = ["version", "compare"];
-// From little to much; both can be told from the land in both themes.
+// From low to high; both contrast with the land in both themes.
 const SCALE = ["#fde725", "#440154"];
 const WORLD = [[-170, -60], [170, 75]];
 
@@ -53,7 +53,7 @@ class AssetMap {
     await this.show();
   }
 
-  // Whoever chooses again while something is loading sees the last choice.
+  // If the user chooses again during loading, the last choice wins.
   async show() {
     const turn = ++this.turn;
     this.section.dataset.state = "loading";
@@ -232,7 +232,7 @@ class AssetMap {
     this.find("[data-attribute]").hidden = !names.length;
   }
 
-  // By the features that are on the map: the archive does not tell the range of an attribute.
+  // From the features on the map: the archive does not contain the range of an attribute.
   colourFeatures() {
     if (this.dataType === "raster") return;
     const name = this.form.attribute.value;

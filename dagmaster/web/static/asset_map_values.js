@@ -1,7 +1,7 @@
-// What the map of an asset asks for, and how it says what it gets: values in, values out.
+// Pure functions of the asset map: request parameters, point values, bounds and legends.
 import { degrees, turned } from "./map_geometry.js";
 
-// The parameters of a version's tiles. Two versions are drawn with the same range, or they could not be compared.
+// The parameters of a version's tiles. Two versions share one range, so that they can be compared.
 export function tileQuery(version, legend, colours) {
   const query = new URLSearchParams(version.query);
   if (legend.kind === "gradient") {
@@ -20,7 +20,7 @@ export function shownPoint({ lng, lat }) {
   return `${degrees(lat, 4, "N", "S")}, ${degrees(turned(lng), 4, "E", "W")}`;
 }
 
-// One row of cells for each band; a missing value is one outside of the valid pixels.
+// One row of cells for each band; null is a pixel without data.
 export function bandRows(answer) {
   return answer.band_names.map((name, place) => {
     const description = answer.band_descriptions?.[place];
@@ -28,7 +28,7 @@ export function bandRows(answer) {
   });
 }
 
-// The box around those of the versions; null if none has one.
+// The bounding box of the versions; null if none has one.
 export function boundsOf(versions) {
   const boxes = versions.map((version) => version?.bbox).filter(Boolean);
   if (!boxes.length) return null;
@@ -44,17 +44,17 @@ export function numericFields(layers) {
   return [...new Set(layers.flatMap(({ fields }) => Object.keys(fields ?? {}).filter((name) => fields[name] === "Number")))];
 }
 
-// A legend for the values of features, from two colours; null where all are the same or none is a number.
+// A legend between two colours for the values of features; null if all are equal or none is a number.
 export function featureLegend(name, values, [low, high]) {
   const numbers = values.filter((value) => Number.isFinite(value));
-  // Not spread into a call: there may be more features than a call takes arguments.
+  // No spread: there may be more features than a call accepts arguments.
   const least = numbers.reduce((one, other) => Math.min(one, other), Infinity);
   const most = numbers.reduce((one, other) => Math.max(one, other), -Infinity);
   if (!(least < most)) return null;
   return { kind: "gradient", title: name, entries: [{ value: least, colour: low }, { value: most, colour: high }] };
 }
 
-// How MapLibre draws an attribute by such a legend.
+// The MapLibre paint expression for such a legend.
 export function paintBy(name, { entries }) {
   return ["interpolate", ["linear"], ["to-number", ["get", name], entries[0].value], ...entries.flatMap(({ value, colour }) => [value, colour])];
 }

@@ -1,4 +1,4 @@
-// Control many jobs at once, after a confirmation that says how many.
+// Control several jobs at once, after a confirmation with their number.
 import { confirmed, send, toast } from "./actions.js";
 import { refreshNow } from "./live.js";
 

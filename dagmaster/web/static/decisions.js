@@ -1,4 +1,4 @@
-// Decisions about assets: a dialog asks for what the API needs, and shows why it refuses.
+// Decisions about assets: a dialog asks for the fields that the API needs, and shows its errors.
 import { askFrom, send, toast, toastLater, warnLater } from "./actions.js";
 import { refreshNow } from "./live.js";
 
@@ -12,7 +12,7 @@ const yes = form.querySelector("[data-decide-yes]");
 const warnings = document.getElementById("decision-warnings");
 let decision = null;
 
-// A copy: the button may show something else by the time the person decides.
+// A copy: the button may have changed by the time the user decides.
 function ask(button) {
   decision = { ...button.dataset };
   form.reset();
@@ -59,7 +59,7 @@ async function decide() {
   await refreshNow();
 }
 
-// They stay until the next decision: what the API could not do is for people to do.
+// Warnings stay until the next decision, because the user has to act on them.
 function warn(texts) {
   warnings.hidden = !texts.length;
   warnings.replaceChildren(...texts.map((text) => {

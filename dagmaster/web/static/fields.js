@@ -1,4 +1,4 @@
-// Read the fields of a form as JSON, and say what is wrong with them.
+// Read the fields of a form as JSON, with their problems.
 import { kindOf, members, mistake } from "./json.js";
 
 const TYPES = {
@@ -40,7 +40,7 @@ function readNumber(element, kind) {
   return { text: NUMBER.test(typed) ? typed : String(value), problem: null };
 }
 
-// Put JSON into the field; returns what is wrong if the type does not match.
+// Put JSON into the field; returns the problem if the type does not match.
 export function write(element, text) {
   const { kind } = element.dataset;
   if (text === undefined || text === "null") {
@@ -61,7 +61,7 @@ function fits(text, kind) {
   return actual === kind;
 }
 
-// The members of a text that should be one object, and what is wrong with them.
+// The members of a text that should be one object, and their problem.
 export function readAll(text, declared, takesMore) {
   const wrong = mistake(text.trim() ? text : "{}") ?? (kindOf(text.trim() || "{}") === "object" ? null : "Must be one object: {…}");
   if (wrong) return { inputs: null, problems: [wrong] };

@@ -1,4 +1,4 @@
-// Filters apply at once, even while typing; they are kept in the address, and only live regions of the page change.
+// Filters apply at once, even while typing. They are part of the URL, and only live regions of the page change.
 import { refreshNow } from "./live.js";
 
 const PAUSE = 250; // milliseconds without a keystroke
@@ -16,7 +16,7 @@ async function filter(form, { isTyping = false } = {}) {
   if (address.search === location.search) return;
   if (!document.querySelector("[data-live]")) return location.assign(address);
   address.hash = location.hash;
-  // One step back for a whole word, not for each letter.
+  // One history entry for a whole word, not for each letter.
   if (isTyping) history.replaceState(history.state, "", address);
   else history.pushState(null, "", address);
   current = location.search;
@@ -43,7 +43,7 @@ export function installFilters() {
     filter(form, { isTyping: true });
   });
   addEventListener("popstate", () => location.search !== current && location.reload());
-  // On going back, browsers restore old form values, but the page shows what the address says.
+  // After "back", browsers restore old form values, but the page must match the URL.
   addEventListener("pageshow", () => {
     for (const form of document.querySelectorAll("form[data-filters]")) form.reset();
   });

@@ -15,7 +15,7 @@ function showTicks() {
   }
 }
 
-// The middle of the chart stays in the middle.
+// Zoom around the middle of the chart.
 function zoomTo(target) {
   const next = Math.max(0, Math.min(MOST, target));
   const box = chart();

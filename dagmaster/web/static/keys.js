@@ -1,4 +1,4 @@
-// A new key is only in the answer of the API, so it stays visible until the person closes the dialog.
+// Only the API's response contains a new key, so it stays visible until the user closes the dialog.
 import { askFrom, send } from "./actions.js";
 import { copy } from "./clipboard.js";
 import { refreshNow } from "./live.js";
@@ -23,7 +23,7 @@ function showPlatforms() {
 }
 
 form.elements.role.addEventListener("change", showPlatforms);
-// After the fields have their first values again.
+// After the fields have been reset.
 form.addEventListener("reset", () => setTimeout(showPlatforms));
 showPlatforms();
 

@@ -1,4 +1,4 @@
-// Keep regions marked with data-live up to date. A socket says that something has changed; then the page is fetched
+// Keep regions marked with data-live up to date. A socket signals changes; then the page is fetched
 // again and its live regions are morphed, so that focus, open trees and scroll positions stay.
 import { exact } from "./times.js";
 
@@ -10,15 +10,15 @@ const FIRST_WAIT = 1000;
 const MAX_WAIT = 8000;
 const WORDS = { connecting: "connecting", live: "live", polling: "every 10 s", stale: "out of date" };
 
-// `beat` is the newest known to the page, `refreshed` the time of the last answer, `tried` that of the last request, and
-// `cost` how long it took.
+// `beat` is the newest known to the page, `refreshed` the time of the last response, `tried` that of the last request, and
+// `cost` its duration.
 const [visit] = performance.getEntriesByType("navigation");
 const state = {
   socket: null, isRefused: false, wait: FIRST_WAIT, heard: Date.now(), refreshed: Date.now(), tried: Date.now() - MIN_GAP,
   cost: visit ? visit.responseEnd - visit.requestStart : 0, timer: null, busy: false, again: false, beat: beatOf(document),
 };
 
-// A page names the beat after which it was rendered: it need not be fetched again for that.
+// A page contains the beat after which it was rendered: it need not be fetched again for that beat.
 function beatOf(page) {
   return Number(page.body.dataset.beat) || 0;
 }
@@ -55,7 +55,7 @@ function connect() {
   socket.onclose = (event) => lost(socket, event.code);
 }
 
-// Only the socket may be lost; fetching the page tells.
+// Perhaps only the socket is lost; a fetch of the page shows it.
 async function lost(socket, code) {
   if (state.socket !== socket) return;
   state.socket = null;
@@ -70,7 +70,7 @@ async function lost(socket, code) {
 
 function check() {
   if (state.socket && Date.now() - state.heard > SILENT) {
-    // No answer: the browser may take minutes to notice.
+    // No response: the browser may take minutes to notice.
     const { socket } = state;
     socket.close();
     lost(socket, 1006);
@@ -99,8 +99,8 @@ export function refreshSoon() {
   }, Math.max(0, state.tried + Math.max(MIN_GAP, PATIENCE * state.cost) - Date.now()));
 }
 
-// Whether the server has answered. Ended jobs have a mark; while it is the same, the server renders nothing. A change of
-// filters needs another answer than the one that may be under way, and the filters themselves are morphed too.
+// Whether the server has responded. Ended jobs have an ETag; while it is the same, the server renders nothing. A change of
+// filters needs a new request even if one is in progress, and the filters themselves are morphed too.
 export async function refreshNow({ ifChanged = false, isFiltered = false } = {}) {
   while (isFiltered && state.busy) await new Promise((resolve) => document.addEventListener("dm:idle", resolve, { once: true }));
   if (state.busy) {
@@ -152,7 +152,7 @@ function morphFilters(fresh) {
   });
 }
 
-// Keep what scripts or people have changed: data-keep, open details, selected boxes.
+// Keep changes by scripts and users: data-keep, open details, selected boxes.
 function beforeNodeMorphed(old) {
   return !(old.nodeType === Node.ELEMENT_NODE && old.hasAttribute("data-keep"));
 }

@@ -16,7 +16,7 @@ export function shownLine(text) {
   return rest > 0 ? `${plain.slice(0, MAX_LENGTH)}… (${rest} more characters)` : plain;
 }
 
-// What the counter beside the search field says.
+// The text of the counter beside the search field.
 export function matchCount(text, total, at) {
   if (!text) return "";
   if (!total) return "not found";

@@ -43,7 +43,7 @@ function fillChooser(attempts) {
   if (log.attempt !== null) chooser.value = log.attempt;
 }
 
-// Until the person chooses an attempt: the newest one with output.
+// Until the user chooses an attempt: the newest one with output.
 function update() {
   const { attempts } = known();
   const begun = attempts.filter(({ bytes, status }) => bytes !== null || status === "running");

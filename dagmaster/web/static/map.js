@@ -1,4 +1,4 @@
-// Shapes on a map of the coastlines. Degrees are drawn as they are (plate carrée): a box stays a box.
+// Shapes on a map of coastlines, in plate carrée: a box stays a box.
 import { decimalsOf, degrees, gridStep, nearestTurn, turned, turnsTo } from "./map_geometry.js";
 
 const CONTEXT = 0.5; // of the shapes' size, on each side
@@ -59,7 +59,7 @@ class Panel {
     return still.matches ? this.svg : this.svg.transition().duration(180);
   }
 
-  // What is to be drawn may have changed since.
+  // The data may have changed since.
   async show() {
     const text = this.section.querySelector("script[type='application/json']").textContent;
     if (text === this.text) return;
@@ -71,7 +71,7 @@ class Panel {
     this.middle = (view[0] + view[2]) / 2;
     this.earth = await land();
     if (isSameView && this.width) {
-      // Only states have changed: what the reader looks at stays where it is.
+      // Only states have changed: the view stays where it is.
       this.draw();
       this.place(d3.zoomTransform(this.svg.node()));
       return;
@@ -113,7 +113,7 @@ class Panel {
     this.drawInset();
   }
 
-  // The page of the node whose place it is.
+  // The page of the tile's node.
   open(shape) {
     if (shape.state) location.assign(this.section.dataset.mapNodes + encodeURIComponent(shape.path));
   }
@@ -125,7 +125,7 @@ class Panel {
     }).join("");
   }
 
-  // Around the earth until it lies next to the middle of the map.
+  // Shifted around the earth, close to the middle of the map.
   shift(shape) {
     return nearestTurn(this.middle, (shape.west + shape.east) / 2);
   }
@@ -223,7 +223,7 @@ class Panel {
 const stateClass = ({ state }) => (state ? ` map-tile is-${state}` : "");
 const inWords = ({ path, state }) => (state ? `${path}: ${state}` : path);
 
-// The page keeps its scrolling: the wheel zooms with Ctrl or once the map has the focus, two fingers move it.
+// The page can still be scrolled: the wheel zooms only with Ctrl or if the map has the focus, two fingers move the map.
 function mayMove(event) {
   if (event.type === "wheel") return event.ctrlKey || event.metaKey || this.parentNode === document.activeElement;
   if (event.type.startsWith("touch")) return event.touches.length > 1;

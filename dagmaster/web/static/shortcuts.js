@@ -1,4 +1,4 @@
-// Keys: not while somebody types into a field.
+// Keyboard shortcuts, except while a field has the focus.
 import { refreshNow } from "./live.js";
 import { openPalette } from "./palette.js";
 
@@ -38,7 +38,7 @@ function close() {
   document.dispatchEvent(new CustomEvent("dm:escape"));
 }
 
-// On small screens it lies over the page.
+// On small screens it overlays the page.
 export function showSidebar(isOpen) {
   document.getElementById("sidebar").classList.toggle("open", isOpen);
   document.querySelector("[data-toggle-sidebar]").setAttribute("aria-expanded", String(isOpen));

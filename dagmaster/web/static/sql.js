@@ -1,4 +1,4 @@
-// The page of SQL: Ctrl-Enter runs the query, and the name of a table is inserted where the cursor is.
+// The SQL page: Ctrl-Enter runs the query, and a click on a table inserts its name at the cursor.
 const form = document.querySelector("[data-sql]");
 const field = form.querySelector("textarea");
 

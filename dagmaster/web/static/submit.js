@@ -49,7 +49,7 @@ function install(place) {
     else if (text !== null) values.set(name, text);
   }
 
-  // The JSON and the equivalent commands follow what is typed.
+  // The JSON and the equivalent commands follow the input.
   function update() {
     const { inputs: values, options } = collect();
     if (!isJson()) json.value = joined(values);

@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme that was chosen, else that of the system.
+// Before the first paint: the chosen theme, otherwise that of the system.
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const apply = () => {

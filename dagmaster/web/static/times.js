@@ -61,7 +61,7 @@ function writeTimes() {
     const title = exact(date);
     if (element.title !== title) element.title = title;
   }
-  // Labels of charts say the same as their tooltips.
+  // Labels of charts match their tooltips.
   for (const element of document.querySelectorAll("[data-at][aria-label]")) {
     const label = `${element.dataset.tip}, ${exact(Date.parse(element.dataset.at))}`;
     if (element.ariaLabel !== label) element.ariaLabel = label;

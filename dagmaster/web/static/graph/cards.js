@@ -1,4 +1,4 @@
-// Nodes near enough to be read: one card for each.
+// Nodes at a readable zoom: one card each.
 import { duration } from "../times.js";
 import { TYPE_ICONS, described, items, secondsOf, displayState, sum } from "./states.js";
 
@@ -28,20 +28,20 @@ function setIcon(svg, name) {
   if (svg.firstChild.getAttribute("href") !== address) svg.firstChild.setAttribute("href", address);
 }
 
-// There is little room on a card.
+// Short words: a card has little room.
 function short(seconds) {
   if (seconds === null) return "";
   return seconds < 60 ? duration(seconds) : duration(seconds).replaceAll(/ (?=[a-z])/g, "").replaceAll("min", "m");
 }
 
-// Of what people call by another name than its id.
+// For nodes whose title differs from their id.
 export const nameOf = (node) => node.label ?? node.node_id;
 
 export function makeCard(node) {
   const card = element("div", "gnode");
   card.dataset.node = node.node_id;
   const badge = element("span", "gnode-badge", icon(TYPE_ICONS[node.type] ?? "box"));
-  // With spaces between the words, for those who hear them.
+  // With spaces between the words, for screen readers.
   const name = element("span", "gnode-title", element("span", "gnode-name", nameOf(node)), " ", element("span", "gnode-tries"));
   const state = element("span", "gnode-state", icon("circle"), element("span", "gnode-word"), " ", element("span", "gnode-time"));
   const main = element("button", "gnode-main", badge, element("span", "gnode-text", name, " ", state));
@@ -75,7 +75,7 @@ function say(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-// What is folded into the node: a ring that fills, and a button that unfolds it.
+// The items folded into the node: a progress ring, and a button that opens them.
 function updateItems(card, node) {
   const counts = items(node);
   const total = sum(counts);

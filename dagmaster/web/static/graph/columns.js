@@ -1,5 +1,4 @@
-// The graph of a job as the pages get it (web/columns.py): columns become rows again, and places in the list of nodes
-// their ids.
+// Decode the graph of a job (web/columns.py): columns become rows again, and indexes of nodes become ids.
 
 export function unpack({ since, nodes: nodeColumns, edges: edgeColumns, ...rest }) {
   const nodes = rowsOf(nodeColumns);

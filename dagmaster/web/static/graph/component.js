@@ -1,4 +1,4 @@
-// The graph of a job or of a workflow. Pages put it where the macro `graph` of graph.html stands.
+// The graph of a job or of a workflow, in the element of the macro `graph` of graph.html.
 import { unpack } from "./columns.js";
 import { changeOf, isNewer } from "./digest.js";
 import { Follower } from "./live.js";
@@ -8,7 +8,7 @@ import { View } from "./view.js";
 const JOB_OVER = new Set(["completed", "failed", "cancelled"]);
 const views = new Map();
 
-// `graph` is what the API answers at /api/v1/jobs/ID/graph or /api/v1/workflows/ID.
+// `graph` is the response of /api/v1/jobs/ID/graph or /api/v1/workflows/ID.
 export function render(container, graph) {
   if (!views.has(container)) views.set(container, new View(container));
   const view = views.get(container);
@@ -16,7 +16,7 @@ export function render(container, graph) {
   return view;
 }
 
-// Of all graphs of the page that have such a node.
+// In all graphs of the page that have such a node.
 export function updateNodeStatus(nodeId, status, changed = {}) {
   for (const view of views.values()) view.update(nodeId, { status, waits_for: null, ...changed });
 }
@@ -61,7 +61,7 @@ function follow(jobId, current, load) {
   });
 }
 
-// In words, for those who do not see the graph.
+// A description for screen readers.
 function count(container, { nodes }) {
   const counts = new Map();
   for (const node of nodes) {

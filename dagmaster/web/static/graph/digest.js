@@ -1,4 +1,4 @@
-// What an event of a job's digest changes in the graph.
+// The change that an event of a job's digest makes to the graph.
 import { OVER } from "./states.js";
 
 const STATUS_OF = {
@@ -6,7 +6,7 @@ const STATUS_OF = {
   node_failed: "failed", node_retrying: "ready", node_skipped: "skipped", node_reopened: "pending",
 };
 
-// In progress when the job ended: that is no failure of the node.
+// In progress when the job ended: not a failure of the node.
 const ENDED_WITH_JOB = new Set(["revoked", "cancelled"]);
 
 // null for events that change no node.

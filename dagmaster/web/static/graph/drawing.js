@@ -1,4 +1,4 @@
-// Draw what can be seen: cards and curves when near, plain rectangles when far. Never all of a large graph at once.
+// Draw the visible part: cards and curves when zoomed in, plain rectangles when zoomed out. Never all of a large graph.
 import { makeCard, updateCard } from "./cards.js";
 import { drawFar } from "./far.js";
 import { HEIGHT, WIDTH } from "./layout.js";
@@ -122,7 +122,7 @@ function ends({ source, target }, { places }) {
   return [[from.x + WIDTH, from.y + HEIGHT / 2], [to.x - 6, to.y + HEIGHT / 2]];
 }
 
-// On the side of its edge from which that does not come.
+// On the side opposite to its edge.
 function labelY(edge, layout) {
   const [[, from], [, to]] = ends(edge, layout);
   const { row } = layout.labels.get(edge.key);

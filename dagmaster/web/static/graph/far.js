@@ -1,11 +1,11 @@
-// A large graph from afar: rectangles and lines on a canvas.
+// A large graph when zoomed out: rectangles and lines on a canvas.
 import { HEIGHT, WIDTH } from "./layout.js";
 import { displayState } from "./states.js";
 
 const MOST_EDGES = 20000;
 let colours = null;
 
-// Canvases know nothing of variables; read them once for each theme.
+// Canvases cannot use CSS variables; read them once for each theme.
 export function palette() {
   if (colours) return colours;
   const style = getComputedStyle(document.documentElement);

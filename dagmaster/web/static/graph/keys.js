@@ -19,7 +19,7 @@ function nearest({ layout, active }, ids) {
   return ids.toSorted((left, right) => Math.abs(layout.places.get(left).y - y) - Math.abs(layout.places.get(right).y - y))[0] ?? null;
 }
 
-// In its column first; at its end, on to what comes in the order, so that every node is reached.
+// In its column first; at its end, the next node in order, so that every node can be reached.
 function beside({ model, layout, active }, step) {
   const { x, y } = layout.places.get(active);
   let best = null;

@@ -1,4 +1,4 @@
-// Where the nodes stand: layers from left to right.
+// The positions of the nodes: layers from left to right.
 export const WIDTH = 196;
 export const HEIGHT = 58;
 const ACROSS = 44; // between two layers
@@ -19,7 +19,7 @@ export function layOut(model) {
   return layout;
 }
 
-// Names of branches stand before the node that they lead to; where several lead there, above each other.
+// Names of branches are placed before their target node; several names above each other.
 function labelsOf(model) {
   const labels = new Map();
   const rows = new Map();
@@ -32,7 +32,7 @@ function labelsOf(model) {
   return labels;
 }
 
-// Between two layers there is room for the longest name that stands there: cards lie over the edges.
+// The gap between two layers fits the longest name in it, because cards cover the edges.
 function makeRoom(model, layout) {
   const rooms = new Map();
   for (const { key, target } of model.edges) {
@@ -43,7 +43,7 @@ function makeRoom(model, layout) {
   }
   if (!rooms.size) return;
   const shifts = [...rooms].map(([x, room]) => [x, Math.max(0, room - ACROSS)]).sort(([left], [right]) => left - right);
-  // What lies in the gap before a layer moves with it.
+  // Everything in the gap before a layer moves with it.
   const shift = (x) => shifts.reduce((all, [from, more]) => (x > from - ACROSS ? all + more : all), 0);
   for (const place of layout.places.values()) place.x += shift(place.x);
   for (const bends of layout.bends.values()) for (const bend of bends) bend.x += shift(bend.x);
@@ -59,7 +59,7 @@ function withDagre(model) {
   graph.setDefaultEdgeLabel(() => ({}));
   for (const id of model.nodes.keys()) graph.setNode(named(id), { width: WIDTH, height: HEIGHT });
   for (const { source, target } of model.edges) graph.setEdge(named(source), named(target));
-  // What runs when all else has ended is joined to it by edges that nobody sees.
+  // Finalizers are placed last by invisible edges.
   const ends = model.order.filter((id) => !model.outgoing.get(id).length && !model.nodes.get(id).runs_last);
   for (const id of model.order) {
     if (model.nodes.get(id).runs_last && !model.incoming.get(id).length) for (const end of ends.slice(0, 20)) graph.setEdge(named(end), named(id));
@@ -94,7 +94,7 @@ function quickly(model) {
   return { places, bends: new Map(), width: layers.length * (WIDTH + ACROSS) - ACROSS, height: tallest * step - DOWN };
 }
 
-// Each node as near as it goes to the middle of its neighbours in the layer before (or behind).
+// Each node as close as possible to the middle of its neighbours in the previous (or next) layer.
 function sort(model, layers, rank, forward) {
   const links = forward ? model.incoming : model.outgoing;
   const end = forward ? "source" : "target";

@@ -43,7 +43,7 @@ export class Follower {
     this.#fetchSoon();
   }
 
-  // A graph that is slow to get is asked for less often.
+  // A graph that is slow to fetch is fetched less often.
   #fetchSoon() {
     this.timer ??= setTimeout(async () => {
       this.timer = null;
@@ -51,7 +51,7 @@ export class Follower {
     }, Math.max(100, this.fetched + Math.max(GAP, 4 * this.cost) - Date.now()));
   }
 
-  // A page that nobody sees asks for nothing.
+  // A hidden page requests nothing.
   async #fetch() {
     if (this.busy) return;
     this.isOld = document.hidden;

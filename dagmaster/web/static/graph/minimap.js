@@ -1,4 +1,4 @@
-// All of a large graph in a corner; what is seen is framed, and the frame can be moved.
+// An overview of a large graph in a corner, with a movable frame around the visible part.
 import { palette, sized } from "./far.js";
 import { HEIGHT, WIDTH } from "./layout.js";
 import { displayState } from "./states.js";
@@ -8,7 +8,7 @@ const ROOM = { width: 190, height: 110, least: 40 };
 const EDGE = 6;
 
 export class Minimap {
-  // `move(x, y)` brings that point of the graph into the middle.
+  // `move(x, y)` centres that point of the graph.
   constructor(canvas, move) {
     this.canvas = canvas;
     this.move = move;
@@ -31,7 +31,7 @@ export class Minimap {
     this.move((x - this.left) / this.scale, (y - this.top) / this.scale);
   }
 
-  // The picture is kept as long as nothing has changed; moving the view draws only the frame anew.
+  // The image is cached until the graph changes; moving the view redraws only the frame.
   draw({ model, layout, transform: at, size }, changed) {
     const [left, top] = at.invert([0, 0]);
     const [right, bottom] = at.invert([size.width, size.height]);

@@ -1,4 +1,4 @@
-// The graph as something that can be asked: neighbours, an order, paths.
+// Queries on the graph: neighbours, order, paths.
 import { OVER, displayState } from "./states.js";
 
 export class Model {
@@ -21,7 +21,7 @@ export class Model {
     this.order = columns.flat();
   }
 
-  // The longest way from a beginning; what runs when all else has ended stands behind it.
+  // The longest path from a start node; finalizers come after everything else.
   #layered() {
     const waiting = new Map([...this.incoming].map(([id, edges]) => [id, edges.length]));
     const layers = new Map();
@@ -48,7 +48,7 @@ export class Model {
     return layers;
   }
 
-  // All that leads to the node and all that follows from it.
+  // All ancestors and descendants of the node.
   pathOf(id) {
     const nodes = new Set([id]);
     const edges = new Set();
@@ -65,7 +65,7 @@ export class Model {
     return { nodes, edges };
   }
 
-  // The chain that decided when the job ended: from what ended last, always back to what ended last before it.
+  // The critical path: from the node that ended last, back to its latest predecessor at each step.
   criticalPath() {
     const ended = (id) => {
       const node = this.nodes.get(id);

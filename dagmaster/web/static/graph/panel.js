@@ -1,11 +1,11 @@
-// The panel beside the graph: a node, or the items that are folded into it. The server writes it.
+// The panel beside the graph, rendered by the server: a node, or the items folded into it.
 import { element, icon } from "./cards.js";
 import { TYPE_NAMES } from "./states.js";
 
 export class Panel {
   constructor(root, { onClose }) {
     this.box = root.querySelector(".graph-panel");
-    // Where the server writes the panels of nodes; of a workflow there are none.
+    // The path of the panels of nodes; a workflow has none.
     this.place = root.dataset.panels;
     this.close = this.close.bind(this);
     this.onClose = onClose;
@@ -15,7 +15,7 @@ export class Panel {
     });
     this.box.addEventListener("htmx:responseError", (event) => event.detail.target === this.box && this.#fail(event.detail.xhr.status));
     this.box.addEventListener("htmx:sendError", (event) => event.detail.target === this.box && this.#fail(0));
-    // Where a link inside of the panel leads to is what is refreshed from then on.
+    // After a link inside the panel, its target is refreshed instead.
     this.box.addEventListener("htmx:beforeRequest", (event) => {
       if (event.detail.requestConfig?.verb === "get" && event.detail.elt !== this.box && event.detail.target === this.box) this.address = event.detail.pathInfo.requestPath;
     });
@@ -66,7 +66,7 @@ export class Panel {
     return true;
   }
 
-  // Of a workflow there is no more to tell than the graph knows.
+  // The panel of a workflow shows only the data of the graph.
   #fill(node) {
     const facts = element("dl", "facts");
     const told = { Type: TYPE_NAMES[node.type] ?? node.type, Handler: node.handler, Queue: node.queue, Timeout: node.timeout_seconds && `${node.timeout_seconds} s`, About: node.description };

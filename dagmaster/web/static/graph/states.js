@@ -1,4 +1,4 @@
-// What a node is and how it stands, as shape, word and colour.
+// The type and state of a node as icon, word and colour.
 export const TYPE_ICONS = {
   start: "play", end: "flag", task: "box", conditional: "git-branch", fan_out: "grid", fan_in: "git-merge",
   wait: "clock", approval: "user-check", workflow: "layers", added: "plus-square", table: "database", dropped: "trash-2",
@@ -20,7 +20,7 @@ export const OVER = new Set(["completed", "completed_with_failures", "failed", "
 
 export const sum = (counts) => Object.values(counts ?? {}).reduce((total, count) => total + count, 0);
 
-// The server says how a node stands together with its items; an event tells of the node alone.
+// The server sends the outcome of a node with its items; an event has only the state of the node itself.
 export const outcomeAfter = (node, status) => (node.type === "fan_out" && status === "completed" ? "running" : status);
 
 export function displayState(node) {

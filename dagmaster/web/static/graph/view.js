@@ -1,4 +1,4 @@
-// One graph on a page: its drawing, what is chosen in it, and how it is moved.
+// One graph on a page: drawing, selection, zoom and pan.
 import { Drawing } from "./drawing.js";
 import { next } from "./keys.js";
 import { HEIGHT, WIDTH, layOut } from "./layout.js";
@@ -11,7 +11,7 @@ const ZOOM = [0.02, 2.5];
 const READABLE = 0.46;
 const LEAST_HEIGHT = 280;
 const BARS = 110; // what the frame needs besides the nodes
-const CHOSEN = "#node="; // in the address, so that it can be passed on
+const CHOSEN = "#node="; // in the URL, so that it can be shared
 const URGENT = ["failed", "waiting", "running"];
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -32,7 +32,7 @@ export class View {
     setInterval(() => this.#tick(), 1000);
   }
 
-  // Draw it, or draw it anew: nodes keep their places as long as the same ones are there.
+  // Draw or redraw: nodes keep their positions as long as the set of nodes is the same.
   show(graph) {
     const model = new Model(graph);
     const known = this.model && same(this.model, model);
@@ -52,7 +52,7 @@ export class View {
     this.redraw(true);
   }
 
-  // Replaced and not changed: a card is drawn anew when its node is another one.
+  // Replaced, not mutated: a card is redrawn if its node is another object.
   update(id, changed) {
     const node = this.model?.nodes.get(id);
     if (!node) return;
@@ -95,7 +95,7 @@ export class View {
     this.reveal(id);
   }
 
-  // What the address names.
+  // The node in the URL.
   selectNamed() {
     const id = location.hash.startsWith(CHOSEN) ? decodeURIComponent(location.hash.slice(CHOSEN.length)) : null;
     if (this.model.nodes.has(id)) this.select(id, "panel");
@@ -115,7 +115,7 @@ export class View {
     this.drawing.made.get(id)?.firstChild.focus({ preventScroll: true });
   }
 
-  // Into sight, if it is not there already.
+  // Scroll into view, unless it is visible.
   reveal(id) {
     const { x, y } = this.layout.places.get(id);
     const [left, top] = this.transform.apply([x, y]);
@@ -139,7 +139,7 @@ export class View {
     this.#selection(true).call(this.zoom.scaleBy, factor);
   }
 
-  // No higher than the graph needs: what stands below is worth seeing too.
+  // No higher than the graph needs, so that the content below stays visible.
   #suit() {
     if (this.root.style.height) return;
     const most = Math.min(640, innerHeight * 0.56);
@@ -153,7 +153,7 @@ export class View {
     return Math.max(ZOOM[0], Math.min(1, (this.size.width - 40) / width, (this.size.height - 40) / height));
   }
 
-  // At first: all, if it can be read (or is too large to be read at all); else where something happens.
+  // Initially all nodes, if they are readable (or the graph is too large anyway); otherwise the active part.
   #look() {
     if (!this.size.width || !this.model.nodes.size) return;
     const fitting = this.#fitting();
@@ -182,7 +182,7 @@ export class View {
     this.redraw();
   }
 
-  // The wheel alone scrolls the page, as people expect.
+  // The wheel alone scrolls the page.
   #installZoom() {
     this.zoom = d3.zoom().scaleExtent(ZOOM)
       .filter((event) => (event.type !== "wheel" || event.ctrlKey || event.metaKey || this.root.classList.contains("is-wide"))
@@ -215,7 +215,7 @@ export class View {
     if ((this.marked?.of ?? null) !== target) this.highlight(target);
   }
 
-  // The node at a place of the canvas.
+  // The node at a point of the canvas.
   #under(event) {
     if (!this.drawing.isFar || event.target.closest(".graph-map")) return null;
     const box = this.frame.getBoundingClientRect();
@@ -247,7 +247,7 @@ export class View {
     });
   }
 
-  // Clocks of what runs.
+  // Durations of running nodes.
   #tick() {
     if (!this.model || document.hidden) return;
     let any = false;
