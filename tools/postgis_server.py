@@ -1,4 +1,4 @@
-"""A real PostGIS for tests and benchmarks, where Debian's package is installed: the embedded server has none."""
+"""A PostGIS server for tests and benchmarks, from Debian's package: the embedded server has no PostGIS."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ class PostgisServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
 
     def create_database(self) -> str:
-        """With PostGIS and dagmaster's schema."""
+        """A database with PostGIS and dagmaster's schema."""
         self.databases += 1
         name = f"test_{self.databases}"
         self.run(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
@@ -45,7 +45,7 @@ class PostgisServer:
 
 @contextmanager
 def run_postgis() -> Iterator[PostgisServer]:
-    # Not below pytest's temporary folder, which is closed to other users.
+    # Not in pytest's temporary folder, which other users cannot read.
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-postgis-"))
     try:
         if os.geteuid() == 0:

@@ -2,7 +2,7 @@
 
     python tools/vendor.py
 
-Pages load nothing from other hosts: what they need lies in the package, and this is how it got there.
+Pages load nothing from other hosts: the package contains all their libraries.
 """
 
 import io
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "dagmaster" / "web" / "static" / "vendor"
 TESTS = ROOT / "tests" / "browser" / "vendor"
 
-# Package, version, where to, and which of its files.
+# Package, version, target, and the files to copy.
 LIBRARIES = [
     ("htmx.org", "2.0.11", PAGES, ["dist/htmx.min.js"]),
     ("idiomorph", "0.8.0", PAGES, ["dist/idiomorph-ext.min.js"]),
@@ -65,7 +65,7 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _without_map(content: bytes) -> bytes:
-    """Browsers would ask for a source map that is not here."""
+    """Browsers would request a source map that is not included."""
     return b"\n".join(line for line in content.split(b"\n") if not line.startswith(b"//# sourceMappingURL"))
 
 

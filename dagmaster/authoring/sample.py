@@ -6,11 +6,11 @@ from dagmaster.errors import Conflict
 
 FILE = "sample.yaml"
 TEXT = """\
-# Greet some people, side by side, and count them.
+# Greet some people in parallel, and count them.
 workflow_id: sample
-description: Greet some people, side by side, and count them.
+description: Greet some people in parallel, and count them.
 inputs:
-  names: {type: array, default: [Ada, Grace, Edsger], description: Whom to greet.}
+  names: {type: array, default: [Ada, Grace, Edsger], description: The names to greet.}
 nodes:
   each_name:
     type: fan_out

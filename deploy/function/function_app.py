@@ -1,4 +1,4 @@
-"""The gateway as an Azure Function: the same application as `dagmaster gateway`, behind the trigger of the host."""
+"""The gateway as an Azure Function: the same application as `dagmaster gateway`, with an HTTP trigger."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from dagmaster.settings import load_settings
 
 
 class StartOnce:
-    """A cold host hands over several requests at once, and each would start the application."""
+    """Starts the application once, although a cold host may send several requests at the same time."""
 
     def __init__(self, middleware: func.AsgiMiddleware) -> None:
         self._start = middleware.notify_startup
@@ -23,6 +23,6 @@ class StartOnce:
             return self._is_started
 
 
-# Anonymous for the host: the gateway has keys of its own.
+# Anonymous for the host: the gateway checks its own keys.
 app = func.AsgiFunctionApp(create_app(load_settings()), func.AuthLevel.ANONYMOUS, "gateway")
 app.middleware.notify_startup = StartOnce(app.middleware)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Run the demo and keep a picture of it half-way: docs/images/demo.svg."""
+"""Run the demo and save a screenshot half-way through: docs/images/demo.svg."""
 
 import asyncio
 import io
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 async def _watch(dsn: str) -> list[JobView]:
-    """Everything that a terminal would have shown."""
+    """The output as a terminal would show it."""
     views: list[JobView] = []
     await follow(dsn, await _first_job(dsn), _steps(), views.append)
     return views
@@ -69,7 +69,7 @@ def _draw(view: JobView) -> None:
     console.print("[bold]$[/] make demo\n")
     console.print(render(view, WIDTH, HEIGHT))
     picture = console.export_svg(title="dagmaster run workflows/demo.yaml", unique_id="demo")
-    # Whoever looks at it should not have to fetch a font.
+    # Viewers need not fetch a font.
     PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S), encoding="utf-8")
 
 

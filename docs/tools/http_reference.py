@@ -14,7 +14,7 @@ from dagmaster.model.access import Role
 from dagmaster.web import access, app
 
 REFERENCE = Path(__file__).parents[1] / "reference"
-# The routers of each page, and the type of the dependency that says whom a route allows.
+# The routers of each page, and the type of the dependency that declares the roles of a route.
 PAGES: dict[Path, tuple[Sequence[APIRouter], type[Any]]] = {
     REFERENCE / "http-api.md": (app.ROUTERS, access.Allow),
     REFERENCE / "gateway.md": (gateway_app.ROUTERS, gateway_access.Allow),
@@ -34,7 +34,7 @@ def _lines(routers: Sequence[APIRouter], kind: type[Any]) -> Iterator[str]:
     for router in routers:
         for route in router.routes:
             if not getattr(route, "include_in_schema", True):
-                continue  # Another name of an operation that is listed.
+                continue  # An alias of a listed operation.
             groups.setdefault(str((*getattr(route, "tags", ()), *router.tags)[0]), []).append(route)
     for name, routes in groups.items():
         yield from [f"### {name.capitalize()}", "", "| Operation | Roles | What it does |", "|---|---|---|"]

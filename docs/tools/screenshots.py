@@ -1,4 +1,4 @@
-"""Make the pictures of the documentation, from a real run of the tour's workflows.
+"""Take the screenshots of the documentation, from a real run of the tour's workflows.
 
     python docs/tools/screenshots.py            those that the pages show
     python docs/tools/screenshots.py FOLDER     all pages, wide and narrow, light and dark, to be looked at
@@ -59,7 +59,7 @@ def submit(client: httpx.Client, workflow_id: str, **inputs: Any) -> str:
 
 
 def wait(client: httpx.Client, job_id: str, *, node: str | None = None) -> str:
-    """Until the job has ended, or until this node of it is at work."""
+    """Wait until the job has ended, or until this node is running."""
     while True:
         job = client.get(f"/api/v1/jobs/{job_id}").raise_for_status().json()
         nodes = {row["node_id"]: row["status"] for row in job["nodes"]}
@@ -69,7 +69,7 @@ def wait(client: httpx.Client, job_id: str, *, node: str | None = None) -> str:
 
 
 def tour(client: httpx.Client) -> dict[str, str]:
-    """Some history, a job that has failed, one that waits for a person, an asset under review, and a job that runs."""
+    """Create some history, a failed job, one that waits for approval, an asset under review, and a running job."""
     for scenes in (6, 9, 12, 8, 10, 7):
         wait(client, submit(client, "nightly_mosaic", scenes=scenes))
     for _ in range(4):
@@ -85,7 +85,7 @@ def tour(client: httpx.Client) -> dict[str, str]:
 
 
 def submit_version(client: httpx.Client, label: str, **inputs: Any) -> str:
-    """Of the one asset, and wait until it is processed."""
+    """Submit a version of the asset, and wait until it is processed."""
     body = {
         "workflow_id": "nightly_mosaic",
         "input_params": {"scenes": 2, **inputs},
@@ -125,7 +125,7 @@ def look(page: Page, path: str, picture: Path) -> None:
     page.locator("#live-state[data-state=live]").wait_for()
     page.wait_for_load_state("networkidle")
     page.locator(".notice.is-looking").wait_for(state="detached")
-    page.wait_for_timeout(300)  # Charts and graphs are drawn after what they show has come.
+    page.wait_for_timeout(300)  # Charts and graphs are drawn after their data has arrived.
     page.screenshot(path=picture)
 
 
@@ -147,7 +147,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if is_all else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium")
-    assert chromium, "pictures are made with Chromium; on Debian: apt-get install chromium"
+    assert chromium, "screenshots need Chromium; on Debian: apt-get install chromium"
     with tempfile.TemporaryDirectory(prefix="dagmaster-pictures-") as data:
         Path(data).chmod(0o755)
         with serving(Path(data)) as client, sync_playwright() as playing:

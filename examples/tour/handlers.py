@@ -1,4 +1,4 @@
-"""What the tour's workflows do: they play a small satellite ground segment, with made-up work of some seconds."""
+"""Handlers of the tour: they simulate a small satellite ground segment, with a few seconds of invented work."""
 
 import random
 import time
@@ -9,10 +9,10 @@ from dagmaster.handlers import HandlerContext, Permanent, handler
 
 @handler("tour.find")
 def find_scenes(ctx: HandlerContext) -> dict[str, Any]:
-    """As a catalogue would answer: so many scenes of an area."""
+    """Simulate a catalogue: return this number of scenes in an area."""
     west, south, east, north = ctx.params["bbox"]
     step = (east - west) / ctx.params["scenes"]
-    ctx.logger.info("asking the catalogue for %s", ctx.params["bbox"])
+    ctx.logger.info("querying the catalogue for %s", ctx.params["bbox"])
     scenes = [
         {
             "id": f"S2A-{1000 + number}",
@@ -26,7 +26,7 @@ def find_scenes(ctx: HandlerContext) -> dict[str, Any]:
 
 @handler("tour.process")
 def process_scene(ctx: HandlerContext) -> dict[str, Any]:
-    """Some steps with progress; the first attempt at a few scenes fails, as downloads do."""
+    """Run some steps with progress; the first attempt at a few scenes fails, as downloads do."""
     scene = ctx.params["scene"]
     if ctx.retry_count == 0 and scene["cloud"] % 9 == 4:
         raise ConnectionError(f"the download of {scene['id']} broke off after 31 of 112 MB")
