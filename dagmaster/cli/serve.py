@@ -169,8 +169,8 @@ def chosen_queues(settings: Settings, names: str | None) -> Sequence[str]:
 
 def make_api_listener(settings: Settings, handlers: Sequence[str] | None, api: ApiArguments) -> ApiListener:
     registry = load_registry(settings, handlers)
-    known = registry.queues() if handlers or settings.handlers else None
-    catalog = load_catalog(settings, QueueRules(known, default_queue(settings), is_open=True))
+    queues = registry.queues() if handlers or settings.handlers else None
+    catalog = load_catalog(settings, QueueRules(queues, default_queue(settings), is_open=True))
     return ApiListener(open_listener(settings, api.host, api.port), catalog)
 
 

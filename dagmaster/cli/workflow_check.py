@@ -66,10 +66,10 @@ def _find_registered(ctx: typer.Context, settings: Settings, *, must_exist: bool
 def _rules(settings: Settings, registry: Registry, registered: Contracts | None, *, is_loaded: bool) -> QueueRules:
     """Handlers loaded here take precedence: the user named their code."""
     own = registry.own_contracts()
-    known = {**(registered or {}), **own}
-    queues = queues_by_handler(known) if is_loaded or registered is not None else None
+    contracts = {**(registered or {}), **own}
+    queues = queues_by_handler(contracts) if is_loaded or registered is not None else None
     is_open = registered is not None and not is_loaded
-    return QueueRules(queues, default_queue(settings), is_open=is_open, contracts=known)
+    return QueueRules(queues, default_queue(settings), is_open=is_open, contracts=contracts)
 
 
 def _problems(path: Path, rules: QueueRules) -> Sequence[Problem]:

@@ -28,14 +28,14 @@ def find_function(name: str) -> AnyWorkflow | None:
 def find_python_workflow(name: str) -> AnyWorkflow:
     """The workflow function of this name in a loaded module. Raises UnknownWorkflow if there is none, or several."""
     module = module_in(name) or name
-    there = _workflows_in(module)
+    workflows = _workflows_in(module)
     function = name.removeprefix(module).removeprefix(":")
-    matches = [workflow for workflow in there if function in ("", workflow.fn.__name__, workflow.workflow_id)]
+    matches = [workflow for workflow in workflows if function in ("", workflow.fn.__name__, workflow.workflow_id)]
     if len(matches) == 1:
         return matches[0]
-    if not there:
+    if not workflows:
         raise UnknownWorkflow(f"{module!r} defines no workflow; is @workflow missing?")
-    names = ", ".join(f"{module}:{workflow.fn.__name__}" for workflow in there)
+    names = ", ".join(f"{module}:{workflow.fn.__name__}" for workflow in workflows)
     raise UnknownWorkflow(f"name a workflow of {module!r}: it defines {names}")
 
 

@@ -17,12 +17,12 @@ def seconds_of(duration: Duration) -> float:
 
 
 def retry_of(
-    retries: int | RetryPolicy | None, delay: Duration | None, known: RetryPolicy | None = None
+    retries: int | RetryPolicy | None, delay: Duration | None, default: RetryPolicy | None = None
 ) -> RetryPolicy | None:
-    """Options default to those of `known`."""
+    """Options default to those of `default`."""
     if retries is None and delay is None:
-        return known
-    base = retries if isinstance(retries, RetryPolicy) else known
+        return default
+    base = retries if isinstance(retries, RetryPolicy) else default
     fields: dict[str, Any] = base.model_dump(exclude_unset=True) if base is not None else {}
     if isinstance(retries, int):
         fields["max_attempts"] = retries

@@ -238,10 +238,10 @@ def _remember(function: WorkflowFunction[..., Any]) -> None:
     """Remember module-level workflows for the catalogue."""
     if LOCAL in function.fn.__qualname__:
         return
-    known = defined.get(function.workflow_id)
-    if known is not None and _place(known) != _place(function):
+    existing = defined.get(function.workflow_id)
+    if existing is not None and _place(existing) != _place(function):
         raise Misconfigured(
-            f"two workflows are named {function.workflow_id!r}: {_place(known)} and {_place(function)}; "
+            f"two workflows are named {function.workflow_id!r}: {_place(existing)} and {_place(function)}; "
             "give one of them another id: @workflow(id=...)"
         )
     defined[function.workflow_id] = function

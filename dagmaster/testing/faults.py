@@ -20,7 +20,7 @@ Lose = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class AttemptFaults:
     """The faults of one attempt, in this order. `lost_after` is the phase whose checkpoint is still saved."""
 
     delay_seconds: float = 0.0
@@ -37,15 +37,15 @@ class Trouble:
 class Faults:
     """By node and attempt; attempts count from 1, and None means all of them."""
 
-    _planned: dict[tuple[str, int | None], Trouble] = field(default_factory=dict)
+    _planned: dict[tuple[str, int | None], AttemptFaults] = field(default_factory=dict)
 
-    def add(self, node: str, attempt: int | None, **trouble: Any) -> None:
+    def add(self, node: str, attempt: int | None, **faults: Any) -> None:
         if attempt is not None and attempt < 1:
             raise Invalid(f"attempts count from 1, not {attempt}; None means every attempt")
         key = (node, attempt)
-        self._planned[key] = replace(self._planned.get(key, Trouble()), **trouble)
+        self._planned[key] = replace(self._planned.get(key, AttemptFaults()), **faults)
 
-    def of(self, message: TaskMessage) -> Trouble | None:
+    def of(self, message: TaskMessage) -> AttemptFaults | None:
         """Faults of a node take precedence over faults of its whole fan-out."""
         fan_out, _, index = message.node_id.rpartition(CHILD_SEPARATOR)
         nodes = [message.node_id, fan_out] if fan_out and index.isdecimal() else [message.node_id]
@@ -71,30 +71,30 @@ class FaultyWorker(Worker):
         self._job_id, self._faults, self._lose = job_id, faults, lose
 
     async def _execute(self, message: TaskMessage) -> TaskReport:
-        trouble = self._faults.of(message)
-        if trouble is None or message.handler not in self.handlers or message.job_id != await self._job_id:
+        faults = self._faults.of(message)
+        if faults is None or message.handler not in self.handlers or message.job_id != await self._job_id:
             return await super()._execute(message)
         handler = self.task_runner.execution.registry.get(message.handler)
-        if handler.isolation == "process" and trouble.is_mere_delay:
+        if handler.isolation == "process" and faults.is_mere_delay:
             # A process cannot be wrapped; delay its start.
-            await asyncio.sleep(min(trouble.delay_seconds, message.timeout_seconds))
+            await asyncio.sleep(min(faults.delay_seconds, message.timeout_seconds))
             return await super()._execute(message)
-        known = Registry()
+        registry = Registry()
         lose = partial(self._lose, message, self.worker_id)
-        known.register(_stand_in(handler, trouble, lose, self.task_runner.execution.threads))
-        return await execute(message, replace(self.task_runner.execution, registry=known), self.worker_id)
+        registry.register(_stand_in(handler, faults, lose, self.task_runner.execution.threads))
+        return await execute(message, replace(self.task_runner.execution, registry=registry), self.worker_id)
 
 
-def _stand_in(handler: Handler, trouble: Trouble, lose: Lose, threads: Executor) -> Handler:
+def _stand_in(handler: Handler, faults: AttemptFaults, lose: Lose, threads: Executor) -> Handler:
     async def stand_in(ctx: HandlerContext) -> HandlerResult:
-        await asyncio.sleep(trouble.delay_seconds)
-        if trouble.error is not None:
-            raise _unused(trouble.error)
-        if trouble.is_lost and trouble.lost_after is None:
+        await asyncio.sleep(faults.delay_seconds)
+        if faults.error is not None:
+            raise _unused(faults.error)
+        if faults.is_lost and faults.lost_after is None:
             return await _vanish(lose)
-        if trouble.lost_after is None:
+        if faults.lost_after is None:
             return await call(handler, ctx, executor=threads)
-        _stop_after(trouble.lost_after, ctx)
+        _stop_after(faults.lost_after, ctx)
         try:
             result = await call(handler, ctx, executor=threads)
         except Interrupted:
@@ -105,7 +105,7 @@ def _stand_in(handler: Handler, trouble: Trouble, lose: Lose, threads: Executor)
 
 
 def _unused(error: Fault) -> BaseException:
-    """A copy without the state of the previous attempt."""
+    """The error without the traceback of the previous attempt."""
     return error() if isinstance(error, type) else error.with_traceback(None)
 
 
@@ -113,7 +113,7 @@ async def _vanish(lose: Lose) -> HandlerResult:
     """Let the worker of this attempt disappear."""
     await lose()
     await asyncio.Event().wait()  # Until it is revoked.
-    raise AssertionError("nobody sets it")
+    raise AssertionError("the event is never set")
 
 
 def _stop_after(phase: str, ctx: HandlerContext) -> None:

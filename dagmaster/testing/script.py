@@ -84,9 +84,9 @@ class Script:
             raise UnknownNode(f"workflow {self._draft.workflow_id!r} has no node {node!r}{hint}")
         return self._draft.nodes[node]
 
-    def _plan(self, node: str, attempt: int | None, **trouble: Any) -> Self:
+    def _plan(self, node: str, attempt: int | None, **faults: Any) -> Self:
         self._handler_of(node)
-        self._stage.faults.add(node, attempt, **trouble)
+        self._stage.faults.add(node, attempt, **faults)
         return self
 
     def _handler_of(self, node: str) -> Handler | None:

@@ -139,9 +139,9 @@ async def _queues(conn: Connection, services: Services) -> Verdict:
     consumed = {row["queue"] for row in rows if row["consumers"]}
     used = {queue for workflow in services.catalog.workflows.values() for queue in queues_of(workflow)}
     waiting = {row["queue"] for row in rows if row["depth"]}
-    lonely = sorted((used | waiting) - consumed)
-    if lonely:
-        return Verdict(Health.DEGRADED, f"no worker consumes {', '.join(lonely)}", {"without_consumer": lonely})
+    unconsumed = sorted((used | waiting) - consumed)
+    if unconsumed:
+        return Verdict(Health.DEGRADED, f"no worker consumes {', '.join(unconsumed)}", {"without_consumer": unconsumed})
     return Verdict(Health.HEALTHY, "every queue has a worker", {"queues": sorted(used)})
 
 

@@ -131,23 +131,23 @@ def _milliseconds(at: datetime) -> int:
 
 def draw_rows(graph: Graph, rows: Iterable[Row], counts: Iterable[Row]) -> tuple[list[Row], list[Row]]:
     """All nodes and edges; there may be thousands."""
-    known = {row["node_id"]: row for row in rows}
+    rows_by_id = {row["node_id"]: row for row in rows}
     folded: defaultdict[str, Folded] = defaultdict(Folded)
     for count in counts:
         folded[count["parent_node_id"]].take(count)
     last = _running_last(graph.workflow)
     nodes = [
-        _node(graph.workflow.nodes[node_id], known[node_id], folded.get(node_id, NOTHING), last.get(node_id))
+        _node(graph.workflow.nodes[node_id], rows_by_id[node_id], folded.get(node_id, NOTHING), last.get(node_id))
         for node_id in graph.nodes  # in graph order
-        if node_id in known
+        if node_id in rows_by_id
     ]
-    if OUTSIDE in folded and OUTSIDE not in known:
+    if OUTSIDE in folded and OUTSIDE not in rows_by_id:
         nodes.append(_outside(folded[OUTSIDE]))
     edges = [
         edge
         for node_id in graph.workflow.nodes
-        if node_id in known
-        for edge in _edges_from(graph, graph.nodes[node_id], known[node_id], folded.get(node_id, NOTHING).children)
+        if node_id in rows_by_id
+        for edge in _edges_from(graph, graph.nodes[node_id], rows_by_id[node_id], folded.get(node_id, NOTHING).children)
     ]
     return nodes, edges
 

@@ -21,7 +21,7 @@ def job_summary(row: Row, tolerated_failures: int = 0) -> JobSummary:
     return JobSummary(**_job_fields(row), tolerated_failures=tolerated_failures)
 
 
-def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool = False) -> JobReply:
+def job_reply(row: Row, counts: NodesOfJob, value: Any = None, *, has_more: bool = False) -> JobReply:
     """From a row of `get_whole_job`, with the return value of a workflow function."""
     fields = _job_fields(row)
     for name in ("input_params", "result_data"):
@@ -29,9 +29,9 @@ def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool 
     fields["callback_url"] = redact(row["callback_url"])
     fields["metadata"] = redact({key: value for key, value in row["metadata"].items() if key != "removal"})
     fields["nodes"] = [
-        node_reply(row["job_id"], node, known.children.get(node["node_id"])) for node in row["nodes"] or ()
+        node_reply(row["job_id"], node, counts.children.get(node["node_id"])) for node in row["nodes"] or ()
     ]
-    summary = counts_reply(known.counts)
+    summary = counts_reply(counts.counts)
     fields["tolerated_failures"] = summary.failed if row["status"] == JobStatus.COMPLETED else 0
     return JobReply(**fields, value=redact(value), summary=summary, nodes_has_more=has_more)
 

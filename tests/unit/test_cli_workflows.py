@@ -123,7 +123,7 @@ def test_the_folder_is_listed_as_json() -> None:
         "type": "string",
         "required": False,
         "default": "world",
-        "description": "Who is greeted.",
+        "description": "The name to greet.",
     }
     assert all(Path(workflow["file"]).stem == name for name, workflow in by_id.items())
 

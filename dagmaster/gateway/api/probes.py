@@ -23,6 +23,6 @@ async def readyz(request: Request) -> Alive | Response:
     readiness: Readiness = request.app.state.readiness
     failures = describe(failed(await readiness.examine()))
     if failures:
-        told = "; ".join(f"{failure['check']}: {failure['message']}" for failure in failures)
-        return reply(503, "unavailable", f"not ready: {told}", failures)
+        reasons = "; ".join(f"{failure['check']}: {failure['message']}" for failure in failures)
+        return reply(503, "unavailable", f"not ready: {reasons}", failures)
     return Alive(status="ready")

@@ -114,12 +114,12 @@ async def get_job(
     """
     job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children, limit=limit + 1, offset=offset)
     check_visible(job, caller)
-    known = (await services.node_counts.of(conn, [job]))[job["job_id"]]
+    counts = (await services.node_counts.of(conn, [job]))[job["job_id"]]
     nodes = job["nodes"] or []
     job["nodes"] = nodes[:limit]
     size = len(job["input_params"]) + len(job["result_data"] or "") + len(nodes) * NODE_BYTES
     value = await job_store.returned_by(conn, job)
-    return await answer(lambda: views.job_reply(job, known, value, has_more=len(nodes) > limit), size)
+    return await answer(lambda: views.job_reply(job, counts, value, has_more=len(nodes) > limit), size)
 
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])

@@ -45,8 +45,8 @@ async def list_nodes(
         limit=limit + 1,
         offset=offset,
     )
-    known = await services.node_counts.of(conn, node_store.jobs_of(rows))
-    nodes = [NodeOfJob(**_fields(row, known[row["job_id"]].children.get(row["node_id"]))) for row in rows]
+    counts = await services.node_counts.of(conn, node_store.jobs_of(rows))
+    nodes = [NodeOfJob(**_fields(row, counts[row["job_id"]].children.get(row["node_id"]))) for row in rows]
     return cut(nodes, limit, offset)
 
 
@@ -98,8 +98,8 @@ async def list_job_nodes(
         limit=limit + 1,
         offset=offset,
     )
-    known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
-    nodes = [views.node_reply(job["job_id"], redact(row), known.get(row["node_id"])) for row in rows]
+    children = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
+    nodes = [views.node_reply(job["job_id"], redact(row), children.get(row["node_id"])) for row in rows]
     return cut(nodes, limit, offset)
 
 
@@ -113,9 +113,9 @@ async def get_node(job: Job, node_id: NodeId, services: ServicesDep, conn: Conn)
     """Get a node with its parameters, result and attempts."""
     row = await node_store.get_node(conn, job["job_id"], node_id)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
-    known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
+    children = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
     size = (row["output_bytes"] or 0) + row["held_bytes"]
-    return await answer(lambda: _detail(row, known.get(node_id), attempts), size)
+    return await answer(lambda: _detail(row, children.get(node_id), attempts), size)
 
 
 def _detail(row: node_store.WholeNode, children: Children | None, attempts: list[dict[str, Any]]) -> NodeDetail:

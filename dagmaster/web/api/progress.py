@@ -42,6 +42,6 @@ async def get_progress(job: Job, conn: Conn, services: ServicesDep) -> JobProgre
 async def get_node_progress(job: Job, node_id: NodeId, conn: Conn, services: ServicesDep) -> NodeProgress:
     """Get the progress of a node: its attempt, last checkpoint and fan-out children."""
     row = await node_store.get_node_progress(conn, job["job_id"], node_id)
-    known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
-    outcome = outcome_of(row["status"], known, row["ended_by"])
-    return NodeProgress(**redact(row), outcome=outcome, children=views.counts_reply(known.counts))
+    children = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
+    outcome = outcome_of(row["status"], children, row["ended_by"])
+    return NodeProgress(**redact(row), outcome=outcome, children=views.counts_reply(children.counts))

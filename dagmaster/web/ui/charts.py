@@ -182,8 +182,8 @@ def success_percent(runs: Iterable[Row]) -> float | None:
 def median_seconds(runs: Iterable[Row]) -> float | None:
     """The median of completed runs: failed ones may have ended early."""
     took = [run_seconds(run) for run in runs if run["status"] == "completed"]
-    known = [seconds for seconds in took if seconds is not None]
-    return median(known) if known else None
+    durations = [seconds for seconds in took if seconds is not None]
+    return median(durations) if durations else None
 
 
 def count_top(most: int) -> float:

@@ -122,8 +122,8 @@ async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_sm
     """Attempts before the newest, as measured by their workers, otherwise from the timeline."""
     results = {row["task_id"]: row for row in await attempt_store.results_of_nodes(conn, job["job_id"], node_ids)}
     times = await attempt_store.attempt_times(conn, job, node_ids) if is_small else []
-    known = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
-    bars = {**{task_id: _bar_of_result(row) for task_id, row in results.items()}, **known}
+    measured = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
+    bars = {**{task_id: _bar_of_result(row) for task_id, row in results.items()}, **measured}
     owners = {row["task_id"]: row["node_id"] for row in [*results.values(), *times]}
     by_node: dict[str, list[Bar]] = {}
     for task_id, bar in bars.items():

@@ -65,8 +65,8 @@ async def job_tiles(conn: Connection, job_id: JobId) -> Tiles:
 
 def without_tiles(shapes: Shapes, tiles: Tiles) -> Shapes:
     """Leave out the outputs of tiles, which are already drawn as tiles."""
-    known = {_box(tile) for tile in tiles.shapes}
-    others = Shapes(shape for shape in shapes if shape.kind != "box" or _box(shape) not in known)
+    tile_boxes = {_box(tile) for tile in tiles.shapes}
+    others = Shapes(shape for shape in shapes if shape.kind != "box" or _box(shape) not in tile_boxes)
     others.is_cut = shapes.is_cut
     return others
 

@@ -78,12 +78,12 @@ def queue_lines(
     rows: Iterable[Mapping[str, Any]], workers: Iterable[Mapping[str, Any]], used: Mapping[str, list[str]]
 ) -> list[QueueLine]:
     """Queues with tasks or workers, or that a workflow uses, by name."""
-    known = {row["queue"]: row for row in rows}
+    rows_by_queue = {row["queue"]: row for row in rows}
     empty = {"depth": 0, "held": 0, "running": 0, "oldest_wait_seconds": None}
     now, all_workers = datetime.now(UTC), list(workers)
     lines = []
-    for name in sorted(known.keys() | used.keys()):
-        row = known.get(name, empty)
+    for name in sorted(rows_by_queue.keys() | used.keys()):
+        row = rows_by_queue.get(name, empty)
         takers = [worker for worker in all_workers if name in worker["queues"]]
         waited = row["oldest_wait_seconds"]
         lines.append(

@@ -69,8 +69,8 @@ export class Panel {
   // The panel of a workflow shows only the data of the graph.
   #fill(node) {
     const facts = element("dl", "facts");
-    const told = { Type: TYPE_NAMES[node.type] ?? node.type, Handler: node.handler, Queue: node.queue, Timeout: node.timeout_seconds && `${node.timeout_seconds} s`, About: node.description };
-    for (const [name, value] of Object.entries(told)) if (value) facts.append(element("dt", "", name), element("dd", "", String(value)));
+    const details = { Type: TYPE_NAMES[node.type] ?? node.type, Handler: node.handler, Queue: node.queue, Timeout: node.timeout_seconds && `${node.timeout_seconds} s`, About: node.description };
+    for (const [name, value] of Object.entries(details)) if (value) facts.append(element("dt", "", name), element("dd", "", String(value)));
     this.box.replaceChildren(element("header", "panel-head", element("h2", "", node.node_id), closing()), facts);
     this.focus();
   }
