@@ -11,9 +11,10 @@ from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import DONE, JOB_FAILED
 from dagmaster.cli.output import as_record, as_records, console, dump, print_json
 from dagmaster.cli.sessions import run_in_session
+from dagmaster.service.doctor import doctor_limits
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection
-from dagmaster.store.doctor import CHECKS, MAX_FOUND, Finding, Limits, Severity, examine
+from dagmaster.store.doctor import CHECKS, MAX_FOUND, Finding, Severity, examine
 from dagmaster.store.health import Point, State, examine_database
 
 STYLES = {State.OK: ("✓", "green"), State.WARNING: ("!", "yellow"), State.PROBLEM: ("✗", "red")}
@@ -26,7 +27,7 @@ def check_up(settings: Settings, *, repair: bool, days: float, as_json: bool) ->
     """The exit code."""
 
     async def look(conn: Connection) -> tuple[list[Finding], list[Point]]:
-        findings = await examine(conn, repair=repair, actor=getpass.getuser(), limits=limits_of(settings, days))
+        findings = await examine(conn, repair=repair, actor=getpass.getuser(), limits=doctor_limits(settings, days))
         return findings, await examine_database(conn)
 
     findings, points = run_in_session(settings, look)
@@ -38,15 +39,6 @@ def check_up(settings: Settings, *, repair: bool, days: float, as_json: bool) ->
         _show(console(), findings, points)
     is_broken = any(finding.is_open and finding.severity is Severity.PROBLEM for finding in findings)
     return JOB_FAILED if is_broken else DONE
-
-
-def limits_of(settings: Settings, days: float) -> Limits:
-    """Retention removes events; their absence is not a problem."""
-    return Limits(
-        orphan_seconds=settings.orphan_threshold_seconds,
-        worker_lost_seconds=settings.worker_lost_after_seconds,
-        days=min(days, settings.retention_days or days),
-    )
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:

@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 def doctor(
     ctx: typer.Context,
     repair: Annotated[bool, typer.Option("--repair", help="Repair problems that can be repaired safely.")] = False,
-    days: Annotated[float, typer.Option(min=0, help="Check jobs of the last so many days.")] = 1.0,
+    days: Annotated[float, typer.Option(min=0, help="Check jobs of this many past days.")] = 1.0,
     as_json: JsonOutput = False,
 ) -> None:
     """Check the consistency of jobs and the health of the database.

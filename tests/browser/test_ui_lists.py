@@ -91,7 +91,7 @@ def test_a_worker_can_be_drained_and_resumed(site: Site, page: Page) -> None:
     expect(row).to_contain_text("active")
     expect(row.locator(".slots i")).to_have_count(8)
     row.get_by_role("button", name="Drain").click()
-    expect(page.locator("#confirm")).to_contain_text("It takes no more tasks")
+    expect(page.locator("#confirm")).to_contain_text("It claims no more tasks")
     page.locator("#confirm-yes").click()
     expect(row).to_contain_text("draining")
     row.get_by_role("button", name="Resume").click()

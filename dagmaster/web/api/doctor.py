@@ -7,39 +7,30 @@ from fastapi import APIRouter, Query
 
 from dagmaster.model.redact import redact
 from dagmaster.schemas.system import DoctorReply, FindingReply, PointReply
-from dagmaster.settings import Settings
-from dagmaster.store.doctor import Finding, Limits, examine
+from dagmaster.service.doctor import doctor_limits
+from dagmaster.store.doctor import Finding, examine
 from dagmaster.store.health import examine_database
 from dagmaster.web.access import ADMINS, OPERATORS, Admitted
 from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/doctor", tags=["system"])
 
-Days = Annotated[float, Query(gt=0, le=3650, description="Check jobs of the last so many days.")]
+Days = Annotated[float, Query(gt=0, le=3650, description="Check jobs of this many past days.")]
 
 
 @router.get("", dependencies=[OPERATORS])
 async def examine_all(services: ServicesDep, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """Check the consistency of jobs and the health of the database."""
-    findings = await examine(conn, limits=limits_of(services.settings, days))
+    findings = await examine(conn, limits=doctor_limits(services.settings, days))
     return await _reply(conn, findings)
 
 
 @router.post("/repair", dependencies=[ADMINS])
 async def repair_all(caller: Admitted, services: ServicesDep, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """Run the checks and repair problems that can be repaired safely."""
-    findings = await examine(conn, repair=True, actor=caller.name, limits=limits_of(services.settings, days))
+    findings = await examine(conn, repair=True, actor=caller.name, limits=doctor_limits(services.settings, days))
     services.wake()
     return await _reply(conn, findings)
-
-
-def limits_of(settings: Settings, days: float) -> Limits:
-    """Retention removes events; their absence is not a problem."""
-    return Limits(
-        orphan_seconds=settings.orphan_threshold_seconds,
-        worker_lost_seconds=settings.worker_lost_after_seconds,
-        days=min(days, settings.retention_days or days),
-    )
 
 
 async def _reply(conn: Conn, findings: list[Finding]) -> DoctorReply:

@@ -11,13 +11,13 @@ from fastapi.responses import HTMLResponse
 from pydantic import SecretStr
 
 from dagmaster.model.redact import HIDDEN, redact
+from dagmaster.service.doctor import doctor_limits
 from dagmaster.settings import Settings
 from dagmaster.store.doctor import CHECKS, Finding
 from dagmaster.store.doctor import examine as examine_rules
 from dagmaster.store.health import Point, examine_database
 from dagmaster.store.schema import list_tables
 from dagmaster.web.access import OPERATORS, READERS
-from dagmaster.web.api.doctor import limits_of
 from dagmaster.web.checks import Check, Verdict, examine, overall
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown
@@ -96,7 +96,7 @@ async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
 @router.get("/health/doctor", dependencies=[OPERATORS])
 async def show_doctor(page: Shown, conn: Conn) -> HTMLResponse:
     """A part of the page, loaded later, because the doctor checks twice and takes a moment."""
-    findings = await examine_rules(conn, limits=limits_of(page.services.settings, DOCTOR_DAYS))
+    findings = await examine_rules(conn, limits=doctor_limits(page.services.settings, DOCTOR_DAYS))
     points = await examine_database(conn)
     return page.render(
         "doctor.html",
