@@ -35,7 +35,7 @@ class Decisions:
     are_heard: bool = False  # the signals, by the owner of the job
 
     def concern(self, node: NodeState) -> bool:
-        """Whether what the node waits for is on its way."""
+        """Whether a declared decision or signal will end the wait of the node."""
         if node.spec.type is NodeType.APPROVAL:
             return node.node_id in self.verdicts
         return not self.are_heard and node.spec.wait is not None and node.spec.wait.signal in self.signals
