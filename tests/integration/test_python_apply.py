@@ -378,7 +378,7 @@ async def test_a_program_can_add_tasks_to_a_running_job(running):
 async def test_apply_outside_a_task_needs_a_job(dsn):
     with pytest.raises(Exception, match="needs a job_id"):
         await apply(create_task(number, {"n": 1}))
-    with pytest.raises(Invalid, match="wait for nothing"):
+    with pytest.raises(Invalid, match="cannot have dependencies"):
         await create_job("x", create_task(number, {"n": create_task(number, {"n": 1})}))
 
 

@@ -375,7 +375,7 @@ async def test_the_sync_functions_need_no_event_loop(running):
 
 
 async def test_the_sync_functions_refuse_to_block_an_event_loop(dsn):
-    with pytest.raises(errors.Conflict, match=r"write `await dagmaster.list_jobs\(\.\.\.\)`"):
+    with pytest.raises(errors.Conflict, match=r"use `await dagmaster.list_jobs\(\.\.\.\)`"):
         sync.list_jobs()
 
 
