@@ -89,7 +89,7 @@ async def trigger(
     job = _new_job(graph, at, actor=actor, is_manual=True)
     async with conn.transaction():
         [submitted] = await submit_many(conn, [job], threshold_seconds=threshold_seconds, source_app=source_app)
-        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_manual=True)
+        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_asked_for=True)
     return submitted, at
 
 
