@@ -1,4 +1,4 @@
-"""Artifacts: files that a checkpoint refers to. They must exist when it is saved and when it is resumed from."""
+"""Artifacts: files that a checkpoint refers to. They must exist when it is saved and when it is used."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ def described(source: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
 
 
 def missing(artifacts: Iterable[Artifact]) -> str | None:
-    """Why a checkpoint with these artifacts cannot be resumed from here; None when it can."""
+    """Why a checkpoint with these artifacts cannot be resumed from here; None if it can."""
     for artifact in artifacts:
         path = artifact.get("path")
         if isinstance(path, str) and "://" not in path and (reason := _differs(artifact)) is not None:

@@ -22,7 +22,7 @@ Applied = TypeVar("Applied")
 
 MESSAGE_LIMIT = 2000
 LONGEST_RETRY_DELAY_SECONDS = 604_800
-# The handler waits this long for a checkpoint to be stored, and then goes on while it is retried.
+# The handler waits this long for a checkpoint to be stored; then it continues while storing is retried.
 STORED_WITHIN_SECONDS = 10.0
 NEVER = threading.Event()
 
@@ -32,7 +32,7 @@ class Permanent(DagmasterError):
 
 
 class Retry(DagmasterError):
-    """The handler asked for a retry."""
+    """The handler requests a retry."""
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
         """`after` is the delay in seconds, instead of the delay of the node's policy."""
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def percent(self) -> float | None:
-        """None when the total is unknown."""
+        """None if the total is unknown."""
         if not self.total or self.total < 0:
             return None
         return round(min(max(100 * self.current / self.total, 0.0), 100.0), 1)

@@ -1,4 +1,4 @@
-"""Copy what is approved and public to where the public finds it."""
+"""Copy approved and public versions to the public zone."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ HASH_PREFIX = "sha256:"
 
 
 class Export(BaseModel):
-    """`blob_path` is a file of the storage, as a version has it."""
+    """`blob_path` is the file of a version in the storage."""
 
     asset_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     version_ordinal: Annotated[int, Field(ge=0)]
@@ -34,7 +34,7 @@ class Export(BaseModel):
 
 
 class Tile(BaseModel):
-    """What the index of a tiled version says of a tile."""
+    """A tile in the index of a tiled version."""
 
     blob_path: str
     content_hash: str
@@ -47,9 +47,9 @@ class Tile(BaseModel):
 
 @handler("adf_export", params=Export)
 async def adf_export(ctx: HandlerContext, params: Export) -> dict[str, Any]:
-    """Copy the file of a version to the zone `external`, with its checksum. An interrupted copy continues.
+    """Copy the file of a version to the zone `external`, with its checksum. An interrupted copy is resumed.
 
-    Of a version of tiles, each tile is copied, with a checkpoint after each, and then an index that names the copies.
+    For a version of tiles, each tile is copied, with a checkpoint after each, and then an index of the copies.
     """
     storage = open_storage(load_settings())
     try:
@@ -62,7 +62,7 @@ async def adf_export(ctx: HandlerContext, params: Export) -> dict[str, Any]:
 
 
 async def read_index(storage: Storage, reference: str) -> dict[str, Any] | None:
-    """The index of tiles that this file is; None for any other file."""
+    """The index of tiles in this file; None for any other file."""
     if PurePosixPath(storage.locate(reference).reference).suffix != INDEX_SUFFIX:
         return None
     if await storage.size(reference) > MAX_INDEX_BYTES:
@@ -98,14 +98,14 @@ async def _export_file(ctx: HandlerContext, storage: Storage, params: Export) ->
 
 
 async def _export_tiles(ctx: HandlerContext, storage: Storage, params: Export, index: dict[str, Any]) -> dict[str, Any]:
-    """The index comes last: it never names a copy that is not there."""
+    """The index is written last: it never names a missing copy."""
     tiles = tiles_of(index, params.blob_path)
     done = ctx.resumed_from.data.get("tiles", 0) if ctx.resumed_from is not None else 0
     for number, tile in enumerate(tiles[done:], done + 1):
         copied = await storage.copy(tile.blob_path, _target(params, tile))
         if f"{HASH_PREFIX}{copied.sha256}" != tile.content_hash:
             await storage.remove(copied.reference)
-            raise Invalid(f"{tile.blob_path} is not the file that the index describes: its checksum is another one")
+            raise Invalid(f"{tile.blob_path} is not the file in the index: its checksum differs")
         ctx.progress(number, len(tiles), "tiles copied")
         await ctx.checkpoint(f"tile {number}", {"tiles": number})
     for feature, tile in zip(index["features"], tiles, strict=True):
@@ -120,7 +120,7 @@ def _target(params: Export, tile: Tile) -> str:
 
 
 async def _store_index(ctx: HandlerContext, storage: Storage, params: Export, index: dict[str, Any]) -> Copied:
-    # Of this call alone: the same attempt may run twice.
+    # Unique to this call: the same attempt may run twice.
     local = storage.local_path(f"mount/{ctx.job_id}/{uuid4().hex}/{PurePosixPath(params.blob_path).name}")
     try:
         await asyncio.to_thread(local.parent.mkdir, parents=True, exist_ok=True)

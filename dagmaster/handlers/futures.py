@@ -1,4 +1,4 @@
-"""Between threads and event loops."""
+"""Bridges between threads and event loops."""
 
 import asyncio
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""What the handlers of geospatial data share: parameters, the files of a job, and the version that items are of."""
+"""Shared parts of the geospatial handlers: parameters, the files of a job, and the version of items."""
 
 import asyncio
 import shutil
@@ -24,7 +24,7 @@ class Params(BaseModel):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What is wrong with the input does not get better by another attempt."""
+    """Errors in the input are permanent: a retry cannot succeed."""
     try:
         yield
     except Invalid as error:
@@ -36,7 +36,7 @@ def on_fraction(ctx: HandlerContext, message: str) -> Callable[[float], None]:
 
 
 class JobFiles:
-    """The files of a job in the zone mount, on their way to and from the storage."""
+    """The files of a job in the zone mount, and their transfer from and to the storage."""
 
     def __init__(self, ctx: HandlerContext) -> None:
         self._ctx = ctx
@@ -49,13 +49,13 @@ class JobFiles:
         return self.storage.local_path(reference)
 
     def fetch(self, source: str) -> Path:
-        """A copy on this machine. An interrupted copy continues."""
+        """Copy the file to this machine. An interrupted copy is resumed."""
         located = self.storage.locate(source)
         target = self.reference("source", self._ctx.node_id, PurePosixPath(located.reference).name)
         return self.path(asyncio.run(self.storage.copy(source, target)).reference)
 
     def store(self, local: Path, target: str, sha256: str) -> str:
-        """Copy a file that was made here; its reference."""
+        """Copy a local file to the storage, and return its reference."""
         copied = asyncio.run(self.storage.copy(str(local), target))
         if copied.sha256 != sha256:
             raise RuntimeError(f"the copy at {copied.reference} differs from the file that was written")
@@ -70,7 +70,7 @@ class JobFiles:
 
 
 class VersionParams(Params):
-    """The version of an asset that items are of, as asset submission passes it."""
+    """The asset version of the items, as asset submission passes it."""
 
     asset_id: str | None = None
     version_ordinal: Ordinal | None = None
@@ -78,17 +78,17 @@ class VersionParams(Params):
     platform_refs: dict[str, Any] = Field(default_factory=dict)
 
     def platform(self, ctx: HandlerContext) -> dict[str, str | int]:
-        known = {
+        values = {
             **{name: str(value) for name, value in self.platform_refs.items()},
             "platform_id": self.platform_id,
             "asset_id": self.asset_id,
             "version_ordinal": self.version_ordinal,
             "request_id": ctx.correlation_id,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def label(self, blob_path: str) -> str:
-        """Names what is made for the version; without an asset, after the file."""
+        """The name of objects created for the version; without an asset, after the file."""
         if self.asset_id is not None:
             return f"{self.asset_id}-{self.version_ordinal or 0}"
         return PurePosixPath(blob_path).stem

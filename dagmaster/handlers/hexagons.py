@@ -28,7 +28,7 @@ ROOT = "silver/h3_stats"
 
 
 class Recipe(Params):
-    """What is computed; it is stored with the result."""
+    """The computation; it is stored with the result."""
 
     raster: Name
     period: Name = "all"
@@ -42,7 +42,7 @@ class Recipe(Params):
 
 
 class DiscoverParams(Params):
-    """`name` is what the raster is called in the paths of the results; by default, the file's name."""
+    """`name` is the name of the raster in the paths of the results; by default, the file's name."""
 
     source: Reference
     name: Name | None = None
@@ -78,7 +78,7 @@ def _name_of(path: Path) -> str:
 
 
 class ZonalParams(Params):
-    """`path` and `recipe` are of h3_discover_raster, `chunk` is an item of its list."""
+    """`path` and `recipe` come from h3_discover_raster; `chunk` is an item of its list."""
 
     path: Reference
     recipe: Recipe
@@ -97,7 +97,7 @@ class ChunkFile(BaseModel):
 
 @handler("h3_zonal_stats", params=ZonalParams, isolation="process")
 def h3_zonal_stats(ctx: HandlerContext, params: ZonalParams) -> ChunkFile:
-    """Statistics of the raster in the descendants of one cell, as a Parquet file that is sorted by `h3_index`."""
+    """Statistics of the raster in the descendants of one cell, as a Parquet file sorted by `h3_index`."""
     files, recipe, chunk = JobFiles(ctx), params.recipe, params.chunk
     with refusing():
         cell = h3_cells.parse_cell(chunk.cell)
@@ -127,7 +127,7 @@ class CompactionParams(Params):
 
 @handler("h3_compaction", params=CompactionParams, isolation="thread")
 def h3_compaction(ctx: HandlerContext, params: CompactionParams) -> dict[str, Any]:
-    """Make one file of those of the chunks, sorted by `h3_index`, with a manifest beside it."""
+    """Merge the files of the chunks into one, sorted by `h3_index`, with a manifest beside it."""
     files, recipe = JobFiles(ctx), params.recipe
     filled = sorted((chunk for chunk in params.chunks if chunk.blob_path), key=lambda chunk: int(chunk.cell, 16))
     with refusing():
@@ -174,7 +174,7 @@ class ExportParams(Params):
 
 @handler("h3_export_dataset", params=ExportParams, isolation="process")
 def h3_export_dataset(ctx: HandlerContext, params: ExportParams) -> dict[str, Any]:
-    """Make GeoParquet and PMTiles of a file of values by cell: the hexagons, to draw."""
+    """Convert a file of values by cell to GeoParquet and PMTiles, with the hexagons as geometries."""
     files = JobFiles(ctx)
     with refusing():
         source = files.fetch(params.path)
@@ -204,25 +204,25 @@ class AggregationParams(Params):
 
 @handler("h3_point_aggregation", params=AggregationParams, isolation="process")
 def h3_point_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
-    """How many points of a layer are in each cell."""
+    """Count the points of a layer in each cell."""
     return _aggregate(ctx, params, layer_statistics.count_points)
 
 
 @handler("h3_polygon_aggregation", params=AggregationParams, isolation="process")
 def h3_polygon_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
-    """How many polygons of a layer touch each cell, and with how many square metres."""
+    """Count the polygons of a layer that touch each cell, and their area in square metres."""
     return _aggregate(ctx, params, layer_statistics.measure_polygons)
 
 
 @handler("h3_line_aggregation", params=AggregationParams, isolation="process")
 def h3_line_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
-    """How many lines of a layer run through each cell, and for how many metres."""
+    """Count the lines of a layer in each cell, and their length in metres."""
     return _aggregate(ctx, params, layer_measures.measure_lines)
 
 
 @handler("h3_binary_intersect", params=AggregationParams, isolation="process")
 def h3_binary_intersect(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
-    """The cells that a layer touches, whatever its geometries are."""
+    """The cells that a layer touches, whatever its geometry type."""
     return _aggregate(ctx, params, layer_measures.find_presence)
 
 
@@ -244,18 +244,18 @@ class MultiWeightedParams(LayerParams):
 
 @handler("h3_weighted_aggregation", params=WeightedParams, isolation="process")
 def h3_weighted_aggregation(ctx: HandlerContext, params: WeightedParams) -> dict[str, Any]:
-    """The mean of a column of a layer of polygons in each cell, by the area that each polygon has there."""
+    """The area-weighted mean of a column of a polygon layer in each cell."""
     return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, [params.column]))
 
 
 @handler("h3_multi_weighted_aggregation", params=MultiWeightedParams, isolation="process")
 def h3_multi_weighted_aggregation(ctx: HandlerContext, params: MultiWeightedParams) -> dict[str, Any]:
-    """As h3_weighted_aggregation, of several columns at once: each polygon is cut only once."""
+    """Like h3_weighted_aggregation for several columns: each polygon is cut only once."""
     return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, params.columns))
 
 
 class ConnectivityParams(Params):
-    """`path` is a file of values by cell, `column` the cost of a metre there, `sources` are cells to start from."""
+    """`path` is a file of values by cell, `column` the cost per metre, `sources` are the start cells."""
 
     path: Reference
     column: str
@@ -265,7 +265,7 @@ class ConnectivityParams(Params):
 
 @handler("h3_connectivity", params=ConnectivityParams, isolation="process")
 def h3_connectivity(ctx: HandlerContext, params: ConnectivityParams) -> dict[str, Any]:
-    """The cost of the cheapest way over neighbouring cells from the nearest source, and which source that is."""
+    """The cost of the cheapest path over neighbouring cells from the nearest source, and that source."""
     return _derive(ctx, params, lambda path: connectivity.accumulate_cost(path, params.column, params.sources))
 
 

@@ -154,7 +154,7 @@ async def settle(value: Any, ctx: HandlerContext) -> Any:
 
 
 async def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
-    """Process what a generator yields; returns a result, if it is one."""
+    """Process an item that a generator yields; returns a result, if it is one."""
     match item:
         case HandlerResult():
             return item
@@ -201,7 +201,7 @@ def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
             ctx.logger.warning("handler %s failed permanently: %s", ctx.handler, _message(error))
             return HandlerResult(False, error_message=clean_text(_message(error)), permanent=True, error_types=types)
         case Retry():
-            ctx.logger.info("handler %s asked for a retry: %s", ctx.handler, _message(error))
+            ctx.logger.info("handler %s requested a retry: %s", ctx.handler, _message(error))
             after = error.after_seconds
             return HandlerResult(
                 False, error_message=clean_text(_message(error)), retry_after_seconds=after, error_types=types

@@ -1,4 +1,4 @@
-"""Drop the tables that failed and replaced jobs have left."""
+"""Drop the tables that failed and superseded jobs have left."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from dagmaster.store.layer_tables import OwnedTable, find_unused_tables
 
 
 def drop_unused(ctx: HandlerContext, *, dry_run: bool = False, **version: Any) -> list[str]:
-    """The tables of all jobs, or of those for one version: their names. Call it in a thread."""
+    """Drop the unused tables of all jobs or of one version, and return their names. Call it in a thread."""
     assert ctx.pool is not None
     with ctx.pool.connection() as conn:
         owners = list_owners(conn).items()
     owned = [
         OwnedTable(table.qualified, owner.job_id, owner.asset_id, owner.version_ordinal)
         for table, owner in owners
-        # What a job without an asset has loaded is its result.
+        # A table that a job without an asset has loaded is its result.
         if not (owner.is_loaded and owner.asset_id is None)
         and all(getattr(owner, name) == value for name, value in version.items())
         and owner.job_id != ctx.job_id
@@ -28,7 +28,7 @@ def drop_unused(ctx: HandlerContext, *, dry_run: bool = False, **version: Any) -
         with ctx.pool.connection() as conn:
             for name in unused:
                 drop_table(conn, Table.parse(name))
-                ctx.logger.info("dropped %s: no version has it, and its job has ended", name)
+                ctx.logger.info("dropped %s: no version uses it, and its job has ended", name)
     return unused
 
 

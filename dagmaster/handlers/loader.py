@@ -129,7 +129,7 @@ def _is_from(path: Path, file: object) -> bool:
 
 
 def _import_by_stem(path: Path) -> ModuleType | None:
-    """Import it as its neighbours would; None when the name belongs to another module."""
+    """Import it as its neighbours would; None if the name belongs to another module."""
     if not path.stem.isidentifier() or path.stem in sys.modules:
         return None
     spec = importlib.util.find_spec(path.stem)

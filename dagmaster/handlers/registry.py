@@ -43,7 +43,7 @@ class Handler:
 
     def __post_init__(self) -> None:
         _check(self)
-        # Computed once: inspecting signatures for each task would cost more than many a handler.
+        # Computed once: inspecting signatures for each task would cost more than many handlers.
         object.__setattr__(self, "in_loop", self.isolation == "auto" and _is_async(self.function))
         object.__setattr__(self, "takes_params", _takes_params(self))
 
@@ -150,9 +150,9 @@ def handler(
     caching = read_caching(cache, cache_version)
 
     def register(function: Function) -> Function:
-        chosen = getattr(function, "__name__", "") if name is None else name
+        handler_name = getattr(function, "__name__", "") if name is None else name
         registry.register(
-            Handler(chosen, function, queue, timeout_seconds, params, isolation, memory_mb, caching=caching)
+            Handler(handler_name, function, queue, timeout_seconds, params, isolation, memory_mb, caching=caching)
         )
         return function
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of a handler's parameters, marked wherever the handler's own validators read them."""
+"""The JSON Schema of a handler's parameters, marked where the handler's own validators parse them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 class _Marking(GenerateJsonSchema):
-    """A before-validator may accept what the schema refuses, such as a list as one comma-separated string."""
+    """A before-validator may accept values that the schema rejects, such as a list as a comma-separated string."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         return _marked(super().function_before_schema(schema))

@@ -40,7 +40,7 @@ class PrepareParams(Params):
 
 
 class LayerOutput(BaseModel):
-    """`blob_path`, `content_hash` and `bbox` are what an asset's version copies; `path` is for the next steps."""
+    """`blob_path`, `content_hash` and `bbox` are copied to the asset's version; `path` is for the next steps."""
 
     blob_path: str
     pmtiles_path: str
@@ -67,7 +67,7 @@ def _prepare(ctx: HandlerContext, params: PrepareParams) -> LayerOutput:
 def _keep(
     ctx: HandlerContext, files: JobFiles, source: Path, params: "PrepareParams | DerivedParams", **options: Any
 ) -> LayerOutput:
-    """Store the layer of a file that is on this machine. Each attempt has a target of its own."""
+    """Store the layer of a local file. Each attempt has its own target."""
     name = PurePosixPath(source.name).stem
     target = params.target or f"silver/vectors/{ctx.job_id}/{ctx.node_id}/{ctx.retry_count}/{name}.parquet"
     files.storage.locate(target)
@@ -102,7 +102,7 @@ class TableParams(VersionParams):
 
 
 class TableOutput(BaseModel):
-    """`chunks` are those to load; none where there is no table, and `reason` says why."""
+    """`chunks` are the chunks to load; empty if there is no table, and `reason` says why."""
 
     table_name: str | None
     reason: str | None = None
@@ -111,7 +111,7 @@ class TableOutput(BaseModel):
 
 @handler("vector_create_table", params=TableParams, isolation="thread")
 def vector_create_table(ctx: HandlerContext, params: TableParams) -> TableOutput:
-    """Create the table of a layer where the database has PostGIS."""
+    """Create the table of a layer if the database has PostGIS."""
     with refusing():
         return _create_table(ctx, params, params.prepared, params.table)
 
@@ -134,7 +134,7 @@ def _create_table(ctx: HandlerContext, version: VersionParams, prepared: LayerOu
 
 
 class ChunkParams(Params):
-    """`path` is that of the prepared layer, `chunk` one of the list that vector_create_table returns."""
+    """`path` is that of the prepared layer, `chunk` an item of the list of vector_create_table."""
 
     table_name: str
     path: Reference
@@ -143,7 +143,7 @@ class ChunkParams(Params):
 
 @handler("vector_upload_chunk", params=ChunkParams, isolation="thread")
 def vector_upload_chunk(ctx: HandlerContext, params: ChunkParams) -> dict[str, Any]:
-    """Replace the rows of a chunk in one transaction: repeated, it changes nothing."""
+    """Replace the rows of a chunk in one transaction; idempotent."""
     with refusing():
         table, path = Table.parse(params.table_name), JobFiles(ctx).path(params.path)
         with _pool(ctx).connection() as conn:
@@ -152,7 +152,7 @@ def vector_upload_chunk(ctx: HandlerContext, params: ChunkParams) -> dict[str, A
 
 
 class IndexParams(Params):
-    """`table_name` is null where there is no table, and then there is nothing to do."""
+    """`table_name` is null if there is no table; then there is nothing to do."""
 
     table_name: str | None
     rows: Annotated[int, Field(ge=0)]
@@ -160,7 +160,7 @@ class IndexParams(Params):
 
 @handler("vector_index_table", params=IndexParams, isolation="thread")
 def vector_index_table(ctx: HandlerContext, params: IndexParams) -> dict[str, Any]:
-    """Check that all rows are there, and index the geometries."""
+    """Check that all rows are loaded, and index the geometries."""
     if params.table_name is None:
         return {"indexed_rows": 0}
     with refusing():
@@ -181,14 +181,14 @@ def _pool(ctx: HandlerContext) -> Any:
 
 
 class CleanTablesParams(Params):
-    """With `dry_run`, the tables are named and stay."""
+    """With `dry_run`, the tables are listed and kept."""
 
     dry_run: bool = False
 
 
 @handler("vector_clean_tables", params=CleanTablesParams, isolation="thread")
 def vector_clean_tables(ctx: HandlerContext, params: CleanTablesParams) -> dict[str, Any]:
-    """Drop the tables that jobs have made and that no version has, no job writes to and no retry can continue with."""
+    """Drop tables of jobs that no version uses, no job writes to and no retry can continue with."""
     _pool(ctx)
     dropped = layer_tables.drop_unused(ctx, dry_run=params.dry_run)
     return {"tables": dropped, "count": len(dropped)}
@@ -256,7 +256,7 @@ class CompleteParams(PrepareParams, VersionParams):
 
 @handler("vector_docker_complete", params=CompleteParams, isolation="thread")
 def vector_docker_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
-    """The whole pipeline in one task, with a checkpoint after each chunk."""
+    """Run the whole pipeline in one task, with a checkpoint after each chunk."""
     data = dict(ctx.resumed_from.data) if ctx.resumed_from else {}
     with refusing():
         prepared = LayerOutput.model_validate(data["prepared"]) if data else _prepare(ctx, params)
@@ -294,7 +294,7 @@ class SimplifyParams(DerivedParams):
 
 @handler("vector_simplify", params=SimplifyParams, isolation="process")
 def vector_simplify(ctx: HandlerContext, params: SimplifyParams) -> LayerOutput:
-    """Leave out points of a layer's shapes that are nearer to the simpler shape than the tolerance."""
+    """Remove points of a layer's shapes that are within the tolerance of the simpler shape."""
     return _derive(ctx, params, lambda source, made: derived.simplify(source, made, params.tolerance_metres))
 
 
@@ -304,7 +304,7 @@ class DissolveParams(DerivedParams):
 
 @handler("vector_dissolve", params=DissolveParams, isolation="process")
 def vector_dissolve(ctx: HandlerContext, params: DissolveParams) -> LayerOutput:
-    """Merge the shapes of features that have the same values in these columns; without columns, all of them."""
+    """Merge the shapes of features with the same values in these columns; without columns, all of them."""
     return _derive(ctx, params, lambda source, made: derived.dissolve(source, made, params.by))
 
 

@@ -257,7 +257,7 @@ def test_a_delay_too_large_for_a_timer_is_refused(delay):
 
 
 def test_retry_and_permanent_have_default_messages():
-    assert str(Retry()) == "The handler asked for a retry."
+    assert str(Retry()) == "The handler requests a retry."
     assert str(Retry("the tide is out", after=timedelta(seconds=5))) == "the tide is out"
     assert "cannot succeed" in str(Permanent())
     assert issubclass(Retry, DagmasterError) and issubclass(Permanent, DagmasterError)

@@ -1,4 +1,4 @@
-"""Handlers that keep the catalogue in line with the versions of assets and their files.
+"""Handlers that synchronise the catalogue with the versions of assets and their files.
 
 Load them with `DAGMASTER_HANDLERS=dagmaster.handlers.catalogue`; they need the extra `geo` and a database.
 """

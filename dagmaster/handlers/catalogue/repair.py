@@ -1,4 +1,4 @@
-"""Make the entries of the catalogue again from versions and files, or mend those that are wrong."""
+"""Rebuild catalogue entries from versions and files, or repair wrong ones."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -28,7 +28,7 @@ MAX_VERSIONS = 5000
 
 
 class SelectParams(Params):
-    """Without any, all versions. `after` continues a selection that was cut: its `next_after`."""
+    """Without conditions, all versions. `after` continues a truncated selection: its `next_after`."""
 
     asset_id: str | None = None
     collection_id: str | None = None
@@ -73,7 +73,7 @@ class ItemFaults(BaseModel):
 
 
 class RepairReport(BaseModel):
-    """`problem` says why a version is faulty still, or was skipped."""
+    """`problem` says why a version is still faulty, or was skipped."""
 
     asset_id: str
     version_ordinal: int
@@ -85,25 +85,25 @@ class RepairReport(BaseModel):
 
 @handler("rebuild_stac", params=VersionParams, isolation="thread")
 async def rebuild_stac(ctx: HandlerContext, params: VersionParams) -> RepairReport:
-    """Make all entries of a version again from its files, and replace those that it has."""
-    return await _mend(ctx, params, replaces_all=True, dry_run=False)
+    """Rebuild all entries of a version from its files, replacing the existing ones."""
+    return await _repair(ctx, params, replaces_all=True, dry_run=False)
 
 
 @handler("repair_stac_items", params=RepairParams, isolation="thread")
 async def repair_stac_items(ctx: HandlerContext, params: RepairParams) -> RepairReport:
-    """Compare the entries of a version with its files, and replace them where something is wrong.
+    """Compare the entries of a version with its files, and replace wrong ones.
 
-    A file that is missing or damaged is a problem that no entry can mend: the entries stay as they are.
+    A missing or damaged file cannot be repaired by an entry: then the entries stay as they are.
     """
-    return await _mend(ctx, params, replaces_all=False, dry_run=params.dry_run)
+    return await _repair(ctx, params, replaces_all=False, dry_run=params.dry_run)
 
 
-async def _mend(ctx: HandlerContext, params: VersionParams, *, replaces_all: bool, dry_run: bool) -> RepairReport:
+async def _repair(ctx: HandlerContext, params: VersionParams, *, replaces_all: bool, dry_run: bool) -> RepairReport:
     key = {"asset_id": params.asset_id, "version_ordinal": params.version_ordinal}
     async with _pool(ctx).store_connection() as conn:
         rows = await list_stac_versions(conn, StacVersionFilter(**params.model_dump(include=set(key))), limit=1)
         if not rows:
-            reason = "the version is not there, not processed, or was never described for the catalogue"
+            reason = "the version does not exist, is not processed, or was never described for the catalogue"
             return RepairReport(**key, outcome=Outcome.SKIPPED, problem=reason)
         stored = {
             row["item_id"]: row["content"]

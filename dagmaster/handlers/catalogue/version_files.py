@@ -1,4 +1,4 @@
-"""The catalogue entries that the files of a version make."""
+"""The catalogue entries of a version, derived from its files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ from dagmaster.store.stac_versions import StacVersionRow
 
 @dataclass(frozen=True, slots=True)
 class VersionItems:
-    """Makes the items of a version. What no file says comes from the items that it has: title and time of the data."""
+    """Builds the items of a version. Title and time, if no file has them, come from the existing items."""
 
     ctx: HandlerContext
     storage: Storage
@@ -33,7 +33,7 @@ class VersionItems:
     stored: Mapping[str, Mapping[str, Any]]
 
     async def make(self) -> list[dict[str, Any]]:
-        """Raises FileMissing, and Invalid for a file that is not the one that was processed."""
+        """Raises FileMissing, and Invalid if a file is not the processed one."""
         version = self.version
         if version["data_type"] == DataType.VECTOR:
             return [await self._vector_item()]
@@ -50,7 +50,7 @@ class VersionItems:
         return items
 
     def make_collection(self) -> dict[str, Any]:
-        """For a collection that the catalogue has lost."""
+        """Build a collection that is missing in the catalogue."""
         return make_collection(self.version["stac_collection_id"])
 
     def _item_id(self) -> str:
@@ -95,19 +95,18 @@ class VersionItems:
 
     @asynccontextmanager
     async def _processed(self, reference: str, content_hash: str | None) -> AsyncIterator[Path]:
-        """The file as it was processed. No reader opens another one, and no entry hides that it is damaged."""
+        """The processed file, verified by its checksum: a damaged file must not be described."""
         async with self._local(reference) as path:
             file = await asyncio.to_thread(StoredFile.of, path)
             if content_hash != f"{HASH_PREFIX}{file.sha256}":
                 raise Invalid(
-                    f"{reference} is not the file that was processed: its checksum is another one; "
-                    "process the version again"
+                    f"{reference} is not the file that was processed: its checksum differs; process the version again"
                 )
             yield path
 
     @asynccontextmanager
     async def _local(self, reference: str) -> AsyncIterator[Path]:
-        """The file on this machine: itself, or a copy for as long as it is used."""
+        """The file on this machine: the file itself, or a temporary copy."""
         located = self.storage.locate(reference)
         if isinstance(located, LocalFile):
             await self.storage.size(reference)  # Raises FileMissing.

@@ -1,4 +1,4 @@
-"""Validate rasters and make cloud-optimised files of them."""
+"""Validate rasters and convert them to cloud-optimised files."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class ValidateParams(Params):
 
 @handler("raster.validate", params=ValidateParams, isolation="process")
 def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
-    """Read every block of a GeoTIFF. A raster that cannot be used fails the task with all problems."""
+    """Read every block of a GeoTIFF. An unusable raster fails the task with all problems."""
     with refusing():
         report = validate.validate(
             open_zones().local_path(params.path),
@@ -50,10 +50,10 @@ def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport
 
 
 class CogParams(Params):
-    """`report` is the output of raster.validate; what it has settled can be overridden.
+    """`report` is the output of raster.validate; its choices can be overridden.
 
-    By default each attempt has a `target` of its own in the zone silver: a version that is processed again keeps its
-    file until the job completes.
+    By default each attempt has its own `target` in the zone silver: a version that is processed again keeps its file
+    until the job completes.
     """
 
     path: Reference
@@ -71,7 +71,7 @@ class CogParams(Params):
 
 
 class CogOutput(BaseModel):
-    """`blob_path`, `content_hash` and `bbox` are what an asset's version copies."""
+    """`blob_path`, `content_hash` and `bbox` are copied to the asset's version."""
 
     blob_path: str
     content_hash: str
@@ -82,9 +82,9 @@ class CogOutput(BaseModel):
 
 @handler("raster.create_cog", params=CogParams, isolation="process")
 def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
-    """Make a cloud-optimised GeoTIFF, reprojected if `target_crs` is another one, and store it at `target`.
+    """Write a cloud-optimised GeoTIFF, reprojected if `target_crs` differs, and store it at `target`.
 
-    Large rasters are written in parallel; another attempt goes on with the parts that are made.
+    Large rasters are written in parallel; a later attempt continues with the finished parts.
     """
     storage, report = open_zones(), params.report
     profile = params.profile or (report.profile if report else None)
@@ -116,9 +116,9 @@ def store_image(
     target: str,
     parallel_above_mb: int | None = None,
 ) -> CogOutput:
-    """Write the image in the work folder of the task and copy it to `target`, with its checksum compared.
+    """Write the image in the work folder of the task and copy it to `target`, verified by checksum.
 
-    By default the settings say from which size on it is written in parallel.
+    Images above `parallel_above_mb`, by default the setting, are written in parallel.
     A retry continues with the finished superblocks of a large image, or with the copy.
     """
     storage.locate(target)
@@ -143,7 +143,7 @@ def store_image(
 
 
 def record_superblocks(ctx: HandlerContext) -> OnSuperblock:
-    """The checkpoint is where a worker that has to stop can let go."""
+    """The checkpoint is where a stopping worker can give the task back."""
 
     def record(done: int, total: int) -> None:
         ctx.progress(done, total, "superblocks written")
@@ -175,7 +175,7 @@ class ProcessOutput(CogOutput):
 
 @handler("raster.process", params=ProcessParams, isolation="process")
 def process_raster(ctx: HandlerContext, params: ProcessParams) -> ProcessOutput:
-    """Copy, validate and make a COG of a raster in one task."""
+    """Copy, validate and convert a raster to a COG in one task."""
     path = fetch(ctx, params.path)
     report = validate_raster(ctx, params.model_copy(update={"path": path}))
     made = create_cog(ctx, CogParams(path=path, report=report, target=params.target))

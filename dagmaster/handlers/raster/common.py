@@ -1,4 +1,4 @@
-"""The storage of rasters, and the folder that a task works in."""
+"""The storage of rasters, and the work folder of a task."""
 
 import shutil
 from contextlib import suppress
@@ -22,9 +22,9 @@ def mount_reference(ctx: HandlerContext, reference: str) -> str:
 
 
 def work_folder(storage: Storage, ctx: HandlerContext) -> Path:
-    """A folder of this attempt in the zone mount, with what an earlier attempt at the node has left.
+    """A folder for this attempt in the zone mount, with the files of an earlier attempt at the node.
 
-    It is taken over by renaming: an attempt that is believed dead and is not can no longer write to it.
+    It is taken over by renaming: an attempt that is wrongly believed dead can no longer write to it.
     """
     place = storage.local_path(f"mount/{ctx.job_id}/{ctx.node_id}.work")
     place.mkdir(parents=True, exist_ok=True)
@@ -33,12 +33,12 @@ def work_folder(storage: Storage, ctx: HandlerContext) -> Path:
         try:
             return left.rename(own)
         except FileNotFoundError:
-            continue  # Somebody else has taken it over.
+            continue  # Another attempt has taken it over.
     own.mkdir()
     return own
 
 
 def remove_work_folder(folder: Path) -> None:
     shutil.rmtree(folder)
-    with suppress(OSError):  # Another attempt may be at work there.
+    with suppress(OSError):  # Another attempt may be using it.
         folder.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Catalogue the rasters of a whole folder or container, as they are."""
+"""Catalogue the rasters of a whole folder or container, unchanged."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9]{1,10}$")]
 
 
 class ListParams(Params):
-    """`folder` is a zone or a folder in it. The files are dealt to batches, to fan out over."""
+    """`folder` is a zone or a folder in it. The files are split into batches, to fan out over."""
 
     folder: Reference
     suffixes: Annotated[list[Suffix], Field(min_length=1)] = Field(default_factory=lambda: [".tif", ".tiff"])
@@ -40,7 +40,7 @@ class RasterFile(BaseModel):
 
 
 class ListOutput(BaseModel):
-    """`batches` are the paths again, as extract_stac_metadata takes them."""
+    """`batches` are the same paths, as extract_stac_metadata takes them."""
 
     files: list[RasterFile]
     batches: list[list[str]]
@@ -49,7 +49,7 @@ class ListOutput(BaseModel):
 
 @handler("list_raster_files", params=ListParams)
 async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutput:
-    """List the rasters of a folder and of all folders in it, by the endings of their names."""
+    """List the rasters of a folder and its subfolders, by file extension."""
     with refusing():
         listed = await open_zones().list(params.folder, limit=MAX_LISTED + 1)
         suffixes = {suffix.lower() for suffix in params.suffixes}
@@ -67,7 +67,7 @@ async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutp
 
 
 class MetadataParams(CollectionVersionParams, ItemOptions):
-    """`path`, or `paths` of many files, each of which gets an id of its own."""
+    """`path`, or `paths` of many files, each of which gets its own id."""
 
     path: Reference | None = None
     paths: Annotated[list[Reference], Field(max_length=MAX_ITEMS)] | None = None
@@ -85,7 +85,7 @@ class MetadataParams(CollectionVersionParams, ItemOptions):
 def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[str, Any]:
     """Describe COGs of the storage as STAC items; every block of them is read.
 
-    Of many files, those that cannot be described are in `problems`, and the others are described.
+    With many files, those that cannot be described are listed in `problems`, and the others are described.
     """
     if params.path is not None:
         with refusing():
@@ -113,7 +113,7 @@ def _inspect(ctx: HandlerContext, reference: str) -> CogOutput:
 
 
 def _item_id(version: VersionParams, reference: str) -> str:
-    """By the path: the same file has the same id whenever it is catalogued."""
+    """Derived from the path: the same file always has the same id."""
     path = PurePosixPath(reference).with_suffix("")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(path.parts[1:])).strip("-")[-MAX_SLUG:].lstrip("-") or "raster"
     digest = sha256(reference.encode()).hexdigest()[:8]
@@ -138,7 +138,7 @@ class ContainerParams(VersionParams):
 
 @handler("stac_catalog_container", params=ContainerParams)
 async def stac_catalog_container(ctx: HandlerContext, params: ContainerParams) -> dict[str, Any]:
-    """Join the items of a container's rasters, and write the index of their files.
+    """Merge the items of a container's rasters, and write the index of their files.
 
     They enter the catalogue with the asset's version, when the job completes.
     """
@@ -171,7 +171,7 @@ async def catalogue(
 
 
 def bbox_around(boxes: list[list[float]]) -> list[float]:
-    """The whole globe from west to east where one of them crosses the antimeridian."""
+    """Spans the globe from west to east if a box crosses the antimeridian."""
     west, south, east, north = zip(*boxes, strict=True)
     if any(box[0] > box[2] for box in boxes):
         return [-180.0, min(south), 180.0, max(north)]

@@ -18,7 +18,7 @@ class CopyParams(Params):
 
 @handler("raster.blob_to_mount", params=CopyParams, isolation="thread")
 async def blob_to_mount(ctx: HandlerContext, params: CopyParams) -> dict[str, Any]:
-    """Copy a file of the storage to the zone mount, with its checksum. An interrupted copy continues."""
+    """Copy a file of the storage to the zone mount, with its checksum. An interrupted copy is resumed."""
     storage = open_zones()
     with refusing():
         source = storage.locate(params.source)

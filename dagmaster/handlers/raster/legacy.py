@@ -1,4 +1,4 @@
-"""The names that older workflows call these handlers by."""
+"""The names of these handlers in older workflows."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ handler("raster.stac_register", params=ItemParams)(stac_register_item)
 
 @handler("raster_validate", params=ValidateParams, isolation="process")
 def raster_validate(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
-    """As raster.validate, of a file anywhere in the storage."""
+    """Like raster.validate, for a file anywhere in the storage."""
     return validate_raster(ctx, params.model_copy(update={"path": fetch(ctx, params.path)}))
 
 
@@ -39,6 +39,6 @@ class CompleteParams(ProcessParams, CollectionVersionParams, ItemOptions):
 
 @handler("raster_process_complete", params=CompleteParams, isolation="process")
 def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
-    """As raster.process and raster.stac_register_item in one task."""
+    """Like raster.process and raster.stac_register_item in one task."""
     made = process_raster(ctx, ProcessParams(**params.model_dump(include=set(ProcessParams.model_fields))))
     return {**register(ctx, params, params, made), "report": made.report.model_dump(mode="json")}

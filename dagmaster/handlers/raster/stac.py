@@ -27,7 +27,7 @@ class CollectionParams(Params):
 
 @handler("raster.stac_ensure_collection", params=CollectionParams)
 async def stac_ensure_collection(ctx: HandlerContext, params: CollectionParams) -> dict[str, Any]:
-    """Make the collection that items are added to. If it exists by the end of the job, it stays as it is."""
+    """Create the collection that items are added to. If it exists by the end of the job, it stays as it is."""
     with refusing():
         collection = items.make_collection(
             params.collection_id,
@@ -67,7 +67,7 @@ class ItemParams(CollectionVersionParams, ItemSource):
 
 
 class ItemsParams(CollectionVersionParams):
-    """`items`, or `tiles`: the outputs of raster.process_tile_batch, of which empty ones have no item."""
+    """`items`, or `tiles`: the outputs of raster.process_tile_batch; empty tiles have no item."""
 
     items: Annotated[list[ItemSource], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
     tiles: Annotated[list[TileOutput], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
@@ -75,7 +75,7 @@ class ItemsParams(CollectionVersionParams):
     title: str | None = None
 
     def sources(self, ctx: HandlerContext) -> list[ItemSource]:
-        """Each with its id."""
+        """The sources, each with its id."""
         numbered = [(source, str(number)) for number, source in enumerate(self.items)]
         of_tiles = [
             (ItemSource(cog=tile.file, acquired_at=self.acquired_at, title=self.title), f"{tile.row}-{tile.column}")

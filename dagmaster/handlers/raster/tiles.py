@@ -1,4 +1,4 @@
-"""Divide rasters into tiles, and make a file of each."""
+"""Divide rasters into tiles, and write a file for each."""
 
 import shutil
 from pathlib import Path, PurePosixPath
@@ -24,7 +24,7 @@ DEFAULT_BATCH = 8
 
 
 class SchemeParams(Params):
-    """`report` is the output of raster.validate. Tiles are dealt to batches of `batch_size` neighbours."""
+    """`report` is the output of raster.validate. Tiles are split into batches of `batch_size` neighbours."""
 
     path: Reference
     report: RasterReport
@@ -33,7 +33,7 @@ class SchemeParams(Params):
 
 
 class SchemeOutput(TilingScheme):
-    """`batches` are the tiles again, as raster.process_tile_batch takes them."""
+    """`batches` are the same tiles, as raster.process_tile_batch takes them."""
 
     profile: Profile
     batches: list[list[Tile]]
@@ -60,7 +60,7 @@ def generate_tiling_scheme(ctx: HandlerContext, params: SchemeParams) -> SchemeO
 
 
 class GridParams(Params):
-    """`warp` and `profile` are those of the tiling scheme; `folder` is where the files go in the storage."""
+    """`warp` and `profile` are those of the tiling scheme; `folder` is the target folder in the storage."""
 
     path: Reference
     profile: Profile
@@ -93,7 +93,7 @@ class BatchOutput(BaseModel):
 
 @handler("raster.process_tile", params=TileParams, isolation="process")
 def process_tile(ctx: HandlerContext, params: TileParams) -> TileOutput:
-    """Make the file of one tile."""
+    """Write the file of one tile."""
     grid = params.model_dump(exclude={"tile"})
     [made] = process_tile_batch(ctx, BatchParams(**grid, tiles=[params.tile])).tiles
     return made
@@ -101,7 +101,7 @@ def process_tile(ctx: HandlerContext, params: TileParams) -> TileOutput:
 
 @handler("raster.process_tile_batch", params=BatchParams, isolation="process")
 def process_tile_batch(ctx: HandlerContext, params: BatchParams) -> BatchOutput:
-    """Make the files of some tiles, with a checkpoint after each: another attempt makes only the others."""
+    """Write the files of some tiles, with a checkpoint after each: a later attempt writes only the others."""
     storage = open_zones()
     made = _made_before(ctx)
     with refusing():
@@ -146,7 +146,7 @@ def _make(
 
 
 class FinalizeParams(Params):
-    """`tiles` are all outputs of the tiles; `bbox` and `footprint` those of the tiling scheme."""
+    """`tiles` are the outputs of all tiles; `bbox` and `footprint` those of the tiling scheme."""
 
     tiles: list[TileOutput]
     bbox: Bbox

@@ -24,7 +24,7 @@ MAX_ZONES_BYTES = 64 * 1024 * 1024
 
 
 class TargetParams(Params):
-    """By default the type of the raster decides how the new file is compressed."""
+    """By default the type of the raster decides the compression of the new file."""
 
     target: str | None = None
     profile: Profile | None = None
@@ -68,7 +68,7 @@ def raster_reproject(ctx: HandlerContext, params: ReprojectParams) -> CogOutput:
 
 @handler("raster_clip", params=ClipParams, isolation="process")
 def raster_clip(ctx: HandlerContext, params: ClipParams) -> CogOutput:
-    """Cut a raster to a box or a polygon, as a COG. Pixels outside of the polygon are nodata or masked."""
+    """Cut a raster to a box or a polygon, as a COG. Pixels outside the polygon are nodata or masked."""
 
     def settle(path: Path, profile: Profile) -> ImageSource:
         source = settle_image(path, profile.resampling)
@@ -81,7 +81,7 @@ def raster_clip(ctx: HandlerContext, params: ClipParams) -> CogOutput:
 
 @handler("raster_mosaic", params=MosaicParams, isolation="process")
 def raster_mosaic(ctx: HandlerContext, params: MosaicParams) -> CogOutput:
-    """Join rasters of one grid to one COG; where they overlap, the later one is on top."""
+    """Merge rasters of one grid into one COG; where they overlap, the later one is on top."""
     paths = [open_zones().local_path(fetch(ctx, reference)) for reference in params.paths]
 
     def settle(_: Path, profile: Profile) -> ImageSource:
@@ -105,7 +105,7 @@ def _derive(
 
 def _detect(ctx: HandlerContext, path: Path, tier: Tier) -> Profile:
     report = validate.validate(path, tier=tier, on_progress=on_fraction(ctx, "blocks read")).check()
-    assert report.profile is not None  # as every raster that is not rejected
+    assert report.profile is not None  # set for every raster that is not rejected
     return report.profile
 
 
@@ -120,7 +120,7 @@ class ZonalParams(Params):
 
 @handler("stats_zonal", params=ZonalParams, isolation="process")
 def stats_zonal(ctx: HandlerContext, params: ZonalParams) -> dict[str, Any]:
-    """Statistics of a band below each zone; pixels that are partly covered count in part."""
+    """Statistics of a band under each zone; partly covered pixels count in part."""
     with refusing():
         path = open_zones().local_path(fetch(ctx, params.path))
         zones = _read_zones(ctx, params.zones) if isinstance(params.zones, str) else params.zones
