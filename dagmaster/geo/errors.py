@@ -4,7 +4,7 @@ from dagmaster.errors import Invalid
 
 
 class UnreadableRaster(Invalid):
-    """The file is not a raster that can be read."""
+    """The file is not a readable raster."""
 
 
 class RasterRejected(Invalid):
@@ -16,7 +16,7 @@ class ModelRejected(Invalid):
 
 
 class UnreadableVector(Invalid):
-    """The file holds no vector layer that can be read."""
+    """The file has no readable vector layer."""
 
 
 class VectorRejected(Invalid):

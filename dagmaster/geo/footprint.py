@@ -1,4 +1,4 @@
-"""Where a raster is on the globe: its outline and its box in longitude and latitude."""
+"""The location of a raster on the globe: its outline and its box in longitude and latitude."""
 
 import math
 from itertools import pairwise
@@ -16,19 +16,19 @@ from dagmaster.geo.errors import RasterRejected
 WGS84: Final = "EPSG:4326"
 POINTS_PER_EDGE: Final = 21
 DIGITS: Final = 9
-# Rounding of transformations; grids of pixel centres reach half a pixel over the pole.
+# Allows for rounding, and for grids of pixel centres that extend half a pixel over the pole.
 SLACK_DEGREES: Final = 1.0
 
 
 class Footprint(BaseModel, frozen=True):
-    """`bbox` is west, south, east, north; west is greater than east where it crosses the antimeridian."""
+    """`bbox` is west, south, east, north; west is greater than east across the antimeridian."""
 
     bbox: tuple[float, float, float, float]
     geometry: dict[str, Any]
 
 
 def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint:
-    """Raises RasterRejected for pixels that are nowhere on the globe in this CRS."""
+    """Raises RasterRejected for pixels outside the globe in this CRS."""
     columns, rows = _outline(width, height)
     a, b, c, d, e, f = list(transform)[:6]
     pixels = list(zip(columns, rows, strict=True))
@@ -45,7 +45,7 @@ def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint
 
 
 def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
-    """Along the four edges and back to the first corner: edges are curved in other projections."""
+    """Points along the four edges and back to the first corner, because edges are curved in other projections."""
     corners = [(0, 0), (width, 0), (width, height), (0, height), (0, 0)]
     steps = [step / POINTS_PER_EDGE for step in range(POINTS_PER_EDGE)]
     points = [
@@ -66,7 +66,7 @@ def _unwrapped(longitudes: list[float]) -> list[float]:
 
 
 def _polar(latitudes: list[float]) -> Footprint:
-    """A ring that goes around the globe has a pole inside."""
+    """A ring around the globe has a pole inside."""
     is_north = sum(latitudes) > 0
     south, north = (min(latitudes), 90.0) if is_north else (-90.0, max(latitudes))
     return Footprint(
@@ -96,7 +96,7 @@ def _rounded(degrees: float) -> float:
 
 
 def _geojson(shape: Any) -> dict[str, Any]:
-    """Straight edges need no points between; counter-clockwise, as GeoJSON asks."""
+    """Straight edges need no points between; counter-clockwise, as GeoJSON requires."""
     geometry: dict[str, Any] = mapping(orient_polygons(shape.simplify(1e-9)))
     return {"type": geometry["type"], "coordinates": _listed(geometry["coordinates"])}
 

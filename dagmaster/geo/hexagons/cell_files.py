@@ -21,7 +21,7 @@ def write(table: Any, path: Path) -> None:
 
 
 def concatenate(sources: Sequence[Path], target: Path) -> int:
-    """One file of those of the chunks, in the order of their cells; the number of rows."""
+    """Concatenate the chunks' files in the order of their cells, and return the number of rows."""
     target.parent.mkdir(parents=True, exist_ok=True)
     rows = 0
     with pq.ParquetWriter(target, pq.read_schema(sources[0]), compression="zstd") as writer:
@@ -33,7 +33,7 @@ def concatenate(sources: Sequence[Path], target: Path) -> int:
 
 
 def write_polygons(source: Path, target: Path) -> None:
-    """The same values as GeoParquet, with the hexagons as geometries and their numbers as strings."""
+    """The same values as GeoParquet, with the hexagons as geometries and their ids as strings."""
     table = pq.read_table(source)
     numbers = table.column(INDEX).to_numpy()
     shapes = h3_cells.polygons(numbers)

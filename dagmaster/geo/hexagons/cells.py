@@ -12,9 +12,9 @@ from shapely.affinity import scale, translate
 
 from dagmaster.errors import Invalid
 
-# The unit of work: a cell of this resolution with all of its descendants.
+# The unit of work: a cell of this resolution with all its descendants.
 CHUNK_RESOLUTION: Final = 3
-# Of it a chunk has 117,649 cells.
+# A chunk has 117,649 cells of this resolution.
 MAX_RESOLUTION: Final = 9
 MAX_CHUNKS: Final = 50_000
 # The middle of an edge is at 0.87 of the distance of the corners.
@@ -44,8 +44,8 @@ def cells_over(shape: Any, resolution: int) -> Any:
 def chunks_over(shape: Any) -> Any:
     """The cells of the chunks' resolution whose descendants may touch the shape, sorted.
 
-    Descendants reach a little over the edges of their cell, to 1.05 of the distance of its corners: a cell beside the
-    shape may have some that touch it.
+    Descendants extend slightly over the edges of their cell, to 1.05 of the distance of its corners: a cell next to the
+    shape may have descendants that touch it.
     """
     near = grid_disk(pa.array(cells_over(shape, CHUNK_RESOLUTION), pa.uint64()), 1, flatten=True)
     candidates = np.unique(_numbers(near))
@@ -56,12 +56,12 @@ def chunks_over(shape: Any) -> Any:
 
 
 def descendants(cell: int, resolution: int) -> Any:
-    """Sorted, as their numbers begin with that of the cell."""
+    """Sorted: their ids start with that of the cell."""
     return np.sort(_numbers(change_resolution(pa.array([cell], pa.uint64()), resolution)))
 
 
 def polygons(cells: Any) -> Any:
-    """In longitude and latitude; cells across the antimeridian are in two parts."""
+    """In longitude and latitude; cells across the antimeridian have two parts."""
     wkb = pa.array(cells_to_wkb_polygons(pa.array(cells, pa.uint64())))
     shapes = shapely.from_wkb(np.array(wkb.to_pylist(), dtype=object))
     boxes = shapely.bounds(shapes).reshape(-1, 4)

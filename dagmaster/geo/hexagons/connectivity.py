@@ -1,4 +1,4 @@
-"""The cheapest way over the hexagons from the nearest of some places."""
+"""The cheapest path over hexagons from the nearest source."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +23,10 @@ _GEOD: Final = Geod(ellps="WGS84")
 
 
 def accumulate_cost(path: Path, column: str, sources: list[str]) -> Any:
-    """The cost from the cheapest source to each cell of the file that can be reached, and that source.
+    """The cost from the cheapest source to each reachable cell of the file, and that source.
 
-    `column` is the cost of a metre in a cell; cells without it, or with one that is not above zero, cannot be entered.
-    A step to a neighbour costs the distance of the centres times the mean of both cells.
+    `column` is the cost per metre in a cell; cells without a cost above zero cannot be entered. A step to a neighbour
+    costs the distance of the centres times the mean cost of both cells.
     """
     numbers, friction = _read(path, column)
     starts = _places_of(sources, numbers)
@@ -58,14 +58,14 @@ def _read(path: Path, column: str) -> tuple[Any, Any]:
 
 
 def _places_of(sources: list[str], numbers: Any) -> Any:
-    places = []
+    positions = []
     for text in sources:
         number = np.uint64(int(text, 16)) if h3.is_valid_cell(text) else np.uint64(0)
-        place = int(np.searchsorted(numbers, number))
-        if place == len(numbers) or numbers[place] != number:
+        position = int(np.searchsorted(numbers, number))
+        if position == len(numbers) or numbers[position] != number:
             raise Invalid(f"the source {text[:40]!r} is no cell of the file that can be entered")
-        places.append(place)
-    return np.array(places)
+        positions.append(position)
+    return np.array(positions)
 
 
 def _graph(numbers: Any, friction: Any) -> Any:
@@ -73,9 +73,9 @@ def _graph(numbers: Any, friction: Any) -> Any:
     lists = pa.array(grid_disk(pa.array(numbers, pa.uint64()), 1, flatten=False))
     others = lists.values.to_numpy().astype(np.uint64)
     owners = np.repeat(np.arange(len(numbers)), np.diff(lists.offsets.to_numpy()))
-    places = np.minimum(np.searchsorted(numbers, others), len(numbers) - 1)
-    is_pair = (numbers[places] == others) & (owners < places)
-    first, second = owners[is_pair], places[is_pair]
+    positions = np.minimum(np.searchsorted(numbers, others), len(numbers) - 1)
+    is_pair = (numbers[positions] == others) & (owners < positions)
+    first, second = owners[is_pair], positions[is_pair]
     centres = pa.table(cells_to_coordinates(pa.array(numbers, pa.uint64())))
     latitudes, longitudes = centres.column("lat").to_numpy(), centres.column("lng").to_numpy()
     _, _, metres = _GEOD.inv(longitudes[first], latitudes[first], longitudes[second], latitudes[second])

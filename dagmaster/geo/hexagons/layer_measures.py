@@ -1,4 +1,4 @@
-"""What else a prepared vector layer says by hexagon: lengths, presence, and values of its columns by area."""
+"""More measures of a vector layer by hexagon: lengths, presence, and area-weighted values of columns."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _GEOD: Final = Geod(ellps="WGS84")
 
 
 def measure_lines(path: Path, resolution: int, category: str | None = None) -> Any:
-    """How many lines run through each cell, and for how many metres on the WGS84 ellipsoid."""
+    """Count the lines in each cell, and their length in metres on the WGS84 ellipsoid."""
     shapes, categories = read_layer(path, category, dimension=1)
     numbers, owners, pieces = cut_by_cell(shapes, resolution)
     lengths = np.array([_GEOD.geometry_length(piece) for piece in pieces])
@@ -30,7 +30,7 @@ def measure_lines(path: Path, resolution: int, category: str | None = None) -> A
 
 
 def find_presence(path: Path, resolution: int, category: str | None = None) -> Any:
-    """The cells that a layer of any kind touches, and those of each category if a column is named."""
+    """The cells that a layer of any kind touches, by category if a column is named."""
     shapes, categories = read_layer(path, category)
     numbers, owners, _ = cut_by_cell(shapes, resolution)
     counted = add_up(pa.array(numbers), owners, categories, {COUNT: np.ones(len(owners), np.int64)})
@@ -38,7 +38,7 @@ def find_presence(path: Path, resolution: int, category: str | None = None) -> A
 
 
 def average_by_area(path: Path, resolution: int, columns: Sequence[str]) -> Any:
-    """The mean of each column in each cell, by the area that each polygon has there; nulls count for nothing.
+    """The area-weighted mean of each column in each cell; nulls are ignored.
 
     `area_m2` is the area of all polygons in the cell.
     """

@@ -1,4 +1,4 @@
-"""Statistics of a prepared vector layer by hexagon: how many points, how much area."""
+"""Statistics of a prepared vector layer by hexagon: points and area."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ _GEOD: Final = Geod(ellps="WGS84")
 
 
 def count_points(path: Path, resolution: int, category: str | None = None) -> Any:
-    """How many points are in each cell, and of each category if a column is named; sorted by `h3_index`."""
+    """Count the points in each cell, by category if a column is named; sorted by `h3_index`."""
     shapes, categories = read_layer(path, category, dimension=0)
     places, owners = shapely.get_coordinates(shapes, return_index=True)
     numbers = coordinates_to_cells(places[:, 1], places[:, 0], h3_cells.check_resolution(resolution))
@@ -30,7 +30,7 @@ def count_points(path: Path, resolution: int, category: str | None = None) -> An
 
 
 def measure_polygons(path: Path, resolution: int, category: str | None = None) -> Any:
-    """How many polygons touch each cell, and with how many square metres on the WGS84 ellipsoid."""
+    """Count the polygons that touch each cell, and their area in square metres on the WGS84 ellipsoid."""
     shapes, categories = read_layer(path, category, dimension=2)
     numbers, owners, pieces = cut_by_cell(shapes, resolution)
     areas = np.array([abs(_GEOD.geometry_area_perimeter(piece)[0]) for piece in shapely.normalize(pieces)])
@@ -40,7 +40,7 @@ def measure_polygons(path: Path, resolution: int, category: str | None = None) -
 
 
 def cut_by_cell(shapes: Any, resolution: int) -> tuple[Any, Any, Any]:
-    """For each shape and each cell that it touches: the cell, the place of the shape, and its part in the cell."""
+    """For each shape and each cell that it touches: the cell, the index of the shape, and its part in the cell."""
     covering = [h3_cells.cells_over(shape, h3_cells.check_resolution(resolution)) for shape in shapes]
     owners = np.repeat(np.arange(len(shapes)), [len(cells) for cells in covering])
     numbers = np.concatenate(covering)
@@ -50,7 +50,7 @@ def cut_by_cell(shapes: Any, resolution: int) -> tuple[Any, Any, Any]:
 
 
 def read_layer(path: Path, category: str | None, *, dimension: int | None = None) -> tuple[Any, Any]:
-    """The shapes, and the column of the category as strings. Raises VectorRejected for shapes of another dimension."""
+    """The shapes, and the category column as strings. Raises VectorRejected for shapes of another dimension."""
     try:
         schema = pq.read_schema(path)
     except pa.ArrowException as error:
@@ -68,7 +68,7 @@ def read_layer(path: Path, category: str | None, *, dimension: int | None = None
 
 
 def add_up(numbers: Any, owners: Any, categories: Any, values: dict[str, Any]) -> Any:
-    """The sums of the values by cell, and by category if there are any. `owners` are the places of the features."""
+    """Sum the values by cell, and by category if given. `owners` are the indices of the features."""
     keys = {INDEX: numbers, **({CATEGORY: categories.take(pa.array(owners))} if categories is not None else {})}
     table = pa.table({**keys, **values})
     summed = table.group_by(list(keys)).aggregate([(name, "sum") for name in values])

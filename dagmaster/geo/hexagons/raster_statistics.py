@@ -1,4 +1,4 @@
-"""Statistics of a raster's pixels by hexagon: each pixel counts by the part of it that the hexagon covers."""
+"""Statistics of a raster's pixels by hexagon: each pixel is weighted by its covered part."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +23,13 @@ from dagmaster.geo.raster.reader import open_geotiff
 Statistic = Literal["mean", "sum", "median", "stdev", "min", "max", "count"]
 STATISTICS: Final[tuple[Statistic, ...]] = ("mean", "sum", "median", "stdev", "min", "max", "count")
 INDEX: Final = "h3_index"
-# At a time: the polygons of so many cells are in memory.
+# Limits the number of polygons in memory.
 BATCH_CELLS: Final = 5000
 _ROW: Final = "row"
 
 
 class ChunkCell(BaseModel, frozen=True):
-    """A cell of resolution 3, with descendants that the raster may touch: one task of the fan-out."""
+    """A cell of resolution 3 with descendants that the raster may touch: one task of the fan-out."""
 
     cell: str
     bbox: tuple[float, float, float, float]
@@ -54,17 +54,17 @@ def discover(path: Path) -> list[ChunkCell]:
 def zonal_statistics(
     path: Path, cell: int, resolution: int, statistics: Sequence[Statistic] = STATISTICS, band: int = 1
 ) -> Any:
-    """A table of the descendants of this cell that have valid pixels, sorted by `h3_index`."""
-    chosen = list(dict.fromkeys([*statistics, "count"]))
+    """A table of the descendants of this cell with valid pixels, sorted by `h3_index`."""
+    selected = list(dict.fromkeys([*statistics, "count"]))
     numbers = h3_cells.descendants(cell, h3_cells.check_resolution(resolution))
     parts: list[Any] = []
     with open_geotiff(path) as dataset:
         if not 1 <= band <= dataset.count:
             raise Invalid(f"band: the raster has bands 1 to {dataset.count}, not {band}")
         for first in range(0, len(numbers), BATCH_CELLS):
-            parts += _measure(dataset, numbers[first : first + BATCH_CELLS], chosen, band)
+            parts += _measure(dataset, numbers[first : first + BATCH_CELLS], selected, band)
     parts.sort(key=lambda part: part[INDEX])
-    schema = pa.schema([(INDEX, pa.uint64()), *((name, pa.float64()) for name in chosen)])
+    schema = pa.schema([(INDEX, pa.uint64()), *((name, pa.float64()) for name in selected)])
     return pa.Table.from_pylist(parts, schema=schema)
 
 
@@ -79,7 +79,7 @@ def _measure(dataset: Any, numbers: Any, statistics: Sequence[str], band: int) -
     rows = np.flatnonzero(near)
     if not len(rows):
         return []
-    # Row numbers instead of cells: the library's properties end at 32 bits.
+    # Row numbers instead of cells: the library's properties are limited to 32 bits.
     features = [
         {"type": "Feature", "properties": {_ROW: row}, "geometry": mapping(shapes[row])} for row in rows.tolist()
     ]

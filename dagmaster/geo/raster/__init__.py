@@ -1,1 +1,1 @@
-"""GeoTIFFs: read them with distrust, validate them, and make cloud-optimised files of them."""
+"""GeoTIFFs: read untrusted files, validate them, and convert them to cloud-optimised files."""

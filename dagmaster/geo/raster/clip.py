@@ -43,7 +43,7 @@ def _part(image: Image, bounds: Bbox) -> Part:
         raise RasterRejected("it is nowhere in the CRS of the raster")
     left, bottom, right, top = bounds
     first, last = ~image.transform * (left, top), ~image.transform * (right, bottom)
-    # A coordinate on the edge of a pixel may be a little beside it after its way through two systems.
+    # After two transformations, a coordinate on the edge of a pixel may be slightly beside it.
     column, row = max(math.floor(first[0] + 1e-6), 0), max(math.floor(first[1] + 1e-6), 0)
     end_column, end_row = min(math.ceil(last[0] - 1e-6), image.width), min(math.ceil(last[1] - 1e-6), image.height)
     if column >= end_column or row >= end_row:

@@ -1,4 +1,4 @@
-"""Make a cloud-optimised GeoTIFF, reprojected on the way where that is asked for."""
+"""Write a cloud-optimised GeoTIFF, reprojected if requested."""
 
 from hashlib import file_digest
 from pathlib import Path
@@ -23,7 +23,7 @@ THREADS: Final = 2
 
 
 class CogInfo(BaseModel, frozen=True):
-    """The file that was made, as it was read back."""
+    """The written file, as it was read back."""
 
     size_bytes: int
     sha256: str
@@ -40,7 +40,7 @@ class CogInfo(BaseModel, frozen=True):
 
 
 class ParallelWriter(BaseModel, frozen=True):
-    """How large images are written: from `above_mb` of pixels on, by `processes` in `memory_mb` altogether.
+    """How large images are written: above `above_mb` of pixels, by `processes` with `memory_mb` in total.
 
     `folder` keeps the finished parts of a file, so that another attempt can go on, and a record of the finished file.
     """
@@ -52,7 +52,7 @@ class ParallelWriter(BaseModel, frozen=True):
     on_superblock: OnSuperblock | None = None
 
     def is_for(self, source: ImageSource, profile: Profile) -> bool:
-        """Large images, and what GDAL's driver cannot be asked for: parts of an image."""
+        """Large images, and parts of an image, which GDAL's driver cannot write."""
         if source.part is not None or source.cutline is not None:
             return True
         if profile.overview_resampling not in ("average", "nearest"):
@@ -72,11 +72,11 @@ def create_cog(
     on_progress: OnProgress | None = None,
     parallel: ParallelWriter | None = None,
 ) -> CogInfo:
-    """Write `target`, which is there only when it is complete.
+    """Write `target`, which appears only when it is complete.
 
-    `assigned_crs` is for a source without a CRS. With `parallel`, large images are written by several processes, and go
-    on where an earlier attempt has stopped. GDAL's own writer neither reports progress nor can be stopped: run it in a
-    process of its own. What it has written is read back, every block.
+    `assigned_crs` is for a source without a CRS. With `parallel`, large images are written by several processes, and
+    continue where an earlier attempt stopped. GDAL's own writer neither reports progress nor can be stopped: run it in
+    a separate process. Its result is read back, every block.
     """
     image = settle_image(source, profile.resampling, assigned_crs=assigned_crs, target_crs=target_crs)
     return write_image(image, target, profile, parallel, on_progress=on_progress)
@@ -90,7 +90,7 @@ def write_image(
     *,
     on_progress: OnProgress | None = None,
 ) -> CogInfo:
-    """As `create_cog`, of an image whose grid is settled."""
+    """Like `create_cog`, for an image whose grid is already determined."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.stem}.part.tif")
     try:
@@ -149,7 +149,7 @@ def _write_in_parallel(
 
 
 def describe_cog(path: Path, written: Written) -> CogInfo:
-    """Of a file whose pixels and bytes were counted while it was written."""
+    """For a file whose pixels and bytes were counted while it was written."""
     with open_geotiff(path) as dataset:
         return _info(dataset, path, written.statistics, written.sha256)
 
@@ -178,7 +178,7 @@ def _creation_options(profile: Profile) -> dict[str, str]:
 
 
 def inspect_cog(path: Path, on_progress: OnProgress | None = None) -> CogInfo:
-    """Read every block of the file and its checksum: a layout that is valid says nothing about the bytes."""
+    """Read every block of the file and its checksum: a valid layout does not prove that the data is intact."""
     with open_geotiff(path) as dataset:
         statistics = read_statistics(dataset, on_progress)
         with path.open("rb") as file:

@@ -22,7 +22,7 @@ STATISTICS: Final = "STATISTICS_"
 
 
 class Encoding(BaseModel, frozen=True):
-    """The type of the pixels and how they are compressed. `alpha` is the index of a transparency band."""
+    """The type of the pixels and their compression. `alpha` is the index of a transparency band."""
 
     dtype: str
     count: int
@@ -46,7 +46,7 @@ class Encoded:
 
 
 def encoding_of(image: Image, profile: Profile) -> Encoding:
-    """JPEG has no transparency: there it becomes a mask, as with GDAL's own driver."""
+    """JPEG has no transparency, so it becomes a mask, as with GDAL's own driver."""
     dataset = image.dataset
     colours = dataset.colorinterp
     alpha = colours.index(ColorInterp.alpha) if ColorInterp.alpha in colours else None
@@ -98,7 +98,7 @@ def encode(pixels: Pixels, encoding: Encoding) -> Encoded:
 
 
 def template_of(image: Image, encoding: Encoding) -> list[Directory]:
-    """The directories of a file of one block with all that is said about the image."""
+    """The directories of a one-block file, with all metadata of the image."""
     side = COG_BLOCK
     empty = Pixels(
         np.zeros((encoding.count, side, side), encoding.dtype),
@@ -134,7 +134,7 @@ def _write(dataset: Any, pixels: Pixels) -> None:
 
 
 def _describe(target: Any, source: Any, encoding: Encoding) -> None:
-    """Metadata, names, colours and units. Statistics of another image would be wrong."""
+    """Copy metadata, names, colours and units, but not statistics, which belong to the source image."""
     indexes = source.indexes[: encoding.count]
     target.update_tags(**_kept(source.tags()))
     for index in indexes:

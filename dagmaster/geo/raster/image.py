@@ -1,4 +1,4 @@
-"""The pixels of a file that is to be written: as they are, reprojected, or a part of either."""
+"""The pixels to write: unchanged, reprojected, or a part of either."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ WARP_MEMORY_MB: Final = 64
 
 
 class Warp(BaseModel, frozen=True):
-    """The grid that the pixels are warped to."""
+    """The target grid of a warp."""
 
     source_crs: str
     crs: str
@@ -41,9 +41,9 @@ class Warp(BaseModel, frozen=True):
 
 
 class ImageSource(BaseModel, frozen=True):
-    """All that another process needs to read the same pixels: of a file, or of a mosaic, named after its first file.
+    """Everything that another process needs to read the same pixels: of a file, or of a mosaic; `path` is its first file.
 
-    `part` is of the grid after the warp. Pixels outside of `cutline`, a GeoJSON geometry in the CRS of that grid, are
+    `part` refers to the grid after the warp. Pixels outside `cutline`, a GeoJSON geometry in the CRS of that grid, are
     not valid.
     """
 
@@ -179,7 +179,7 @@ def settle_image(
 
 
 def _default_grid(dataset: Any, crs: CRS, target: CRS) -> tuple[Affine, int, int]:
-    """As GDAL proposes it; its own answer, because its bounds alone would not do for a rotated grid."""
+    """GDAL's default grid; its bounds alone would not be enough for a rotated grid."""
     if not is_rotated(dataset.transform):
         grid: tuple[Affine, int, int] = calculate_default_transform(
             crs, target, dataset.width, dataset.height, *dataset.bounds
@@ -190,9 +190,9 @@ def _default_grid(dataset: Any, crs: CRS, target: CRS) -> tuple[Affine, int, int
 
 
 def _empty_pixels(dataset: Any) -> dict[str, Any]:
-    """What becomes of pixels that no source pixel falls on: nodata, or transparent in pictures without such a value.
+    """The value of target pixels without a source pixel: nodata, or transparent in pictures without nodata.
 
-    Readers take an alpha band as a mask only of unsigned 8 and 16 bits; other rasters get a value that does not occur.
+    Readers treat an alpha band as a mask only for unsigned 8 and 16 bits; other rasters get an unused value.
     """
     kinds = set(dataset.dtypes)
     if dataset.nodata is not None or ColorInterp.alpha in dataset.colorinterp:

@@ -1,4 +1,4 @@
-"""Rasters side by side as one image, through a virtual dataset that is written by hand and kept in memory."""
+"""Adjacent rasters as one image, through a virtual dataset that is generated and kept in memory."""
 
 import resource
 from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ class Mosaic(BaseModel, frozen=True):
 
 
 def arrange(paths: Sequence[Path]) -> Mosaic:
-    """Raises RasterRejected if the files are not parts of one grid, with the reason for each."""
+    """Raises RasterRejected with the reason for each file that is not on the same grid."""
     if not paths:
         raise RasterRejected("a mosaic needs at least one file")
     headers = [read_header(path) for path in paths]

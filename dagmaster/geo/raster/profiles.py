@@ -1,4 +1,4 @@
-"""How a raster of each kind is compressed and resampled."""
+"""The compression and resampling of each type of raster."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -36,7 +36,7 @@ RESAMPLING: Mapping[RasterType, Resampling] = {
 
 
 class Tier(StrEnum):
-    """What the file is for: `visualization` may lose details that nobody sees; the others lose nothing."""
+    """The purpose of the file: `visualization` may lose invisible details; the others are lossless."""
 
     VISUALIZATION = "visualization"
     ANALYSIS = "analysis"
@@ -57,7 +57,7 @@ class Profile(BaseModel, frozen=True):
 def detect_type(
     colours: list[str], dtypes: list[str], statistics: list[BandStatistics], *, has_palette: bool
 ) -> RasterType:
-    """By colour interpretation and palette where the file says so; of single bands, by their values."""
+    """By colour interpretation and palette if the file has them; single bands by their values."""
     if has_palette:
         return RasterType.CATEGORICAL
     is_byte = set(dtypes) <= {"uint8", "uint16"}
@@ -81,7 +81,7 @@ def _single_band_type(dtype: str, band: BandStatistics) -> RasterType:
 
 
 def choose_profile(kind: RasterType, tier: Tier, dtype: str, *, has_nodata: bool) -> Profile:
-    """Lossy only for 8-bit colours without nodata: compression would change the nodata value at the edges."""
+    """Lossy only for 8-bit colours without nodata: compression would change nodata values at the edges."""
     resampling = RESAMPLING.get(kind, "bilinear")
     overviews: Resampling = "nearest" if kind is RasterType.CATEGORICAL else "average"
     is_colour = kind in (RasterType.RGB, RasterType.RGBA)

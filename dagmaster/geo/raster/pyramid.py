@@ -1,4 +1,4 @@
-"""How an image is divided: levels of blocks, made by superblocks that need nothing of each other."""
+"""The division of an image into levels of blocks, made by independent superblocks."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,7 +9,7 @@ from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.validate import COG_BLOCK
 
 LARGEST_SUPERBLOCK: Final = 4096
-# Of one superblock at work: its pixels, their reductions and masks, the compressed blocks, and GDAL's own memory.
+# Memory of one superblock: its pixels, their reductions and masks, the compressed blocks, and GDAL's own.
 WORKING_COPIES: Final = 6
 MB: Final = 1024 * 1024
 
@@ -46,7 +46,7 @@ class Pyramid(BaseModel, frozen=True):
 
     @property
     def depth(self) -> int:
-        """Levels that a superblock has whole blocks of."""
+        """The number of levels for which a superblock has whole blocks."""
         return (min(self.across, self.down) // self.block).bit_length()
 
     @property
@@ -63,13 +63,13 @@ class Pyramid(BaseModel, frozen=True):
                 yield Superblock(stage=stage, row=row, column=column)
 
     def part(self, superblock: Superblock) -> Part:
-        """Its pixels, in the level that it begins with."""
+        """Its pixels, in its first level."""
         width, height = self.levels[superblock.stage * self.depth]
         column, row = superblock.column * self.across, superblock.row * self.down
         return Part(column=column, row=row, width=min(self.across, width - column), height=min(self.down, height - row))
 
     def sources(self, superblock: Superblock) -> Iterator[Superblock]:
-        """The superblocks of the stage before whose reductions are its pixels."""
+        """The superblocks of the previous stage whose reductions are its pixels."""
         factor = 2**self.depth
         width, height = self.levels[(superblock.stage - 1) * self.depth]
         columns, rows = -(-width // self.across), -(-height // self.down)
@@ -94,8 +94,8 @@ def divide(
 ) -> Pyramid:
     """Superblocks that fit into the memory of one process, at least one block each.
 
-    `source_block` is rows and columns. Strips are as wide as the image, and so are superblocks then, where they fit:
-    otherwise each strip would be decompressed once for each of them.
+    `source_block` is rows and columns. Strips are as wide as the image; then superblocks are too, if they fit, because
+    otherwise each strip would be decompressed once per superblock.
     """
     limit = max(memory_bytes // (WORKING_COPIES * pixel_bytes), COG_BLOCK**2)
     side = COG_BLOCK

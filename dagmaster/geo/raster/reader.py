@@ -1,4 +1,4 @@
-"""Open GeoTIFFs that strangers have sent, and nothing else."""
+"""Open untrusted GeoTIFFs, and nothing else."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ TIFF_SIGNATURES: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 CACHE_MB: Final = 256
 GDAL_OPTIONS: Final = {
     "GDAL_CACHEMAX": CACHE_MB,
-    # No files beside the raster: neither read what somebody has put there, nor write statistics.
+    # No sidecar files: neither read untrusted ones, nor write statistics.
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
     "GDAL_PAM_ENABLED": "NO",
     "GDAL_TIFF_INTERNAL_MASK": True,
@@ -24,10 +24,10 @@ GDAL_OPTIONS: Final = {
 
 
 def check_signature(path: Path) -> None:
-    """Raises UnreadableRaster unless the file begins as a TIFF does.
+    """Raises UnreadableRaster unless the file starts with a TIFF signature.
 
-    GDAL would choose a driver by content: the text of a VRT or of a WMS service in a `.tif` makes it read other files
-    of the machine, or call other hosts.
+    GDAL would choose a driver by content: the text of a VRT or of a WMS service in a `.tif` makes it read other local
+    files, or call other hosts.
     """
     if not path.is_file():
         raise UnreadableRaster(f"there is no file {path.name}")
@@ -39,10 +39,10 @@ def check_signature(path: Path) -> None:
 
 @contextmanager
 def open_geotiff(path: Path, cache_mb: int = CACHE_MB) -> Iterator[Any]:
-    """The dataset, by the GeoTIFF driver alone."""
+    """Open the dataset with the GeoTIFF driver only."""
     check_signature(path)
     with rasterio.Env(**{**GDAL_OPTIONS, "GDAL_CACHEMAX": cache_mb}), warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)  # Validation says it better.
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)  # Validation reports it.
         try:
             dataset = rasterio.open(path, driver="GTiff")
         except RasterioIOError as error:
@@ -52,5 +52,5 @@ def open_geotiff(path: Path, cache_mb: int = CACHE_MB) -> Iterator[Any]:
 
 
 def describe(error: Exception, path: Path) -> str:
-    """GDAL's message without the folders of this machine."""
+    """GDAL's message without local folders."""
     return str(error.__cause__ or error).replace(str(path), path.name)

@@ -10,14 +10,14 @@ Reduction = Literal["average", "nearest"]
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Bands x rows x columns, with the mask of images that have one. `alpha` is the index of a transparency band."""
+    """Bands x rows x columns, with a mask if the image has one. `alpha` is the index of a transparency band."""
 
     bands: Any
     mask: Any | None = None
 
 
 def halve(pixels: Pixels, reduction: Reduction, *, nodata: float | None = None, alpha: int | None = None) -> Pixels:
-    """Each pixel of four; at an odd edge, of those that are there. Averages ignore what is not valid."""
+    """Each new pixel is made of four, or of fewer at an odd edge. Averages ignore invalid pixels."""
     bands, mask = pixels.bands, pixels.mask
     if reduction == "nearest":
         return Pixels(bands[:, ::2, ::2], None if mask is None else mask[::2, ::2])
@@ -31,7 +31,7 @@ def halve(pixels: Pixels, reduction: Reduction, *, nodata: float | None = None, 
 
 
 def _validity(band: Any, shared: Any | None, nodata: float | None) -> Any | None:
-    """None where every pixel is valid, which is most of the work of most images."""
+    """None if every pixel is valid, which is the most common case."""
     valid = None if shared is None else shared > 0
     if band.dtype.kind == "f":
         numbers = ~np.isnan(band)
@@ -50,7 +50,7 @@ def _fits(dtype: Any, nodata: float) -> bool:
 
 
 def _quarters(band: Any) -> list[Any]:
-    """The four pixels of each new one; edges are repeated where the size is odd."""
+    """The four pixels of each new one; edges are repeated if the size is odd."""
     rows, columns = band.shape
     if rows % 2 or columns % 2:
         band = np.pad(band, ((0, rows % 2), (0, columns % 2)), mode="edge")
@@ -63,7 +63,7 @@ def _largest(mask: Any) -> Any:
 
 
 def _wide(dtype: Any) -> Any:
-    """A type that holds the sum of four."""
+    """A type that can hold the sum of four."""
     if dtype.kind == "f":
         return np.dtype("float64") if dtype.itemsize == 8 else np.dtype("float32")
     if dtype.itemsize <= 2:
@@ -90,7 +90,7 @@ def _divided(total: Any, counts: Any, dtype: Any) -> Any:
         return (total / counts).astype(dtype)
     if total.dtype.kind == "f":
         limits = np.iinfo(dtype)
-        # The largest 64-bit integers have no equal in floating point: the next smaller one is not out of range.
+        # The largest 64-bit integers have no exact float; the next smaller float is in range.
         return np.clip(np.rint(total / counts), float(limits.min), np.nextafter(float(limits.max), 0)).astype(dtype)
     return ((total + counts // 2) // counts).astype(dtype)
 

@@ -1,4 +1,4 @@
-"""Read every block of a raster once: that finds damage, and gives the statistics of the bands."""
+"""Read every block of a raster once, which finds damage and computes the statistics of the bands."""
 
 import math
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from dagmaster.geo.raster.reader import describe
 
 OnProgress = Callable[[float], None]
 
-# At a time: some 100 MB, whatever the blocks of the file are.
+# Per read: some 100 MB, whatever the block size of the file.
 READ_PIXELS = 2048 * 2048
 MAX_CLASSES = 64
 SAMPLE = 4096
-# Values at a time as floating point: they stay in the processor's cache.
+# Values converted to floating point at a time, so that they stay in the processor's cache.
 CHUNK = 32768
 
 
 class BandStatistics(BaseModel, frozen=True):
-    """Of the valid pixels; None where there are none. `classes` is how many values occur, None if they are many."""
+    """Of the valid pixels; None if there are none. `classes` counts the distinct values, None if there are many."""
 
     minimum: float | None
     maximum: float | None
@@ -35,7 +35,7 @@ class BandStatistics(BaseModel, frozen=True):
 
 
 class Moments(BaseModel, frozen=True):
-    """What is known of some pixels of a band, to be combined with what is known of others."""
+    """Partial statistics of a band, which can be combined."""
 
     total: int
     count: int
@@ -47,7 +47,7 @@ class Moments(BaseModel, frozen=True):
 
 
 class Accumulator:
-    """Chan's parallel algorithm: sums of squares of large values would lose their digits."""
+    """Chan's parallel algorithm: sums of squares of large values would lose digits."""
 
     def __init__(self) -> None:
         self.minimum, self.maximum = math.inf, -math.inf
@@ -64,7 +64,7 @@ class Accumulator:
             numbers -= mean
             self._combine(int(numbers.size), mean, float(np.dot(numbers, numbers)))
         self.minimum, self.maximum = min(self.minimum, float(values.min())), max(self.maximum, float(values.max()))
-        # Few samples tell most images with many values; sorting all of their pixels would take longer than the rest.
+        # A small sample identifies most images with many values; sorting all pixels would take longer than the rest.
         for part in (values[:SAMPLE], values):
             if self.values is not None:
                 self._count_values(np.unique(part).tolist())
@@ -117,7 +117,7 @@ class Accumulator:
 
 
 def read_statistics(dataset: Any, on_progress: OnProgress | None = None) -> list[BandStatistics]:
-    """Raises UnreadableRaster for the first block that cannot be read."""
+    """Raises UnreadableRaster for the first unreadable block."""
     bands = [Accumulator() for _ in dataset.indexes]
     windows = _windows(dataset)
     for number, window in enumerate(windows, 1):
@@ -141,7 +141,7 @@ def _read(dataset: Any, index: int, window: Window) -> Any:
 
 
 def _windows(dataset: Any) -> list[Window]:
-    """Whole blocks, as many at a time as fit into the limit; parts of a block that does not fit."""
+    """Whole blocks, as many as fit into the limit; parts of a block that does not fit."""
     block_height, block_width = dataset.block_shapes[0]
     across = max(min(READ_PIXELS // (block_height * block_width), -(-dataset.width // block_width)), 1)
     columns = min(block_width * across, READ_PIXELS)

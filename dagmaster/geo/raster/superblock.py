@@ -1,4 +1,4 @@
-"""Make the compressed blocks of one superblock and of its overviews, and store them as files of a work folder."""
+"""Compress the blocks of one superblock and its overviews, and store them as files in a work folder."""
 
 import os
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from dagmaster.geo.raster.pyramid import Pyramid, Superblock
 from dagmaster.geo.raster.reduction import Pixels, Reduction, halve
 from dagmaster.geo.raster.statistics import Accumulator, Moments
 
-# Of blocks of the source: each is needed by one superblock, or by neighbours that follow soon.
+# Source blocks are needed by one superblock, or by neighbours that follow soon.
 SOURCE_CACHE_MB: Final = 64
 
 
 class WriteJob(BaseModel, frozen=True):
-    """All that a process needs to make any superblock of a file."""
+    """Everything that a process needs to make any superblock of a file."""
 
     source: ImageSource
     encoding: Encoding
@@ -30,7 +30,7 @@ class WriteJob(BaseModel, frozen=True):
 
 
 class BlockSizes(BaseModel, frozen=True):
-    """Bytes of the blocks of one level, row by row; the mask's block follows that of the image."""
+    """Sizes of the blocks of one level in bytes, row by row; each mask block follows its image block."""
 
     columns: int
     image: list[int]
@@ -38,7 +38,7 @@ class BlockSizes(BaseModel, frozen=True):
 
 
 class SuperblockIndex(BaseModel, frozen=True):
-    """What the file of a superblock holds: the blocks of its levels, then the pixels that the next stage reads."""
+    """The content of a superblock's file: the blocks of its levels, then the pixels for the next stage."""
 
     levels: list[BlockSizes]
     next_shape: tuple[int, int, int] | None = None
@@ -58,7 +58,7 @@ def data_path(folder: Path, superblock: Superblock) -> Path:
 
 
 def index_path(folder: Path, superblock: Superblock) -> Path:
-    """It is there only when the superblock is complete."""
+    """Exists only when the superblock is complete."""
     return folder / f"{superblock.name}.json"
 
 
@@ -67,7 +67,7 @@ def read_index(folder: Path, superblock: Superblock) -> SuperblockIndex:
 
 
 class SuperblockMaker:
-    """Keeps the source open from one superblock to the next."""
+    """Keeps the source open between superblocks."""
 
     def __init__(self, job: WriteJob, derivation: Derivation | None = None) -> None:
         self._job, self._derivation = job, derivation
@@ -119,7 +119,7 @@ class SuperblockMaker:
         return Pixels(bands, image.read_mask(part) if encoding.has_mask else None)
 
     def _gather(self, superblock: Superblock) -> Pixels:
-        """The pixels that the stage before has left, side by side."""
+        """Assemble the pixels of the previous stage."""
         job, encoding = self._job, self._job.encoding
         part = job.pyramid.part(superblock)
         bands = np.empty((encoding.count, part.height, part.width), encoding.dtype)

@@ -49,7 +49,7 @@ class _Pool:
             _send(process, job.model_dump_json())
 
     def make(self, superblocks: Iterable[Superblock]) -> Iterator[Superblock]:
-        """Each process has one superblock at a time: who is faster gets more."""
+        """Each process has one superblock at a time, so faster ones get more."""
         waiting = iter(superblocks)
         with DefaultSelector() as selector:
             for process in self._processes:

@@ -1,4 +1,4 @@
-"""A process that makes superblocks. Run as a module: the job is its first line of input, superblocks the others."""
+"""A process that makes superblocks. Run as a module: the first input line is the job, the others are superblocks."""
 
 import os
 import sys
@@ -18,9 +18,9 @@ class Answer(BaseModel, frozen=True):
 
 
 def main() -> None:
-    """Ends with its input: when the process that asks dies, this one does not stay."""
+    """Ends with its input, so that it does not outlive its parent."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # What libraries print must not be taken for an answer.
+    os.dup2(2, 1)  # Output of libraries must not mix with the answers.
     job = WriteJob.model_validate_json(sys.stdin.readline())
     with SuperblockMaker(job) as maker:
         for line in sys.stdin:

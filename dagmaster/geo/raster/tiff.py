@@ -1,4 +1,4 @@
-"""The directories of TIFF files: read those that GDAL writes, and lay out those of a cloud-optimised file."""
+"""The directories of TIFF files: parse those that GDAL writes, and lay out those of a cloud-optimised file."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ SUBFILE_TYPE: Final = 254
 WIDTH, HEIGHT = 256, 257
 TILE_OFFSETS, TILE_SIZES = 324, 325
 REDUCED, MASK = 1, 4
-# Where the pixels are and what they mean is said once, in the first directory.
+# The georeference and the meaning of the pixels are stored once, in the first directory.
 ONLY_OF_THE_WHOLE: Final = frozenset({33550, 33922, 34264, 34735, 34736, 34737, 42112, 50844})
 
 ITEM_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 18: 8}
@@ -68,7 +68,7 @@ def _integers(field: Field) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """An image of the pyramid, the largest first. `sizes` are the bytes of its blocks, row by row."""
+    """An image of the pyramid, the largest first. `sizes` are the sizes of its blocks, row by row."""
 
     width: int
     height: int
@@ -78,7 +78,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All that comes before the blocks, which follow from the smallest level to the largest."""
+    """Everything before the blocks, which follow from the smallest level to the largest."""
 
     header: bytes
     size_bytes: int
@@ -111,7 +111,7 @@ def lay_out(
 
 
 def _ghost(has_mask: bool) -> bytes:
-    """What GDAL reads there to know that the file is cloud-optimised; directories begin at even offsets."""
+    """The marker by which GDAL recognises a cloud-optimised file; directories start at even offsets."""
     structure = MASKED_STRUCTURE if has_mask else STRUCTURE
     ghost = f"GDAL_STRUCTURAL_METADATA_SIZE={len(structure):06d} bytes\n{structure}".encode()
     return ghost + b"\0" * (len(ghost) % 2)
@@ -126,7 +126,7 @@ def _start(directories: Sequence["_Draft"], form: "_Form", *, has_mask: bool) ->
 
 
 def _stored(level: Level) -> Any:
-    """Of each block, with the size before it and the last four bytes repeated after it, and of the mask's block."""
+    """The stored size of each block, including its size and four repeated bytes, and of the mask block."""
     sizes = np.asarray(level.sizes, "uint64") + 2 * LEADER.size
     if level.mask_sizes is not None:
         sizes = np.stack([sizes, np.asarray(level.mask_sizes, "uint64") + 2 * LEADER.size], axis=1).reshape(-1)
@@ -134,7 +134,7 @@ def _stored(level: Level) -> Any:
 
 
 def _offsets(levels: Sequence[Level], start: int, images: int) -> list[Any]:
-    """Of the blocks of each directory, in the order of the directories."""
+    """The offsets of the blocks of each directory, in the order of the directories."""
     offsets: list[Any] = []
     for level in reversed(levels):
         ends = start + np.cumsum(_stored(level))
@@ -165,7 +165,7 @@ _BIG: Final = _Form(16, struct.Struct("<Q"), struct.Struct("<HHQ"), struct.Struc
 
 
 class _Draft:
-    """A directory whose blocks have sizes, but no places yet."""
+    """A directory whose blocks have sizes but no offsets yet."""
 
     def __init__(self, template: Directory, level: Level, *, is_mask: bool, is_reduced: bool) -> None:
         self.sizes = np.asarray(level.mask_sizes if is_mask else level.sizes)

@@ -1,4 +1,4 @@
-"""Divide an image into tiles that are files of their own, on one grid."""
+"""Divide an image into tiles that are separate files on one grid."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ class Tile(BaseModel, frozen=True):
 
 
 class TilingScheme(BaseModel, frozen=True):
-    """`warp` is the grid that all tiles are parts of, if the raster is reprojected."""
+    """`warp` is the common grid of all tiles, if the raster is reprojected."""
 
     width: int
     height: int
@@ -44,7 +44,7 @@ class TilingScheme(BaseModel, frozen=True):
 
 
 def divide_into_tiles(source: ImageSource, tile_size: int) -> TilingScheme:
-    """Tiles of this many pixels on each side, or of more where there would be more than the limit."""
+    """Tiles of this size in pixels, or larger if there would be more than the limit."""
     if tile_size % COG_BLOCK or not COG_BLOCK <= tile_size <= MAX_TILE:
         raise RasterRejected(f"tile_size: must be a multiple of {COG_BLOCK} of at most {MAX_TILE}, not {tile_size}")
     with open_image(source) as image:
@@ -78,7 +78,7 @@ def _tile(crs: Any, transform: Any, row: int, column: int, size: int, width: int
 
 
 def write_tile(source: ImageSource, target: Path, profile: Profile, folder: Path) -> CogInfo | None:
-    """Write a part of an image as a file of its own; None, and no file, if none of its pixels is valid."""
+    """Write a part of an image to its own file; None, and no file, if it has no valid pixels."""
     written = write_cog(source, target, profile, folder)
     if all(band.valid_percent == 0 for band in written.statistics):
         target.unlink()

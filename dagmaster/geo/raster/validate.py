@@ -1,4 +1,4 @@
-"""Validate a GeoTIFF: what it is, whether it can be used, and what has to be done about it."""
+"""Validate a GeoTIFF: its properties, whether it is usable, and what must be done about it."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class CrsSource(StrEnum):
-    """Where the CRS comes from: the file alone, both in agreement, or only the caller."""
+    """The source of the CRS: the file alone, both in agreement, or only the caller."""
 
     FILE = "file"
     CONFIRMED = "confirmed"
@@ -50,7 +50,7 @@ class Band(BaseModel, frozen=True):
 
 
 class RasterReport(BaseModel, frozen=True):
-    """The result of a validation. The problems of a rejected raster are all that were found, not just the first."""
+    """The result of a validation. A rejected raster has all its problems, not just the first."""
 
     outcome: Outcome
     problems: list[str] = Field(default_factory=list)
@@ -88,7 +88,7 @@ def parse_crs(text: str, name: str = "crs") -> CRS:
 
 
 def crs_name(crs: CRS) -> str:
-    """`EPSG:32633` where an authority lists it, its WKT otherwise."""
+    """`EPSG:32633` if an authority lists it, its WKT otherwise."""
     authority = crs.to_authority()
     return ":".join(authority) if authority else str(crs.to_wkt())
 
@@ -102,9 +102,9 @@ def validate(
     tier: Tier = Tier.ANALYSIS,
     on_progress: OnProgress | None = None,
 ) -> RasterReport:
-    """Read all of it. `assigned_crs` is what the sender says; it must not contradict the file.
+    """Read the whole file. `assigned_crs` is the sender's; it must not contradict the file.
 
-    Raises UnreadableRaster for what is no GeoTIFF or is damaged; all other problems are in the report.
+    Raises UnreadableRaster for a file that is not a GeoTIFF or is damaged; all other problems are in the report.
     """
     given = parse_crs(assigned_crs, "assigned_crs") if assigned_crs else None
     target = parse_crs(target_crs, "target_crs") if target_crs else None
@@ -147,7 +147,7 @@ def validate(
 
 
 class _Findings:
-    """What is found on the way, in the order of the checks."""
+    """The problems and warnings, in the order of the checks."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -230,7 +230,7 @@ def is_rotated(transform: Any) -> bool:
 
 
 def is_cog(dataset: Any) -> bool:
-    """By the layout that GDAL has recorded, and what it promises: tiles, and overviews of what is large."""
+    """By GDAL's recorded layout and its promises: tiles, and overviews of large images."""
     is_laid_out = dataset.tags(ns="IMAGE_STRUCTURE").get("LAYOUT") == "COG"
     is_small = max(dataset.width, dataset.height) <= COG_BLOCK
     block_height, block_width = dataset.block_shapes[0]
@@ -253,7 +253,7 @@ def bands_of(dataset: Any, statistics: Sequence[BandStatistics]) -> list[Band]:
 
 
 def json_number(value: float | None) -> float | str | None:
-    """As STAC writes what JSON has no number for."""
+    """In STAC's notation for numbers that JSON does not have."""
     if value is None or math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -1,4 +1,4 @@
-"""Write a cloud-optimised GeoTIFF in parallel, in bounded memory, and go on where an earlier attempt has stopped."""
+"""Write a cloud-optimised GeoTIFF in parallel and in bounded memory, continuing an interrupted attempt."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from dagmaster.geo.raster.tiff import LARGEST_CLASSIC, LEADER, Directory, Level,
 
 OnSuperblock = Callable[[int, int], None]
 
-# Python and the libraries of a process before it has read a pixel.
+# The memory of Python and the libraries before a process reads a pixel.
 PROCESS_BYTES: Final = 80 * MB
 LEAST_WORKING_BYTES: Final = 40 * MB
 DEFAULT_MEMORY_MB: Final = 600
@@ -49,7 +49,7 @@ def write_cog(
     derivation: Derivation | None = None,
     largest_classic: int = LARGEST_CLASSIC,
 ) -> Written:
-    """Write `target`. `folder` keeps the superblocks that are made; the same call goes on with those that are there.
+    """Write `target`. `folder` keeps the finished superblocks; the same call continues with them.
 
     There are fewer processes where `memory_mb`, that of all together, has no room for more. `on_superblock` gets how
     many superblocks are done and how many there are, and may raise to stop. With a `derivation`, the file is what that
@@ -77,7 +77,7 @@ def write_cog(
 
 
 def share_memory(memory_mb: int, processes: int) -> tuple[int, int]:
-    """How many processes there is room for, beside the one that assembles, and what each has for its pixels."""
+    """The number of processes that fit beside the assembling one, and the memory of each for its pixels."""
     available = memory_mb * MB - PROCESS_BYTES
     processes = max(min(processes, available // (PROCESS_BYTES + LEAST_WORKING_BYTES)), 1)
     own = PROCESS_BYTES if processes > 1 else 0
@@ -112,7 +112,7 @@ def _make(job: WriteJob, processes: int, on_superblock: OnSuperblock | None, der
 
 
 def _is_made(job: WriteJob, superblock: Superblock) -> bool:
-    """A machine that lost power may have kept the index and lost the blocks."""
+    """After a power cut, the index may exist without the blocks."""
     if not index_path(job.folder, superblock).exists():
         return False
     index, data = read_index(job.folder, superblock), data_path(job.folder, superblock)
@@ -128,7 +128,7 @@ def _statistics(job: WriteJob) -> list[BandStatistics]:
 
 
 def _assemble(job: WriteJob, template: Sequence[Directory], target: Path, largest_classic: int) -> str:
-    """Directories, then the blocks from the smallest level to the largest; the checksum of all of it."""
+    """Write directories, then the blocks from the smallest level to the largest; returns the checksum."""
     places = [_places(job, level) for level in range(len(job.pyramid.levels))]
     levels = [
         Level(width, height, place.sizes.reshape(-1), None if place.masks is None else place.masks.reshape(-1))
@@ -147,7 +147,7 @@ def _assemble(job: WriteJob, template: Sequence[Directory], target: Path, larges
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the blocks of a level are: rows x columns of superblocks, offsets and sizes."""
+    """The locations of a level's blocks: rows x columns of superblocks, offsets and sizes."""
 
     superblocks: list[Superblock]
     owners: Any
@@ -180,7 +180,7 @@ def _places(job: WriteJob, level: int) -> _Places:
 
 
 def _offsets(index: SuperblockIndex, level: int) -> tuple[int, Any]:
-    """Where the blocks of a level begin in the superblock's file, and what each of them takes with its mask."""
+    """Where the blocks of a level start in the superblock's file, and the size of each with its mask."""
     stored = [np.array(blocks.image) + np.array(blocks.mask or 0) for blocks in index.levels]
     return int(sum(sizes.sum() for sizes in stored[:level])), stored[level]
 

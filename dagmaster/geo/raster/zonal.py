@@ -1,4 +1,4 @@
-"""Statistics of the pixels below polygons, weighted by how much of each pixel is covered."""
+"""Statistics of the pixels under polygons, weighted by the covered part of each pixel."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ CELLS_IN_MEMORY: Final = 10_000_000
 def zonal_statistics(
     path: Path, zones: Sequence[Mapping[str, Any]], statistics: Sequence[Statistic], band: int = 1
 ) -> list[dict[str, Any]]:
-    """One row for each zone, a GeoJSON feature in longitude and latitude; None where no valid pixel is below it."""
+    """One row per zone, a GeoJSON feature in longitude and latitude; None if it covers no valid pixel."""
     if not 0 < len(zones) <= MAX_ZONES:
         raise RasterRejected(f"there must be 1 to {MAX_ZONES} zones, not {len(zones)}")
     with open_geotiff(path) as dataset:

@@ -1,4 +1,4 @@
-"""What is wrong with a catalogue entry, compared with the entry that its files make."""
+"""Faults of a catalogue entry, compared with the entry derived from its files."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 TOLERANCE: Final = 1e-9
 PLATFORM: Final = "platform:"
-# It says who named the time of the data, and that is not in the files.
+# The source of the time is not in the files.
 _NOT_OF_FILES: Final = frozenset({f"{PLATFORM}datetime_source"})
 
 
@@ -26,7 +26,7 @@ class Fault(StrEnum):
 
 
 def find_faults(stored: Mapping[str, Any] | None, expected: Mapping[str, Any]) -> list[Fault]:
-    """In the order of the enumeration; none where the entry is as it should be."""
+    """In the order of the enumeration; empty if the entry is correct."""
     if stored is None:
         return [Fault.MISSING]
     return [fault for fault, part in _PARTS.items() if not _is_same(part(stored), part(expected))]
@@ -57,7 +57,7 @@ def _properties(document: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Numbers may differ in their last digits: they have been text in between."""
+    """Numbers may differ in their last digits, because they were stored as text."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return before.keys() == after.keys() and all(_is_same(before[name], after[name]) for name in before)
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):

@@ -1,4 +1,4 @@
-"""Make STAC items and collections, valid by the core schema, with the projection, raster and file extensions."""
+"""Build STAC items and collections, valid by the core schema, with the projection, raster and file extensions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ EXTENSIONS: Final = (
     "https://stac-extensions.github.io/raster/v2.0.0/schema.json",
     "https://stac-extensions.github.io/file/v2.1.0/schema.json",
 )
-# Multihash: the code of SHA2-256 and its length, in front of the digest.
+# Multihash: the code of SHA2-256 and its length, before the digest.
 SHA256_MULTIHASH: Final = "1220"
 MAX_ID: Final = 256
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -26,7 +26,7 @@ _TIFF_DATETIME: Final = "%Y:%m:%d %H:%M:%S"
 
 
 class DatetimeSource(StrEnum):
-    """Who says when the data was taken: the sender, the file, or nobody, and then it is when it was registered."""
+    """The source of the time: the sender, the file, or else the registration itself."""
 
     GIVEN = "given"
     FILE = "file"
@@ -55,7 +55,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def check_id(text: str, name: str) -> str:
-    """Ids are parts of URLs."""
+    """Ids are used in URLs."""
     if len(text) > MAX_ID or not _ID.fullmatch(text):
         raise Invalid(
             f"{name}: {text[:80]!r} must be 1 to {MAX_ID} letters, digits, points, hyphens and underscores, "
@@ -144,7 +144,7 @@ def make_collection(
     licence: str = "other",
     keywords: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Its extent is that of the globe; who serves it replaces that by the extent of the items that it shows."""
+    """Its extent is the globe; the server replaces it by the extent of the visible items."""
     always: list[list[datetime | None]] = [[None, None]]
     extent = pystac.Extent(pystac.SpatialExtent([[-180.0, -90.0, 180.0, 90.0]]), pystac.TemporalExtent(always))
     collection = pystac.Collection(

@@ -1,4 +1,4 @@
-"""Make STAC items of vector layers, with the table, projection and file extensions."""
+"""Build STAC items of vector layers, with the table, projection and file extensions."""
 
 from collections.abc import Mapping
 from typing import Any, Final

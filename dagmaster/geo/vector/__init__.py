@@ -1,1 +1,1 @@
-"""Vector layers: read any of the accepted formats, clean them, and write GeoParquet, PMTiles and PostGIS tables."""
+"""Vector layers: read any accepted format, clean them, and write GeoParquet, PMTiles and PostGIS tables."""

@@ -1,4 +1,4 @@
-"""Unpack a zipped layer: known files only, into one folder, and never more than the limits."""
+"""Unpack a zipped layer: only known files, into one folder, within limits."""
 
 import shutil
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from dagmaster.geo.vector.formats import EXTENSIONS
 
 MAX_UNPACKED_BYTES: Final = 16 * 1024**3
 MAX_MEMBERS: Final = 10_000
-# Of a member that is large: deflate reaches 1032, real tables of attributes stay far below.
+# For large members: deflate reaches 1032, real attribute tables stay far below.
 MAX_RATIO: Final = 200
 LARGE_BYTES: Final = 64 * 1024**2
 CHUNK_BYTES: Final = 1024**2
@@ -20,9 +20,9 @@ _DATABASE_SUFFIX: Final = ".gdb"
 
 
 def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Path:
-    """The only layer file of the archive, unpacked below `folder`; a file geodatabase is a folder.
+    """Unpack the only layer file of the archive below `folder`, and return it; a file geodatabase is a folder.
 
-    Raises UnreadableVector for archives that hold none or several, or that are larger than they should be.
+    Raises UnreadableVector for archives with none or several, or beyond the limits.
     """
     try:
         with ZipFile(archive) as opened:
@@ -66,7 +66,7 @@ def _choose(archive: Path, members: Iterable[ZipInfo]) -> PurePosixPath:
 
 
 def _layer_of(path: PurePosixPath) -> PurePosixPath | None:
-    """The file itself, or the file geodatabase that it is in."""
+    """The file itself, or the file geodatabase that contains it."""
     for place in (path, *path.parents):
         if place.suffix.lower() == _DATABASE_SUFFIX:
             return place
@@ -74,7 +74,7 @@ def _layer_of(path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _parts_of(target: PurePosixPath, members: Iterable[ZipInfo]) -> list[ZipInfo]:
-    """The layer file with those that belong to it."""
+    """The layer file with its companion files."""
     return [member for member in members if _belongs(target, PurePosixPath(member.filename))]
 
 

@@ -15,16 +15,16 @@ from dagmaster.geo.vector.report import Box, FeatureCounts
 
 GEOMETRY: Final = "geometry"
 BBOX: Final = "bbox"
-# No column of a layer can have this name.
+# Not a possible name of a layer's column.
 SORT_KEY: Final = "\x1fhilbert"
 CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 BBOX_TYPE: Final = pa.struct([(corner, pa.float64()) for corner in CORNERS])
-# Rounding of transformations.
+# Allows for rounding in transformations.
 _SLACK_DEGREES: Final = 1e-6
 
 
 class LayerCleaner:
-    """Counts on the way what the report says."""
+    """Also counts for the report."""
 
     def __init__(self, schema: Any, geometry: str, crs: SettledCrs) -> None:
         self._crs = crs
@@ -54,7 +54,7 @@ class LayerCleaner:
         return west, south, east, north
 
     def clean(self, batch: Any) -> Any:
-        """The features that can be kept."""
+        """The usable features of the batch."""
         shapes, places = self._read_shapes(batch)
         shapes = self._flattened(shapes)
         if self._crs.to_wgs84 is not None:
@@ -89,7 +89,7 @@ class LayerCleaner:
     def _on_the_globe(self, shapes: Any, places: Any) -> tuple[Any, Any]:
         boxes = shapely.bounds(shapes)
         longitudes, latitudes = np.abs(boxes[:, [0, 2]]).max(axis=1), np.abs(boxes[:, [1, 3]]).max(axis=1)
-        # Longitudes up to 360 are usual where layers cross the antimeridian. NaN is off the globe, too.
+        # Longitudes up to 360 are common across the antimeridian. NaN is off the globe, too.
         is_on = (longitudes <= 360 + _SLACK_DEGREES) & (latitudes <= 90 + _SLACK_DEGREES)
         self.counts.off_the_globe += int((~is_on).sum())
         return shapes[is_on], places[is_on]

@@ -1,4 +1,4 @@
-"""The columns of a layer: names and types that GeoParquet, vector tiles and PostgreSQL all take."""
+"""The columns of a layer: names and types that GeoParquet, vector tiles and PostgreSQL all accept."""
 
 import json
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
 
-# PostgreSQL cuts longer names.
+# PostgreSQL truncates longer names.
 MAX_NAME_BYTES: Final = 63
 MAX_COLUMNS: Final = 1000
-# Of the columns that are added to those of the layer.
+# The names of columns that are added to the layer's own.
 RESERVED: Final = frozenset({"geometry", "bbox", "feature_id"})
 
 
@@ -21,7 +21,7 @@ class Column(BaseModel, frozen=True):
 
 
 def safe_names(names: Sequence[str]) -> list[str]:
-    """Unique whatever the case, not empty, of 63 bytes at the most, without control characters."""
+    """Unique ignoring case, not empty, at most 63 bytes, without control characters."""
     taken = set(RESERVED)
     result = []
     for number, name in enumerate(names, start=1):
@@ -41,7 +41,7 @@ def _shortened(name: str, suffix: str = "") -> str:
 
 
 def simple_type(kind: Any) -> Any:
-    """The type that a column is stored with. What is nested becomes JSON."""
+    """The stored type of a column. Nested types become JSON."""
     types = pa.types
     if types.is_dictionary(kind):
         return simple_type(kind.value_type)
@@ -65,12 +65,12 @@ def simple_type(kind: Any) -> Any:
 
 
 def simplify_column(values: Any, kind: Any) -> Any:
-    """The values in this type, which is the simple type of theirs. Raises ArrowInvalid for what does not fit."""
+    """Convert the values to their simple type. Raises ArrowInvalid for values that do not fit."""
     source = values.type
-    values.validate(full=True)  # Readers pass on bytes that are no UTF-8.
+    values.validate(full=True)  # Readers may pass invalid UTF-8.
     if pa.types.is_nested(source):
         return pa.array([None if value is None else _to_json(value) for value in values.to_pylist()], kind)
-    # Seconds are cut to microseconds, and uint64 may be too large for PostgreSQL: that must fail, not wrap.
+    # Seconds are cut to microseconds, and uint64 may be too large for PostgreSQL: fail instead of wrapping around.
     is_time = pa.types.is_temporal(source)
     values = pc.cast(values, kind, safe=not is_time)
     if kind == pa.string() and pc.any(pc.match_substring(values, "\0")).as_py():

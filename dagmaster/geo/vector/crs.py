@@ -1,4 +1,4 @@
-"""The CRS of a layer, and the way from there to longitude and latitude."""
+"""The CRS of a layer, and its transformation to longitude and latitude."""
 
 import warnings
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from pyproj.transformer import TransformerGroup
 from dagmaster.geo.errors import VectorRejected
 
 WGS84: Final = "EPSG:4326"
-# A transformation that is less exact is worth a warning.
+# A less accurate transformation causes a warning.
 EXACT_METRES: Final = 1.0
 
 
 class CrsSource(StrEnum):
-    """Where the CRS comes from: the file alone, both in agreement, or only the caller."""
+    """The source of the CRS: the file alone, both in agreement, or only the caller."""
 
     FILE = "file"
     CONFIRMED = "confirmed"
@@ -27,7 +27,7 @@ class CrsSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettledCrs:
-    """`to_wgs84` is None where the coordinates are longitude and latitude already."""
+    """`to_wgs84` is None if the coordinates are already longitude and latitude."""
 
     name: str
     source: CrsSource
@@ -36,7 +36,7 @@ class SettledCrs:
     warnings: tuple[str, ...]
 
     def transform(self, coordinates: Any) -> Any:
-        """Of n points; those that are nowhere on the globe become infinite."""
+        """Transform n points; those off the globe become infinite."""
         assert self.to_wgs84 is not None
         return np.column_stack(self.to_wgs84.transform(coordinates[:, 0], coordinates[:, 1]))
 
@@ -49,7 +49,7 @@ def parse_crs(text: str, name: str) -> CRS:
 
 
 def crs_name(crs: CRS) -> str:
-    """`EPSG:32633` where an authority lists it, its WKT otherwise."""
+    """`EPSG:32633` if an authority lists it, its WKT otherwise."""
     authority = crs.to_authority(min_confidence=70)
     return ":".join(authority) if authority else crs.to_wkt()
 
@@ -77,7 +77,7 @@ def _with_transformation(crs: CRS, source: CrsSource, *doubts: str) -> SettledCr
         return SettledCrs(crs_name(crs), source, None, 0.0, doubts)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # That a grid is missing: the report says it better.
+            warnings.simplefilter("ignore", UserWarning)  # A missing grid is reported below.
             group = TransformerGroup(flat, WGS84, always_xy=True)
         transformer = group.transformers[0]
     except (ProjError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Layers that are made of others: simplified, or dissolved by columns. They read and write GeoParquet."""
+"""Derived layers: simplified, or dissolved by columns. They read and write GeoParquet."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from dagmaster.geo.vector import geoparquet
 from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY, boxes_array
 from dagmaster.geo.vector.report import Box
 
-# Of a degree of latitude, and of one of longitude at the equator.
+# Per degree of latitude, and of longitude at the equator.
 METRES_PER_DEGREE: Final = 111_320.0
 COUNT: Final = "feature_count"
 # At the poles a degree of longitude has no length.
@@ -24,7 +24,7 @@ _WORLD: Final[Box] = (-180.0, -90.0, 180.0, 90.0)
 
 
 def simplify(source: Path, target: Path, tolerance_metres: float) -> None:
-    """Leave out points that are nearer to the simpler shape than the tolerance. Borders that shapes share may part."""
+    """Remove points within the tolerance of the simpler shape. Shared borders may separate."""
     with _opened(source) as file:
         fields = _attributes(file.schema_arrow)
         schema = geoparquet.schema_of(fields, (), _WORLD)
@@ -39,7 +39,7 @@ def simplify(source: Path, target: Path, tolerance_metres: float) -> None:
 
 
 def _simplified(shapes: Any, tolerance_metres: float) -> Any:
-    """In degrees of latitude: longitudes are shortened as they are on the globe."""
+    """In degrees of latitude: longitudes are shortened as on the globe."""
     boxes = shapely.bounds(shapes)
     cosines = np.maximum(np.cos(np.radians((boxes[:, 1] + boxes[:, 3]) / 2)), _LEAST_COSINE)
     counts = shapely.get_num_coordinates(shapes)
@@ -55,14 +55,14 @@ def _columns(factors: Any) -> Any:
 
 
 def dissolve(source: Path, target: Path, by: Sequence[str]) -> None:
-    """One feature for each combination of these columns, with the number of features it is made of."""
+    """One feature per combination of these columns, with the number of merged features."""
     with _opened(source) as file:
         table = file.read()
     known = [field.name for field in _attributes(table.schema)]
     if unknown := [name for name in by if name not in known]:
         raise VectorRejected(f"the layer has no column {', '.join(unknown)}; it has: {', '.join(known[:50])}")
     shapes = shapely.from_wkb(table.column(GEOMETRY).to_numpy())
-    # By number: the columns may have any name.
+    # By number, because the columns may have any name.
     keys = {str(number): table.column(name) for number, name in enumerate(by)} or {"0": np.zeros(len(shapes))}
     numbered = pa.table({**keys, "row": np.arange(len(shapes))})
     groups = numbered.group_by(list(keys), use_threads=False).aggregate([("row", "list"), ("row", "count")])

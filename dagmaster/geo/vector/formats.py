@@ -1,4 +1,4 @@
-"""The accepted formats of vector files, told apart by their content."""
+"""The accepted formats of vector files, detected by their content."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,7 @@ class Format(StrEnum):
     FILE_GEODATABASE = "file_geodatabase"
 
 
-# The only drivers that GDAL has while it reads such a file. GeoParquet is read by pyarrow.
+# The only GDAL drivers that are enabled for such a file. GeoParquet is read by pyarrow.
 DRIVERS: Final = {
     Format.SHAPEFILE: ("ESRI Shapefile",),
     Format.GEOPACKAGE: ("GPKG",),
@@ -50,7 +50,7 @@ _SIGNATURES: Final = {
     Format.GEOPARQUET: (b"PAR1",),
     Format.FLATGEOBUF: (b"fgb\x03",),
 }
-# GeoJSON says in its first keys what it is. What else is JSON, such as a pipeline of GDAL, is not for us.
+# GeoJSON is recognised by its first keys. Other JSON, such as a GDAL pipeline, is not accepted.
 _GEOJSON_MARKS: Final = (b'"FeatureCollection"', b'"Feature"', b'"features"')
 
 
@@ -61,8 +61,8 @@ def is_zip(path: Path) -> bool:
 def detect(path: Path) -> Format:
     """By extension and content, which must agree.
 
-    GDAL would decide by content alone: the text of a VRT or of a pipeline in a `.geojson` makes it read other files of
-    the machine, or call other hosts.
+    GDAL would decide by content alone: the text of a VRT or of a pipeline in a `.geojson` makes it read other local
+    files, or call other hosts.
     """
     extension = path.suffix.lower()
     if (kind := EXTENSIONS.get(extension)) is None:

@@ -1,4 +1,4 @@
-"""Repair geometries: valid, in two dimensions, of the dimension that they had."""
+"""Repair geometries: valid, two-dimensional, and of their original dimension."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 import shapely
 from shapely import GeometryType
 
-# From the type of a single part to that of many, by the numbers that shapely gives them.
+# From single to multi types, by shapely's type ids.
 _MULTI_CLASSES: Final = {
     GeometryType.POINT: (GeometryType.MULTIPOINT, shapely.multipoints),
     GeometryType.LINESTRING: (GeometryType.MULTILINESTRING, shapely.multilinestrings),
@@ -25,10 +25,10 @@ NAMES: Final = {
 
 
 def repair(shapes: Any) -> tuple[Any, Any]:
-    """The shapes, made valid in place, and which were not. Those of which nothing is left become None.
+    """Make the shapes valid in place, and return them with a mask of the repaired ones. Empty results become None.
 
     The method "structure" keeps the area of overlapping rings, where "linework" would make holes of it. Polygons that
-    collapse become lines: what is not of the shape's own dimension is left out.
+    collapse become lines: parts of another dimension are removed.
     """
     is_broken = ~shapely.is_valid(shapes)
     broken = shapes[is_broken]
@@ -51,7 +51,7 @@ def _of_dimension(shape: Any, dimension: int) -> Any:
 
 
 def promote(shapes: Any) -> Any:
-    """Each single part as a collection of one."""
+    """Convert single parts to multi parts."""
     kinds = shapely.get_type_id(shapes)
     result = shapes.copy()
     for single, (_, collect) in _MULTI_CLASSES.items():
@@ -61,14 +61,14 @@ def promote(shapes: Any) -> Any:
 
 
 def promoted(table: Any, column: str) -> Any:
-    """The table with this column of WKB promoted."""
+    """The table with this WKB column promoted."""
     shapes = shapely.from_wkb(table.column(column).to_numpy())
     values = pa.array(shapely.to_wkb(promote(shapes), flavor="iso"), pa.binary())
     return table.set_column(table.schema.get_field_index(column), column, values)
 
 
 def needs_promotion(kinds: set[GeometryType]) -> bool:
-    """Whether a layer has single and multiple parts of one kind."""
+    """Whether a layer mixes single and multi parts of one kind."""
     return any({single, multi} <= kinds for single, (multi, _) in _MULTI_CLASSES.items())
 
 

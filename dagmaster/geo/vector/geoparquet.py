@@ -1,4 +1,4 @@
-"""GeoParquet 1.1: features along the Hilbert curve, each row group with the boxes of its features."""
+"""GeoParquet 1.1: features along the Hilbert curve, with the boxes of the features in each row group."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from dagmaster.geo.vector.report import Box
 
 VERSION: Final = "1.1.0"
 MEDIA_TYPE: Final = "application/vnd.apache.parquet"
-# Longitude before latitude, as the coordinates are.
+# Longitude before latitude, like the coordinates.
 _CRS84: Final = "OGC:CRS84"
 
 
@@ -41,7 +41,7 @@ def schema_of(fields: Iterable[Any], geometry_types: Sequence[str], bbox: Box) -
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """The box, the number of rows, the columns and the types of geometry that `write` has stored.
+    """The box, row count, columns and geometry types that `write` has stored.
 
     Raises UnreadableVector for a file of another kind.
     """
@@ -62,7 +62,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, schema: Any, row_groups: Iterable[Any]) -> int:
-    """Write each table as a row group; the number of rows."""
+    """Write each table as a row group; returns the number of rows."""
     rows = 0
     with pq.ParquetWriter(path, schema, compression="zstd", write_statistics=True) as writer:
         for table in row_groups:

@@ -1,4 +1,4 @@
-"""From a stranger's file to the files that are kept of it: GeoParquet and the tiles of its preview."""
+"""From an untrusted file to the stored files: GeoParquet and preview tiles."""
 
 from collections.abc import Callable, Iterator
 from hashlib import file_digest
@@ -31,7 +31,7 @@ class StoredFile(BaseModel, frozen=True):
 
 
 class LayerSummary(BaseModel, frozen=True):
-    """What the catalogue says of a layer."""
+    """The catalogue's view of a layer."""
 
     bbox: Box
     rows: int
@@ -73,10 +73,10 @@ def prepare(
 ) -> LayerFiles:
     """Write `target`, a GeoParquet file, and the preview beside it, with the extension `.pmtiles`.
 
-    `assigned_crs` is what the sender says; it must not contradict the file. Raises UnreadableVector or VectorRejected.
+    `assigned_crs` is the sender's; it must not contradict the file. Raises UnreadableVector or VectorRejected.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Of this call alone: an attempt that is believed dead and is not must not disturb the next one.
+    # Unique to this call: an attempt that is wrongly believed dead must not disturb the next one.
     with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as folder:
         work = Path(folder)
         opened = open_source(source, work, encoding=encoding)
@@ -95,7 +95,7 @@ def prepare(
 
 
 def summarize(parquet: Path, pmtiles: Path) -> LayerSummary:
-    """Of files that `prepare` has made. Raises UnreadableVector for others."""
+    """Of files that `prepare` has written. Raises UnreadableVector for others."""
     layer = geoparquet.read_description(parquet)
     return LayerSummary(**layer, parquet=StoredFile.of(parquet), pmtiles=StoredFile.of(pmtiles))
 

@@ -1,4 +1,4 @@
-"""Load the chunks of a layer into a PostGIS table, each in one transaction that can be repeated."""
+"""Load the chunks of a layer into a PostGIS table, each in one idempotent transaction."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """In the schema `geo`."""
+    """A table in the schema `geo`."""
 
     name: str
 
@@ -69,14 +69,14 @@ class Table:
 
 
 def table_for(label: str, job_id: int) -> Table:
-    """Of a job alone: a version that is processed again keeps its table until the job completes."""
+    """One table per job: a version that is processed again keeps its table until the job completes."""
     suffix = f"_{job_id}"
     slug = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
     return Table(f"v_{slug}"[: MAX_NAME - len(suffix)] + suffix)
 
 
 def find_postgis(conn: Connection[Any]) -> str | None:
-    """The schema that the extension is in; None where the database does not have it."""
+    """The schema of the extension; None if the database does not have it."""
     row = conn.execute(
         "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'postgis'"
     ).fetchone()
@@ -86,7 +86,7 @@ def find_postgis(conn: Connection[Any]) -> str | None:
 def create_table(
     conn: Connection[Any], table: Table, postgis: str, parquet: Path, geometry_types: Sequence[str]
 ) -> bool:
-    """With the columns of the file. False if it exists: it stays as it is."""
+    """Create the table with the columns of the file. False if it exists; then it is not changed."""
     schema = pq.read_schema(parquet)
     kind = geometry_types[0] if len(geometry_types) == 1 else "Geometry"
     columns: list[Composable] = [
@@ -115,14 +115,14 @@ def _attributes(schema: Any) -> list[Any]:
 
 
 def load_chunk(conn: Connection[Any], table: Table, parquet: Path, chunk: Chunk) -> int:
-    """Replace the rows of this chunk by those of the file; the number of rows."""
+    """Replace the rows of this chunk by those of the file; returns the number of rows."""
     with pq.ParquetFile(parquet) as file:
         rows = file.read_row_group(chunk.number).drop_columns([BBOX])
     if rows.num_rows != chunk.rows:
         raise Invalid(f"chunk {chunk.number} has {rows.num_rows} rows in the file, not {chunk.rows}")
     numbers = pa.array(np.arange(chunk.first_row, chunk.first_row + chunk.rows, dtype=np.int64))
     rows = rows.add_column(0, FEATURE_ID, numbers).replace_schema_metadata(None)
-    # A task may run twice at the same time.
+    # The same task may run twice concurrently.
     conn.execute(
         "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", [f"dagmaster {table.qualified}", chunk.number]
     )
@@ -146,7 +146,7 @@ def _copy(conn: Connection[Any], table: Table, rows: Any) -> None:
 
 
 def index_table(conn: Connection[Any], table: Table, rows: int) -> None:
-    """After the load. Raises Invalid if the table does not have this many rows."""
+    """Call it after the load. Raises Invalid if the table does not have this many rows."""
     counted = conn.execute(SQL("SELECT count(*) FROM {}").format(table.identifier)).fetchone()
     if counted is None or counted[0] != rows:
         raise Invalid(f"{table.qualified} has {counted and counted[0]} rows, not {rows}: load all chunks first")

@@ -1,4 +1,4 @@
-"""PMTiles for the preview of a layer: as many zoom levels as a bounded number of features in tiles allows."""
+"""PMTiles for the preview of a layer: as many zoom levels as a limit on features in tiles allows."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,12 +16,12 @@ MEDIA_TYPE: Final = "application/vnd.pmtiles"
 LAYER: Final = "features"
 MAX_FEATURES: Final = 50_000
 MAX_ZOOM: Final = 14
-# A small feature costs some 60 microseconds in each tile that it touches, a large one several times as much.
+# A small feature costs some 60 microseconds per tile that it touches, a large one several times as much.
 MAX_PLACEMENTS: Final = 4_000
 MAX_PLACEMENTS_PER_FEATURE: Final = 8
-# Web Mercator ends here.
+# The limit of Web Mercator.
 _LIMIT_DEGREES: Final = 85.05
-# The tiles' attributes, not the layer's: reviewers look at shapes and a few values.
+# For the tiles, not the layer: reviewers look at shapes and a few values.
 MAX_COLUMNS: Final = 30
 
 
@@ -35,7 +35,7 @@ class Preview(BaseModel, frozen=True):
 
 
 def choose_max_zoom(boxes: Any) -> int:
-    """The deepest zoom to which the features' boxes touch a bounded number of tiles, all zooms together."""
+    """The deepest zoom at which the features' boxes touch a bounded number of tiles, over all zooms."""
     budget = MAX_PLACEMENTS + MAX_PLACEMENTS_PER_FEATURE * len(boxes)
     west, south, east, north = (boxes[:, side] for side in range(4))
     left, right = (west + 180) / 360, (east + 180) / 360
@@ -58,7 +58,7 @@ def _mercator(latitudes: Any) -> Any:
 
 
 def write_preview(parquet: Path, target: Path, geometry_types: Sequence[str]) -> Preview:
-    """Raises nothing for a layer that is too large: then it shows some of the features."""
+    """Never fails for a large layer: then the preview shows some of the features."""
     with pq.ParquetFile(parquet) as file:
         step = -(-file.metadata.num_rows // MAX_FEATURES)
         boxes = np.concatenate([_corners(group) for group in _every(file, step, [BBOX])])

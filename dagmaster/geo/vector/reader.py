@@ -1,4 +1,4 @@
-"""Read a layer of a stranger's file as Arrow batches, in a process that has only the drivers of its format."""
+"""Read a layer of an untrusted file as Arrow batches, in a process with only the drivers of its format."""
 
 import json
 import os
@@ -21,13 +21,13 @@ from dagmaster.geo.vector.formats import DRIVERS, Format, detect, is_zip
 from dagmaster.geo.vector.reader_protocol import LAYER_KEY, REFUSED
 
 MAX_MESSAGE_BYTES: Final = 2000
-# pyogrio would load these where they are installed, and that takes longer than all the rest.
+# pyogrio would import these if they are installed, which takes longer than everything else.
 _UNNEEDED: Final = ("geopandas", "pandas", "pyproj", "shapely")
 _PROGRAM: Final = (
     f"import sys; sys.modules.update(dict.fromkeys({_UNNEEDED})); "
     "from dagmaster.geo.vector import reader_process; reader_process.main()"
 )
-# Neither settings nor secrets: only what Python needs to start.
+# Neither settings nor secrets: only the variables that Python needs to start.
 _KEPT_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
 
 
@@ -43,7 +43,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`features` is as the file says; some say nothing, and then it is negative."""
+    """`features` is the count that the file states; negative if it states none."""
 
     name: str
     crs: str | None
@@ -54,7 +54,7 @@ class Layer:
 
 
 def open_source(path: Path, folder: Path, *, encoding: str | None = None) -> SourceFile:
-    """Unpacked and in a known encoding; what has to be written for that is written to `folder`."""
+    """Unpack the file and convert its encoding if needed; intermediate files go to `folder`."""
     if is_zip(path):
         path = unpack(path, folder / "unpacked")
     kind = detect(path)
@@ -71,7 +71,7 @@ def open_source(path: Path, folder: Path, *, encoding: str | None = None) -> Sou
 
 @contextmanager
 def read_layer(source: SourceFile, layer: str | None = None) -> Iterator[Layer]:
-    """Raises UnreadableVector, also in the middle of the batches, for what cannot be read."""
+    """Raises UnreadableVector, possibly in the middle of the batches."""
     request = {"path": str(source.path), "format": source.kind, "layer": layer, "encoding": source.encoding}
     command = [sys.executable, "-P", "-W", "ignore", "-c", _PROGRAM, json.dumps(request)]
     with TemporaryFile() as messages:
@@ -93,7 +93,7 @@ def _environment(kind: Format) -> dict[str, str]:
         **{name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
         "LANG": "C.UTF-8",
         "OPENBLAS_NUM_THREADS": "1",
-        # GDAL reads this when it is loaded, and never again.
+        # GDAL reads this only when it is loaded.
         "OGR_SKIP": ",".join(skipped),
         "OGR_SQLITE_STATIC_VIRTUAL_OGR": "NO",
         "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",

@@ -1,4 +1,4 @@
-"""The process that opens strangers' files: it reads one layer and writes it to its standard output as an Arrow stream.
+"""The process that opens untrusted files: it reads one layer and writes it to standard output as an Arrow stream.
 
 It has the drivers of one format and no network (see `reader.py`), and can be killed at any time.
 """
@@ -104,7 +104,7 @@ def _open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, Any], Any]]:
         covering = described.get("covering", {}).get("bbox", {}).get("xmin", [None])[0]
         names = [name for name in file.schema_arrow.names if name != covering]
         schema = pa.schema([file.schema_arrow.field(name) for name in names])
-        # No CRS in the metadata means longitude and latitude; null means that nobody knows.
+        # A missing CRS in the metadata means longitude and latitude; null means unknown.
         crs = described.get("crs", "OGC:CRS84")
         about = {
             "name": path.stem,

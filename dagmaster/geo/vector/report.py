@@ -1,4 +1,4 @@
-"""The result of reading a layer: what it is, what was repaired, and why it may be unusable."""
+"""The result of reading a layer: its properties, the repairs, and why it may be unusable."""
 
 from enum import StrEnum
 
@@ -19,7 +19,7 @@ class Outcome(StrEnum):
 
 
 class FeatureCounts(BaseModel):
-    """`read` are all of the file. Of the others, `repaired` and `flattened` are kept, and the rest is left out."""
+    """`read` counts all features of the file. `repaired` and `flattened` ones are kept, the others are left out."""
 
     read: int = 0
     kept: int = 0

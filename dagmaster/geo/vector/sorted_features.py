@@ -13,7 +13,7 @@ from dagmaster.geo.vector.cleaner import GEOMETRY, SORT_KEY
 from dagmaster.geo.vector.row_order import RowOrder
 
 DEFAULT_CHUNK_ROWS: Final = 50_000
-# However few rows that is: arrays of Arrow end at 2 GB, and a worker has several chunks in memory.
+# However few rows that is: Arrow arrays are limited to 2 GB, and a worker holds several chunks in memory.
 MAX_CHUNK_BYTES: Final = 64 * 1024**2
 
 

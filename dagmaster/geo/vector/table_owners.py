@@ -1,4 +1,4 @@
-"""Whose the tables of layers are. It is kept in the comment on the table, and so goes with it."""
+"""The owners of layer tables, stored in the comment on the table, so that they are dropped with it."""
 
 import json
 from typing import Any, Final
@@ -13,7 +13,7 @@ _KEY: Final = "dagmaster"
 
 
 class TableOwner(BaseModel, frozen=True):
-    """The job that made a table, and the version that it is for. It is loaded when all its rows are there."""
+    """The job that created a table, and its version. `is_loaded` when all rows are there."""
 
     job_id: int
     asset_id: str | None = None
@@ -27,14 +27,14 @@ def set_owner(conn: Connection[Any], table: Table, owner: TableOwner) -> None:
 
 
 def mark_loaded(conn: Connection[Any], table: Table) -> None:
-    """Of a table without an owner, nothing."""
+    """No effect on a table without an owner."""
     owner = list_owners(conn).get(table)
     if owner is not None:
         set_owner(conn, table, owner.model_copy(update={"is_loaded": True}))
 
 
 def list_owners(conn: Connection[Any]) -> dict[Table, TableOwner]:
-    """The tables that jobs have made. Others in the schema are left alone."""
+    """The tables that jobs have created. Other tables of the schema are not touched."""
     rows = conn.execute(
         "SELECT c.relname, obj_description(c.oid, 'pg_class') FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY 1",
@@ -52,5 +52,5 @@ def _parse(comment: str | None) -> TableOwner | None:
 
 
 def drop_table(conn: Connection[Any], table: Table) -> None:
-    """Fails where something that others have made depends on it."""
+    """Fails if objects of others depend on the table."""
     conn.execute(SQL("DROP TABLE IF EXISTS {}").format(table.identifier))

@@ -1,4 +1,4 @@
-"""Find out in which encoding a file's text is: UTF-8 if all of it can be, then what it says, then Latin-1."""
+"""Detect the encoding of a file's text: UTF-8 if it is valid, then the declared one, then Latin-1."""
 
 import codecs
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _HEADER_LENGTH: Final = slice(8, 10)
 
 
 def encoding_of(path: Path, kind: Format) -> str:
-    """Other formats than these either are always in UTF-8 or say what they are in."""
+    """Other formats are always in UTF-8 or declare their encoding."""
     if kind is Format.SHAPEFILE:
         return _of_shapefile(path)
     if kind in (Format.GEOJSON, Format.CSV):
@@ -32,7 +32,7 @@ def check_encoding(name: str) -> str:
 
 
 def transcode(path: Path, encoding: str, target: Path) -> Path:
-    """A copy in UTF-8: the readers of text formats know no other encoding."""
+    """A copy in UTF-8: the readers of text formats support no other encoding."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open(encoding=encoding, newline="") as source, target.open("w", encoding=UTF_8, newline="") as copy:
@@ -57,7 +57,7 @@ def _of_shapefile(path: Path) -> str:
 
 
 def _codec_name(name: str) -> str | None:
-    """As GDAL and Python call it; `.cpg` files also hold numbers of code pages. None for UTF-8, which it is not."""
+    """The name for GDAL and Python; `.cpg` files may also hold code page numbers. None for UTF-8, already ruled out."""
     name = f"CP{name}" if name.isdigit() else name
     try:
         codec = codecs.lookup(name).name
