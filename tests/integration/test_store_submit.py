@@ -276,8 +276,8 @@ async def test_values_that_cannot_be_stored_are_refused_with_the_reason(dsn: str
         (NewJob(ANYTHING, {"s": object()}), "object"),
         (NewJob(ANYTHING, {"n": 10**30}), "64-bit"),
         (NewJob(ANYTHING, {}, idempotency_key="k" * 129), "idempotency_key may have at most 128"),
-        (NewJob(ANYTHING, {}, submitted_by="k" * 129), "submitted_by may have 128"),
-        (NewJob(ANYTHING, {}, correlation_id="k" * 129), "correlation_id may have 128"),
+        (NewJob(ANYTHING, {}, submitted_by="k" * 129), "submitted_by may have at most 128"),
+        (NewJob(ANYTHING, {}, correlation_id="k" * 129), "correlation_id may have at most 128"),
         (NewJob(ANYTHING, {}, priority=2**31), "out of range"),
     ]
     async with opened(dsn, application="test") as conn:

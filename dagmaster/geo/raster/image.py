@@ -41,7 +41,7 @@ class Warp(BaseModel, frozen=True):
 
 
 class ImageSource(BaseModel, frozen=True):
-    """Everything that another process needs to read the same pixels: of a file, or of a mosaic; `path` is its first file.
+    """Everything that another process needs to read the same pixels: of a file, or of a mosaic (then its first file).
 
     `part` refers to the grid after the warp. Pixels outside `cutline`, a GeoJSON geometry in the CRS of that grid, are
     not valid.
