@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dagmaster.data.objects import DataContext, Object, View
     from dagmaster.data.references import Chunks, ObjectRef, ViewRef
 
-# Before Arrow is loaded, which reads it once. Its own allocator takes 4 MB for the first value, in every worker.
+# Before Arrow is loaded, which reads it once. Arrow's own allocator takes 4 MB for the first value, in every worker.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 __all__ = [
@@ -38,7 +38,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: references are part of the core, the libraries of tables are an extra.
+    # Loaded on first use: references are part of the core, the table libraries are an extra.
     if name in HOMES:
         return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
-"""Aggregates and rankings, to be used in `agg()` and with `over()`."""
+"""Aggregates and rankings, for use in `agg()` and with `over()`."""
 
 from dagmaster.data.expressions import Call, Expression, Operand, as_expression, call
 
 
 def sum(value: Operand) -> Expression:
-    """64 bits wide for integers: a sum of small integers does not overflow."""
+    """64 bits wide for integers, so that a sum of small integers does not overflow."""
     return _aggregate("sum", value)
 
 
@@ -33,12 +33,12 @@ def var(value: Operand) -> Expression:
 
 
 def n_unique(value: Operand) -> Expression:
-    """How many different values there are, without NULL."""
+    """The number of distinct values, without NULL."""
     return _aggregate("n_unique", value)
 
 
 def count(value: Operand | None = None) -> Expression:
-    """Of rows, or of the values that are not NULL."""
+    """The number of rows, or of values that are not NULL."""
     return Expression(Call(function="count", arguments=())) if value is None else _aggregate("count", value)
 
 

@@ -10,7 +10,7 @@ from dagmaster.data.sql import check_names
 from dagmaster.data.types import nullable
 from dagmaster.errors import Invalid
 
-VALUE = "value"  # the column of a scalar or a list
+VALUE = "value"  # the column name of a scalar or a list
 SIMPLE_TYPES = {
     "bool": "Bool",
     "int8": "Int8",
@@ -52,7 +52,7 @@ ANSWERED_TYPES = {
 
 
 def table_from_value(value: Any) -> pa.Table:
-    """One column `value` for a scalar or a list; columns of its own for a dict, records or Arrow data."""
+    """One column `value` for a scalar or a list; named columns for a dict, records or Arrow data."""
     table = _table(value)
     check_names(table.column_names)
     if not table.column_names:
@@ -61,7 +61,7 @@ def table_from_value(value: Any) -> pa.Table:
 
 
 def clickhouse_type(column: pa.ChunkedArray, name: str) -> str:
-    """The type that stores the column; it is nullable if the column holds a null."""
+    """The type that stores the column; nullable if the column contains a null."""
     kind = _stored_type(column.type, name)
     if column.null_count == 0 and not pa.types.is_null(column.type):
         return kind
@@ -71,7 +71,7 @@ def clickhouse_type(column: pa.ChunkedArray, name: str) -> str:
 
 
 def clickhouse_types(schema: pa.Schema) -> dict[str, str]:
-    """For columns whose values are not known yet: nullable unless the schema says that they are not."""
+    """For columns whose values are not known yet: nullable unless the schema says otherwise."""
     check_names(schema.names)
     return {
         field.name: nullable(kind) if field.nullable else kind
@@ -91,7 +91,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def columns_of(table: pa.Table) -> Any:
-    """A list for the one column `value`, else a dict of lists."""
+    """A list for the single column `value`, else a dict of lists."""
     columns: dict[str, list[Any]] = table.to_pydict()
     return columns[VALUE] if list(columns) == [VALUE] else columns
 
@@ -147,7 +147,7 @@ def _from_columns(columns: Mapping[Any, Any]) -> pa.Table:
 
 
 def _from_records(records: Sequence[Mapping[Any, Any]]) -> pa.Table:
-    """A key that a record lacks is None there."""
+    """A missing key is None."""
     names = dict.fromkeys(name for record in records for name in record)
     return _named({name: _array(name, [record.get(name) for record in records]) for name in names})
 
@@ -177,7 +177,7 @@ def _stored_type(kind: pa.DataType, name: str) -> str:
     if (simple := SIMPLE_TYPES.get(str(kind))) is not None:
         return simple
     if pa.types.is_timestamp(kind):
-        # A time without a zone is taken as UTC: ClickHouse stores moments.
+        # A time without a zone is taken as UTC: ClickHouse stores instants.
         return f"DateTime64({SECOND_DIGITS[kind.unit]}, 'UTC')"
     if pa.types.is_decimal(kind):
         return f"Decimal({kind.precision}, {kind.scale})"

@@ -1,4 +1,4 @@
-"""The port to whoever remembers which tables exist, for whom, and for how long."""
+"""The port to the catalogue, which knows which tables exist, for whom, and for how long."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +22,7 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """What is known once the rows are in."""
+    """The facts known once the rows are stored."""
 
     table_id: int
     rows: int
@@ -32,7 +32,7 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True)
 class InlineTable:
-    """A small table that has no table yet: its rows are in the entry, as an Arrow stream."""
+    """A small table without a real table: its rows are in the entry, as an Arrow stream."""
 
     rows: bytes
     columns: Mapping[str, str]
@@ -40,39 +40,39 @@ class InlineTable:
 
 class Catalog(Protocol):
     async def announce(self, table: NewTable) -> None:
-        """Before the table is made: a table without an entry would never be dropped."""
+        """Add the entry before the table is created: a table without an entry would never be dropped."""
 
     async def add_inline(self, table: NewTable, stored: StoredTable, rows: bytes) -> None:
-        """An entry with its rows, which can be used at once."""
+        """Add an entry with its rows, usable at once."""
 
     async def find_inline(self, table_ids: Sequence[int]) -> Mapping[int, InlineTable]:
-        """Those of these that have no table yet."""
+        """The tables among these whose rows are in their entries."""
 
     def tabulating(self, table_id: int) -> AbstractAsyncContextManager[None]:
-        """While it lasts the rows of the entry are put into a table, and the entry cannot expire.
+        """Move the rows of the entry into a real table; the entry cannot expire meanwhile.
 
-        Raises UnknownTable if it has expired before.
+        Raises UnknownTable if it has already expired.
         """
 
     async def complete(self, table: StoredTable) -> None:
-        """The table can be used. One that has its name in the same scope is dropped later."""
+        """Mark the table as usable. An older table of the same name and scope is dropped later."""
 
     def appending(self, table_id: int) -> AbstractAsyncContextManager[None]:
-        """While it lasts nobody else appends to the table, in no process."""
+        """Exclude concurrent appends to the table, in all processes."""
 
     async def find(self, name: str, scope: Scope) -> int | None: ...
 
     async def use(self, table_ids: Sequence[int]) -> None:
-        """These are kept while whoever reads them may need them. Raises UnknownTable for those that it may not read."""
+        """Keep these tables while the reader may need them. Raises UnknownTable for tables that it may not read."""
 
     async def keep(self, table_ids: Sequence[int]) -> None:
-        """Temporary tables become tables of the job."""
+        """Turn temporary tables into tables of the job."""
 
     async def expired(self) -> Sequence[int]:
-        """Tables that are to be dropped."""
+        """The tables to drop."""
 
     async def expire(self, table_ids: Sequence[int]) -> Collection[int]:
-        """Those of them that may have a table."""
+        """Expire the tables; returns those that may have a real table."""
 
     async def forget(self, table_ids: Sequence[int]) -> None:
-        """After they were dropped."""
+        """Remove the entries after the tables were dropped."""

@@ -1,4 +1,4 @@
-"""ClickHouse inside of this process (chdb), on a folder that no other process can use meanwhile."""
+"""ClickHouse inside this process (chdb), on a folder that no other process can use meanwhile."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Folder:
-    """The folder as long as this process has it open. Each statement has a session of its own: they are cheap."""
+    """The folder while this process has it open. Each statement has its own session: sessions are cheap."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class Folder:
         self._lock_file = _lock(path)
         self._anchor: Any = None
         try:
-            self._anchor = self._session()  # Without a session the engine would stop.
+            self._anchor = self._session()  # The engine stops with its last session.
             self.execute(CREATE_DATABASE)
         except BaseException:
             self.close()
@@ -127,7 +127,7 @@ class ChdbEngine:
         self.folder.kill(query_id)
 
     def close(self) -> None:
-        """The folder is free when the last user has closed it."""
+        """The last user releases the folder."""
         with _opening:
             if self._is_closed:
                 return
@@ -146,7 +146,7 @@ _opening = threading.Lock()
 
 
 def open_url(url: str, limits: Limits = NO_LIMITS) -> ChdbEngine:
-    """Raises Conflict if another process has the folder, or this process another folder."""
+    """Raises Conflict if another process has the folder, or this process has another folder."""
     path = folder_of(url)
     with _opening:
         if other := next((open_path for open_path in _open if open_path != path), None):
@@ -167,7 +167,7 @@ def text(value: str) -> str:
 
 
 def _forget_after_fork() -> None:
-    """A child has the memory of the engine but not its threads."""
+    """A forked child has the engine's memory but not its threads."""
     _open.clear()
 
 

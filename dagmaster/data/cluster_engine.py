@@ -1,4 +1,4 @@
-"""A cluster of ClickHouse servers: each Object has a part on every host, and one table that reads them all."""
+"""A cluster of ClickHouse servers: each Object has a part on every host, and one table over all parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -13,19 +13,19 @@ from dagmaster.data.sql import DATABASE, ROW_ID, quote
 from dagmaster.data.statements import create_table, insert_select
 
 PART: Final = "_part"
-# Neighbouring rows are on one host, so that a range of row ids reads few of them.
+# Neighbouring rows are on one host, so that a range of row ids reads few hosts.
 ROWS_TOGETHER: Final = 65_536
 SETTINGS: Final = {"distributed_foreground_insert": "1", "distributed_product_mode": "global"}
 
 
 class ClusterHost(ServerEngine):
-    # Also of those by which it says that another host does not answer: ATTEMPT_TO_READ_AFTER_EOF, SOCKET_TIMEOUT,
+    # Including the codes for an unreachable other host: ATTEMPT_TO_READ_AFTER_EOF, SOCKET_TIMEOUT,
     # NETWORK_ERROR, ALL_CONNECTION_TRIES_FAILED.
     lost_codes = ServerEngine.lost_codes | {32, 209, 210, 279}
 
 
 class ClusterEngine:
-    """Queries go to the first host, which asks the others. There is no ON CLUSTER: that would need Keeper."""
+    """Queries go to the first host, which queries the others. No ON CLUSTER, which would need Keeper."""
 
     def __init__(self, cluster: str, hosts: Sequence[ClusterHost]) -> None:
         self._cluster, self._hosts = cluster, hosts
@@ -37,7 +37,7 @@ class ClusterEngine:
         return self._hosts[0].batches(sql, parameters)
 
     def create(self, table: str, columns: str) -> None:
-        """The parts first: whoever sees the table can read it."""
+        """The parts first: a visible table must be readable."""
         name = table.removeprefix(f"{DATABASE}.")
         for host in self._hosts:
             host.command(create_table(table + PART, columns))
@@ -49,7 +49,7 @@ class ClusterEngine:
             )
 
     def insert(self, table: str, rows: pa.Table, token: str | None = None) -> None:
-        """On one host, and always on the same for a token: each host deduplicates what it gets."""
+        """On one host, always the same for a token: each host deduplicates its own inserts."""
         key = token if token is not None else f"{table}:{rows[ROW_ID][0].as_py()}"
         self._hosts[crc32(key.encode()) % len(self._hosts)].insert(table + PART, rows, token)
 

@@ -1,4 +1,4 @@
-"""Which columns of stored tables the columns of a plan are computed from."""
+"""The columns of stored tables from which the columns of a plan are computed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from dagmaster.data.plans import (
 from dagmaster.data.sql import FILTERING_JOINS
 from dagmaster.errors import Invalid
 
-# The columns of a table; None for one that was dropped.
+# The columns of a table; None for a dropped table.
 KnownColumns = Callable[[int], Sequence[str] | None]
 
 
@@ -37,9 +37,9 @@ class ColumnSource:
 
 
 def columns_by_source(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, list[ColumnSource]]]:
-    """For each table of a lineage that a plan made: its columns, and those that they are computed from.
+    """For each table of a lineage with a plan: its columns, and the columns they are computed from.
 
-    Conditions, sort keys and join keys choose rows; they are not part of the value of a column.
+    Conditions, sort keys and join keys select rows; they are not part of a column's value.
     """
     tables = {row["object_id"]: row for row in rows}
 
@@ -53,7 +53,7 @@ def columns_by_source(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, 
             continue
         try:
             plan = read_plan(row["plan"])
-        except Invalid:  # Of another release.
+        except Invalid:  # A plan of another release.
             continue
         names = [column["name"] for column in row["columns"]]
         traced[object_id] = {name: sorted(sources_of_column(plan, name, known)) for name in names}
@@ -118,7 +118,7 @@ def _joined(plan: Join, name: str, known: KnownColumns) -> frozenset[ColumnSourc
     if left is None or name in left:
         origins |= sources_of_column(plan.left, name, known)
         shared = any(a == b == name for a, b in zip(plan.left_on, plan.right_on, strict=True))
-        if shared and plan.kind in ("right", "full"):  # Where the left has no row, the right has the key.
+        if shared and plan.kind in ("right", "full"):  # A row without a left side has the key of the right.
             origins |= sources_of_column(plan.right, name, known)
     elif right is None or name in right:
         origins |= sources_of_column(plan.right, name, known)
@@ -128,7 +128,7 @@ def _joined(plan: Join, name: str, known: KnownColumns) -> frozenset[ColumnSourc
 
 
 def _columns_of(plan: Any, known: KnownColumns) -> Sequence[str] | None:
-    """None if they depend on a table that was dropped."""
+    """None if they depend on a dropped table."""
     match plan:
         case Scan():
             return known(plan.table_id)

@@ -1,4 +1,4 @@
-"""Arrow arrays of plain Python values, without what Arrow's own conversion loads for them."""
+"""Arrow arrays of plain Python values, without the libraries that Arrow's own conversion loads."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-# For more values Arrow is quicker, and what they take is more than what it loads.
+# Beyond this, Arrow is faster, and the values take more memory than its libraries.
 MAX_VALUES: Final = 100_000
 
 
 def plain_array(values: Sequence[Any]) -> pa.Array | None:
-    """The array of booleans, integers, floats or strings, with or without None; None for all else.
+    """An array of booleans, integers, floats or strings, with or without None; None for anything else.
 
     `pyarrow.array` infers the same, but loads pandas: 33 MB for a worker that does not use it.
     """
@@ -30,7 +30,7 @@ def plain_array(values: Sequence[Any]) -> pa.Array | None:
     try:
         return _from_buffers(arrow_type, len(values), present, *write(values))
     except (OverflowError, UnicodeEncodeError):
-        return None  # Arrow says what is wrong with them, or knows a larger type.
+        return None  # Arrow reports the problem, or has a larger type.
 
 
 def row_numbers(first: int, count: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The engine and the limits that the settings name."""
+"""The configured engine and limits."""
 
 from dagmaster.data.engine import Limits, folder_of, folder_url, location_of
 from dagmaster.settings import Settings, load_settings
@@ -7,7 +7,7 @@ FOLDER = "tables"
 
 
 def data_url(settings: Settings) -> str:
-    """Without a setting: the data service of the data folder, which all processes on it share."""
+    """Default: the data service of the data folder, which all processes on it share."""
     return settings.data_url.get_secret_value() if settings.data_url else default_url(settings)
 
 
@@ -26,7 +26,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def url_at(location: str) -> str:
-    """How to open what is there: by the settings if they name it, and a folder together with other processes."""
+    """The URL to open a location: the configured one if it matches, or a folder shared with other processes."""
     url = data_url(load_settings())
     if location_of(url) == location:
         return url

@@ -1,4 +1,4 @@
-"""The tables that the running code works with."""
+"""The tables that the running code uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class TablesInUse(Protocol):
-    """Opened when they are first asked for: most tasks never ask, and do not need the libraries."""
+    """Opened on first use: most tasks use no tables, and do not need the libraries."""
 
     def opened(self) -> "DataContext": ...
 
     def receive(self, plan: Any) -> None:
-        """A reference from outside names the tables of this plan."""
+        """Record that an incoming reference names the tables of this plan."""
 
     def pass_on(self, plan: Any) -> None:
-        """Another task will read what this plan reads."""
+        """Record that another task will read the tables of this plan."""
 
     async def keep_passed(self) -> None:
-        """Before that task can start."""
+        """Keep passed tables before that task can start."""
 
 
 _current: ContextVar[TablesInUse | None] = ContextVar("dagmaster_tables", default=None)

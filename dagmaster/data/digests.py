@@ -1,4 +1,4 @@
-"""Digests by which the same rows and the same plans are recognised."""
+"""Digests that identify equal rows and equal plans."""
 
 from hashlib import sha256
 from typing import Any
@@ -10,7 +10,7 @@ from dagmaster.data.plans import write_plan
 
 
 class _Hashing:
-    """A file that keeps nothing but the digest of what is written."""
+    """A file that keeps only the digest of its content."""
 
     closed = False
 
@@ -27,7 +27,7 @@ class _Hashing:
 
 
 def digest_of(rows: pa.Table) -> str:
-    """However the rows are chunked, and whatever else the table says about itself."""
+    """Independent of the chunks of the rows and of the table's metadata."""
     plain = rows.replace_schema_metadata(None).combine_chunks()
     file = _Hashing()
     with pa.ipc.new_stream(file, plain.schema) as writer:
@@ -36,5 +36,5 @@ def digest_of(rows: pa.Table) -> str:
 
 
 def digest_of_plan(plan: Any) -> str:
-    """Not that of its rows: sums of floats may differ in the last digit when they are computed again."""
+    """Not of the rows: sums of floats may differ in the last digit when computed again."""
     return sha256(orjson.dumps(write_plan(plan), option=orjson.OPT_SORT_KEYS)).hexdigest()

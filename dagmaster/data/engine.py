@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INSTALL: Final = "install it with: pip install 'dagmaster[data]'"
 EXAMPLES: Final = "chdb:///var/lib/tables, service:///var/lib/tables or https://user:password@clickhouse.example:8443"
 
-# Every query runs with them: a missing partner of a join is NULL, and a cast of NULL is NULL.
+# For every query: a missing partner of a join is NULL, and a cast of NULL is NULL.
 SETTINGS: Final[Mapping[str, str]] = {
     "join_use_nulls": "1",
     "cast_keep_nullable": "1",
@@ -25,7 +25,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "output_format_arrow_low_cardinality_as_dictionary": "0",
     "session_timezone": "UTC",
 }
-# One block for each insert, however large: blocks are atomic, and what a token deduplicates.
+# One block per insert, however large: blocks are atomic, and are what a token deduplicates.
 INSERT_SETTINGS: Final[Mapping[str, str]] = {
     "min_insert_block_size_rows": str(1 << 40),
     "min_insert_block_size_bytes": "0",
@@ -45,7 +45,7 @@ FOLDERS: Final = ("chdb", "service")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one query may use, and how many tables a job may have. None is no limit."""
+    """The limits of one query, and of the number of tables per job. None is no limit."""
 
     memory_bytes: int | None = None
     seconds: float | None = None
@@ -84,7 +84,7 @@ def use_ticket(ticket: Ticket) -> None:
 
 
 def query_id() -> str:
-    """The id of the next statement. Raises QueryCancelled if whoever waits for it has gone."""
+    """The id of the next statement. Raises QueryCancelled if its caller was cancelled."""
     ticket = _ticket.get()
     if ticket is None:
         return Ticket().query_id
@@ -94,34 +94,34 @@ def query_id() -> str:
 
 
 class Engine(Protocol):
-    """Calls block; any thread may make them. Raises QueryFailed, or EngineLost if the engine does not answer."""
+    """Calls block, from any thread. Raises QueryFailed, or EngineLost if the engine does not respond."""
 
     def query(self, sql: str, parameters: Mapping[str, str]) -> "pa.Table": ...
 
     def batches(self, sql: str, parameters: Mapping[str, str]) -> "Iterator[pa.RecordBatch]":
-        """As they are computed: not all rows need fit into memory."""
+        """As they are computed: the rows need not fit into memory."""
 
     def create(self, table: str, columns: str) -> None:
-        """Make the table unless it exists. Its first column is the row id."""
+        """Create the table unless it exists. Its first column is the row id."""
 
     def insert(self, table: str, rows: "pa.Table", token: str | None = None) -> None:
-        """Rows of one token are added once, however often they are inserted."""
+        """Rows with the same token are added once, however often they are inserted."""
 
     def fill(self, table: str, columns: str, sql: str, parameters: Mapping[str, str]) -> None:
-        """Make the rows of this query the only ones of the table."""
+        """Replace the rows of the table by those of this query."""
 
     def drop(self, table: str) -> None: ...
 
     def size_bytes(self, table: str) -> int: ...
 
     def kill(self, query_id: str) -> None:
-        """End the statements of this id, if they still run."""
+        """Kill the statements with this id, if they still run."""
 
     def close(self) -> None: ...
 
 
 def open_engine(url: str, limits: Limits = NO_LIMITS) -> Engine:
-    """`chdb:///folder` is ClickHouse in this process, `service:///folder` in a process of its own, `https://` a server.
+    """`chdb:///folder` is ClickHouse in this process, `service:///folder` in a shared process, `https://` a server.
 
     A list of hosts and `?cluster=name` is a cluster.
     """
@@ -150,7 +150,7 @@ def folder_of(url: str) -> Path:
 
 
 def location_of(url: str) -> str:
-    """Where the tables are: the same for a folder however it is opened, and without a password."""
+    """The location of the tables: the same for a folder however it is opened, and without a password."""
     parts = urlsplit(url)
     if parts.scheme in FOLDERS:
         return folder_url(folder_of(url))

@@ -1,4 +1,4 @@
-"""An engine that is opened when it is first needed, and the threads in which it runs statements."""
+"""An engine that is opened on first use, and the threads that run its statements."""
 
 import asyncio
 import threading
@@ -18,19 +18,19 @@ class EngineRunner:
     def __init__(self, url: str, limits: Limits) -> None:
         self.url = url
         self.limits = limits
-        # Set when whoever runs this in a thread has given up: threads cannot be stopped, their queries can.
+        # Set when the caller of this thread was cancelled: threads cannot be stopped, their queries can.
         self.cancelled: threading.Event | None = None
         self._engine: Engine | None = None
         self._opening = threading.Lock()
 
     async def release(self) -> None:
-        """Let go of the engine, and leave the tables as they are."""
+        """Release the engine, and leave the tables as they are."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await self.run(engine.close)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """In a thread: the engine blocks. When the task is cancelled, its queries are killed."""
+        """Run in a thread, because the engine blocks. If the task is cancelled, its queries are killed."""
         ticket = Ticket()
 
         def ticketed() -> T:
@@ -50,12 +50,12 @@ class EngineRunner:
         return running.result()
 
     async def _killed(self, ticket: Ticket, running: "asyncio.Future[Any]") -> None:
-        """Again until it has ended: a query that is not known to the engine yet cannot be killed."""
+        """Repeat until it has ended: a query that the engine does not know yet cannot be killed."""
         while not running.done():
             if self._engine is not None:
                 await asyncio.to_thread(self._engine.kill, ticket.query_id)
             await asyncio.wait([running], timeout=KILL_AGAIN_SECONDS)
-        running.exception()  # Nobody asks for it.
+        running.exception()  # Retrieved: nothing awaits it.
 
     @property
     def engine(self) -> Engine:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dagmaster.errors import Invalid
 
-# By name: a worker that exports nothing does without them.
+# Loaded by name: a worker that exports nothing does not need them.
 WRITERS = {
     "parquet": ("pyarrow.parquet", "ParquetWriter"),
     "csv": ("pyarrow.csv", "CSVWriter"),
@@ -18,7 +18,7 @@ WRITERS = {
 
 
 async def write_file(batches: AsyncIterator[pa.RecordBatch], path: Path, format: str | None, empty: pa.Table) -> Path:
-    """Nobody sees half a file: it gets its name when it is complete. `empty` has the columns."""
+    """The file is renamed when it is complete, so that it is never seen half written. `empty` has the columns."""
     chosen = format or path.suffix.removeprefix(".").lower()
     if chosen not in WRITERS:
         raise Invalid(

@@ -1,4 +1,4 @@
-"""Expressions over columns: values that are built with operators and compiled to SQL later."""
+"""Expressions over columns: built with operators, and compiled to SQL later."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Operand = Any  # an Expression, or a plain value that becomes a literal
 
 
 class Node(BaseModel):
-    """A part of an expression, as it travels."""
+    """A part of an expression, serialisable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,13 +26,13 @@ class Column(Node):
 
 
 class OnlyColumn(Node):
-    """The column of a table that has just one."""
+    """The column of a table that has only one."""
 
     op: Literal["only_column"] = "only_column"
 
 
 class Value(Node):
-    """A bound value. None as text is NULL."""
+    """A bound value. A `None` text is NULL."""
 
     op: Literal["value"] = "value"
     type: str
@@ -161,7 +161,7 @@ class Operators(ABC):
 
 
 class Expression(Operators):
-    """What is computed for each row. `col("x") * 2` is one; nothing runs before a table is asked for its rows."""
+    """A computation for each row, such as `col("x") * 2`; nothing runs before rows are requested."""
 
     def __init__(self, node: Any, name: str | None = None) -> None:
         self.node = node
@@ -183,11 +183,11 @@ class Expression(Operators):
         return call(function, *arguments)
 
     def alias(self, name: str) -> "Expression":
-        """The same under another name."""
+        """The same expression under another name."""
         return Expression(self.node, name)
 
     def cast(self, type: str) -> "Expression":
-        """As another ClickHouse type. A value that does not fit is an error; NULL stays NULL."""
+        """Cast to another ClickHouse type. A value that does not fit is an error; NULL stays NULL."""
         return Expression(Cast(argument=self.node, type=check_type(type)), self.name)
 
     def is_null(self) -> "Expression":
@@ -213,7 +213,7 @@ class Expression(Operators):
         return Expression(Over(argument=self.node, partition_by=partition, order_by=sort_keys(order_by)), self.name)
 
     def desc(self) -> "Descending":
-        """The sort key in the other direction."""
+        """The descending sort key."""
         return Descending(self)
 
 
@@ -223,12 +223,12 @@ class Descending:
 
 
 def col(name: str) -> Expression:
-    """The column of this name."""
+    """The column with this name."""
     return Expression(Column(name=name), name)
 
 
 def lit(value: Any, type: str | None = None) -> Expression:
-    """A constant, of the ClickHouse type that is named or that its Python type suggests."""
+    """A constant with the given ClickHouse type, or the one that its Python type implies."""
     if value is None:
         return Expression(Value(type=nullable(check_type(type or "String")), text=None))
     return Expression(Value(type=check_type(type) if type else type_of(value), text=text_of(value)))
@@ -240,7 +240,7 @@ def call(function: str, *arguments: Operand) -> Expression:
 
 
 def as_expression(value: Operand, *, column: bool = False) -> Expression:
-    """The expression that a plain value stands for: a literal or, where columns are named, a column."""
+    """The expression for a plain value: a literal or, where columns are named, a column."""
     if isinstance(value, Expression):
         return value
     if isinstance(value, Operators):
@@ -263,12 +263,12 @@ def listed(values: Any) -> Sequence[Any]:
 
 
 def _name_of(arguments: Sequence[Operand]) -> str | None:
-    """`col("x") * 2` is still called x."""
+    """`col("x") * 2` keeps the name x."""
     return next((argument.name for argument in arguments if isinstance(argument, Expression) and argument.name), None)
 
 
 def _short_divisor(value: Operand) -> Operand:
-    """Of the shortest type, as the remainder then is: rows are grouped and compared by it faster."""
+    """Of the shortest type, because the remainder has it too: grouping and comparing is faster."""
     if type(value) is not int or not 0 < value < 2**32:
         return value
     return lit(value, next(f"UInt{bits}" for bits in (8, 16, 32) if value < 2**bits))

@@ -1,4 +1,4 @@
-"""Files of tables, read in pieces."""
+"""Table files, read in batches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class TableFile:
 
 
 def format_of(name: str, format: str | None = None) -> str:
-    """The format that is named, or that the name of the file ends with."""
+    """The given format, or that of the file's extension."""
     chosen = format or FORMATS.get(Path(name.partition("?")[0]).suffix.lower())
     if chosen is None or chosen not in FORMATS.values():
         raise Invalid(
@@ -35,7 +35,7 @@ def format_of(name: str, format: str | None = None) -> str:
 
 @contextmanager
 def opened_file(path: Path, format: str) -> Iterator[TableFile]:
-    """Raises Invalid for a file that is not of the format, also while it is read."""
+    """Raises Invalid for a file of another format, possibly during the read."""
     try:
         with _opened(path, format) as file:
             yield file
@@ -60,7 +60,7 @@ def _opened(path: Path, format: str) -> Iterator[TableFile]:
 
 
 def _arrow_reader(source: Any) -> Any:
-    """A file of random access begins with a magic word, a stream does not."""
+    """A random-access file starts with a magic word, a stream does not."""
     is_file = source.read(6) == b"ARROW1"
     source.seek(0)
     return ipc.open_file(source) if is_file else ipc.open_stream(source)

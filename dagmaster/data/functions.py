@@ -1,4 +1,4 @@
-"""The functions that expressions may call, by their names here and in ClickHouse. Nothing else can be called."""
+"""The functions that expressions may call, by their names here and in ClickHouse. No others can be called."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -71,7 +71,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "array_join": "arrayStringConcat",
 }
 
-# Over no rows at all these are NULL, as in standard SQL, by the combinator -OrNull; counts are 0.
+# Without rows these are NULL, as in standard SQL, by the combinator -OrNull; counts are 0.
 AGGREGATES: Final[Mapping[str, str]] = {
     "sum": "sum",
     "mean": "avg",
@@ -92,5 +92,5 @@ RANKINGS: Final[Mapping[str, str]] = {
     "lag": "lagInFrame",
     "lead": "leadInFrame",
 }
-# Outside of the first or last rows these are NULL, and they look beyond the current row.
+# NULL beyond the first or last row; they look past the current row.
 NEIGHBOURS: Final = frozenset({"lag", "lead"})

@@ -18,7 +18,7 @@ COMPRESSION: Final = "zstd"
 
 
 def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
-    """The rows as ClickHouse would return them; None if they are too many, or if only ClickHouse can tell."""
+    """The rows as ClickHouse would return them; None if there are too many, or if only ClickHouse can convert them."""
     if rows.nbytes > MAX_BYTES:
         return None
     schema = answered_schema(types)
@@ -64,7 +64,7 @@ def rows_of_reference(inline: InlineRows) -> pa.Table:
 
 
 def range_of(plan: Any) -> tuple[int, tuple[Slice, ...]] | None:
-    """The table and the slices of a plan that is nothing but a range of a table's rows."""
+    """The table and the slices of a plan that is only a range of a table's rows."""
     slices: tuple[Slice, ...] = ()
     while isinstance(plan, Slice):
         slices, plan = (plan, *slices), plan.source

@@ -55,7 +55,7 @@ CHUNK_ROWS = 10_000
 
 
 class View(Operators, Referable):
-    """A table that is computed when it is asked for. Each method returns another View."""
+    """A table that is computed on demand. Each method returns another View."""
 
     def __init__(self, plan: Any, context: "DataContext | None" = None) -> None:
         self._plan = plan
@@ -72,10 +72,10 @@ class View(Operators, Referable):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {reference_to(self._plan).model_dump()}>"
 
-    # What is computed.
+    # Transformations.
 
     def where(self, condition: Expression) -> "View":
-        """The rows for which the condition holds; where it is NULL it does not."""
+        """The rows for which the condition is true, not false or NULL."""
         if not isinstance(condition, Expression):
             raise Invalid('a condition is an expression such as col("x") > 1, never text')
         return self._then(Filter(source=self._plan, condition=condition.node))
@@ -110,7 +110,7 @@ class View(Operators, Referable):
         return self._then(Distinct(source=self._plan, columns=columns))
 
     def explode(self, column: str) -> "View":
-        """A row for each element of the column's arrays; rows with an empty array disappear."""
+        """One row per element of the column's arrays; rows with an empty array are dropped."""
         return self._then(Explode(source=self._plan, column=column))
 
     def join(
@@ -123,7 +123,7 @@ class View(Operators, Referable):
         right_on: str | Sequence[str] = (),
         suffix: str = "_right",
     ) -> "View":
-        """Rows of both with equal keys. `asof` takes the last key as an order: the nearest row that is not later."""
+        """Join rows with equal keys. `asof` treats the last key as an order: the nearest row that is not later."""
         left, right = tuple(listed(left_on or on)), tuple(listed(right_on or on))
         try:
             step = Join(left=self._plan, right=other.plan, kind=how, left_on=left, right_on=right, suffix=suffix)
@@ -132,7 +132,7 @@ class View(Operators, Referable):
         return self._then(step)
 
     def union(self, *others: "View") -> "View":
-        """The rows of this one, then those of the others."""
+        """The rows of this table, then those of the others."""
         return self._then(Union(sources=(self._plan, *(other.plan for other in others))))
 
     def group_by(self, *keys: str | Expression, **named: Any) -> "Groups":
@@ -142,10 +142,10 @@ class View(Operators, Referable):
         """One row of aggregates over all rows."""
         return Groups(self, ()).agg(*columns, **named)
 
-    # What it is.
+    # Metadata.
 
     def schema(self) -> dict[str, str]:
-        """The columns and their types, as ClickHouse sees them."""
+        """The columns and their ClickHouse types."""
         context = self.context
         if isinstance(self._plan, Scan):
             return context.table_types(self._plan.table_id)
@@ -153,11 +153,11 @@ class View(Operators, Referable):
         return context.types_of(context.compiled(self._plan))
 
     def sql(self) -> str:
-        """The one statement that this is."""
+        """The SQL statement of this View."""
         return self.context.compiled(self._plan).sql
 
     async def explain(self) -> str:
-        """How ClickHouse would run it."""
+        """ClickHouse's query plan."""
         context = self.context
 
         def ask() -> pa.Table:
@@ -187,9 +187,9 @@ class View(Operators, Referable):
             yield batch
 
     async def data(self, *, max_rows: int = MAX_PYTHON_ROWS) -> Any:
-        """All rows as Python values: a list for the one column `value`, else a dict of lists.
+        """All rows as Python values: a list for the single column `value`, else a dict of lists.
 
-        Raises TooLarge for more than `max_rows`; nothing is ever left out.
+        Raises TooLarge for more than `max_rows`; rows are never dropped silently.
         """
         return columns_of(await self._bounded(max_rows))
 
@@ -198,7 +198,7 @@ class View(Operators, Referable):
         return rows_of(await self._bounded(max_rows))
 
     async def scalar(self) -> Any:
-        """The value of a table that has one row and one column."""
+        """The value of a table with one row and one column."""
         table = await self.limit(2).collect()
         if table.num_columns != 1 or table.num_rows != 1:
             rows = "more than 1 row" if table.num_rows > 1 else f"{table.num_rows} rows"
@@ -210,17 +210,17 @@ class View(Operators, Referable):
         return await self.context.count(self._plan)
 
     async def materialize(self, *, name: str | None = None, scope: Scope | str | None = None) -> "Object":
-        """Run it once and store the rows as an Object."""
+        """Run the query once and store the rows as an Object."""
         return Object(await self.context.store_plan(self._plan, name=name, scope=scope), self._context)
 
     async def export(self, path: str | Path, format: Literal["parquet", "csv", "arrow"] | None = None) -> Path:
-        """Write all rows to a file; without a format its name says which. It appears when it is complete."""
+        """Write all rows to a file, by default in the format of its extension. It appears when it is complete."""
         return await write_file(self.batches(), Path(path), format, await self.limit(0).collect())
 
     async def chunks(self, rows: int | None = None, *, count: int | None = None) -> "Chunks":
-        """Views of so many rows each, or so many Views of about the same size, in order.
+        """Views of `rows` rows each, or `count` Views of about equal size, in order.
 
-        A View that is not a range of an Object's rows is stored before.
+        A View that is not a range of an Object's rows is stored first.
         """
         if rows is not None and count is not None:
             raise Invalid("chunks() takes the rows of a chunk or the count of chunks, not both")
@@ -285,17 +285,17 @@ class View(Operators, Referable):
 
 
 class Object(View):
-    """A table that is stored."""
+    """A stored table."""
 
     def __init__(self, table_id: int, context: "DataContext | None" = None) -> None:
         super().__init__(Scan(table_id=table_id), context)
         self.table_id = table_id
 
     async def append(self, rows: Any, *, token: str | None = None) -> None:
-        """Add the rows of a value or a View after the last one.
+        """Append the rows of a value or a View.
 
-        Rows of one token are added once. In a task the same value or View has the same token in each attempt, so that a
-        retry adds nothing twice; what only a later attempt appends is added.
+        Rows with the same token are added once. In a task, the same value or View has the same token in each attempt,
+        so that a retry adds nothing twice; rows that only a later attempt appends are added.
         """
         table = await rows.collect() if isinstance(rows, View) else table_from_value(rows)
         if token is None:
@@ -307,7 +307,7 @@ class Object(View):
 
 
 class Groups:
-    """Rows by their keys, before they are aggregated."""
+    """Rows grouped by keys, before aggregation."""
 
     def __init__(self, view: View, keys: Sequence[Named]) -> None:
         self._view = view
@@ -320,7 +320,7 @@ class Groups:
 
 
 class DataContext(TableStore):
-    """`async with DataContext(url):` opens the tables of an engine; those of scope temp are dropped at its end."""
+    """`async with DataContext(url):` opens the tables of an engine; temporary ones are dropped at its end."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class DataContext(TableStore):
         name: str | None = None,
         scope: Scope | str | None = None,
     ) -> Object:
-        """Store the rows of a Parquet, CSV or Arrow file in the storage zones, or of a web server that is allowed."""
+        """Store the rows of a Parquet, CSV or Arrow file in the storage zones or on an allowed web server."""
         if self.fetch is None:
             raise Conflict("files need the storage of the settings: use dagmaster.DataContext, or a task")
         chosen = format_of(url, format)
@@ -372,12 +372,12 @@ class DataContext(TableStore):
             return Object(await self.store_file(path, chosen, name=name, scope=scope), self)
 
     async def open(self, name: str, scope: Scope | str = Scope.GLOBAL) -> Object:
-        """The Object of this name. Raises UnknownTable."""
+        """The Object with this name. Raises UnknownTable."""
         return Object(await self.get_table(name, scope), self)
 
 
 class _Opened:
-    """Tables of a program: they are passed to jobs as they are, and the program says how long they live."""
+    """Tables of a program: passed to jobs unchanged; the program controls their lifetime."""
 
     def __init__(self, context: DataContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Plans: what a table is computed from, as immutable values that travel between tasks as JSON."""
+"""Plans: the computation of a table, as immutable values that are passed between tasks as JSON."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,7 +21,7 @@ class Step(BaseModel):
 
 
 class Named(Step):
-    """A column that is computed."""
+    """A computed column."""
 
     name: str = Field(min_length=1)
     value: AnyNode
@@ -59,7 +59,7 @@ class Rename(Step):
 
 
 class Sort(Step):
-    """Rows with equal keys keep the order that they had."""
+    """Rows with equal keys keep their order."""
 
     op: Literal["sort"] = "sort"
     source: "Plan"
@@ -82,7 +82,7 @@ class Distinct(Step):
 
 
 class Explode(Step):
-    """One row for each element of an array; rows with an empty array disappear."""
+    """One row per element of an array; rows with an empty array are dropped."""
 
     op: Literal["explode"] = "explode"
     source: "Plan"
@@ -108,14 +108,14 @@ class Join(Step):
 
 
 class Union(Step):
-    """The rows of all sources, one source after the other. They have the same columns in the same order."""
+    """The rows of all sources in order. They must have the same columns in the same order."""
 
     op: Literal["union"] = "union"
     sources: Annotated[tuple["Plan", ...], Field(min_length=1)]
 
 
 class Aggregate(Step):
-    """One row for each combination of the keys, ordered by them; without keys one row."""
+    """One row per combination of the keys, ordered by them; without keys one row."""
 
     op: Literal["aggregate"] = "aggregate"
     source: "Plan"
@@ -155,7 +155,7 @@ def write_plan(plan: Any) -> dict[str, Any]:
 
 
 def read_plan(written: Any) -> Any:
-    """Raises Invalid for what is not a plan of this version."""
+    """Raises Invalid unless it is a plan of this version."""
     match written:
         case {"version": 1, "root": root}:
             pass
@@ -173,7 +173,7 @@ def read_plan(written: Any) -> Any:
 
 
 def check_depth(plan: Any) -> None:
-    """Raises Invalid for plans that no query could hold."""
+    """Raises Invalid for plans too deep for a query."""
     level, depth = [plan], 0
     while level:
         depth += 1
@@ -183,14 +183,14 @@ def check_depth(plan: Any) -> None:
 
 
 def is_range(plan: Any) -> bool:
-    """Whether its rows are those of a range of row ids, so that a part of them is one too."""
+    """Whether its rows are a range of row ids, so that any part of them is one too."""
     while isinstance(plan, Slice | Select | WithColumns | Rename):
         plan = plan.source
     return isinstance(plan, Scan)
 
 
 def chunk_bounds(rows: int, size: int, count: int | None = None) -> list[tuple[int, int]]:
-    """Where chunks of this size begin and end, or this count of chunks of about the same size; none is empty."""
+    """The bounds of chunks of this size, or of `count` chunks of about equal size; none is empty."""
     starts = range(0, rows, size) if count is None else [rows * number // count for number in range(count)]
     return [(start, end) for start, end in pairwise([*starts, rows]) if start < end]
 

@@ -97,8 +97,8 @@ class ObjectRef(TableRef):
 class ViewRef(TableRef):
     """Some rows of a table, in the order of their row_id.
 
-    `offset` and `limit` are a range of row ids, and `where` selects among those rows. It is data, never SQL. A `plan`
-    says all of it by itself.
+    `offset` and `limit` are a range of row ids, and `where` filters these rows. It is data, never SQL. A `plan`
+    replaces all of them.
     """
 
     object_type: Literal["view"] = "view"
@@ -145,7 +145,7 @@ class Referable(ABC):
 
 
 class Chunks(tuple[Referable, ...]):
-    """Views that follow each other. `map` makes a task of each."""
+    """Consecutive Views. `map` makes one task of each."""
 
 
 def find_reference(value: Any) -> Reference | None:
@@ -167,7 +167,7 @@ def find_reference(value: Any) -> Reference | None:
             try:
                 return REFERENCES[kind].model_validate(value)
             except ValidationError:
-                return None  # Somebody's own data that looks a little like one.
+                return None  # User data that resembles a reference.
         case _:
             return None
 
@@ -183,7 +183,7 @@ def reference_to(plan: Any) -> Reference:
 
 
 def plan_of(reference: Reference) -> Any:
-    """Raises Invalid for a reference that makes no sense."""
+    """Raises Invalid for an invalid reference."""
     try:
         plan: Any = Scan(table_id=int(reference.table_id))
     except ValueError as error:
@@ -204,7 +204,7 @@ def plan_of(reference: Reference) -> Any:
 
 
 def conditions(where: Any) -> list[Expression]:
-    """All of them must hold. Raises Invalid for text: it would be SQL of whoever wrote it."""
+    """All conditions must hold. Raises Invalid for text, which would be the author's SQL."""
     match where:
         case None:
             return []

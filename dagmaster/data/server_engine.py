@@ -23,16 +23,16 @@ CONNECT_SECONDS = 10
 ANSWER_SECONDS = 24 * 3600
 PORTS = {"http": 8123, "https": 8443}
 EXCEPTION = "DB::Exception: "
-# The answer of a short query is complete before it begins: then an error is an error, not half an answer.
+# The response of a short query is buffered: an error is reported as such, not as a truncated response.
 WHOLE = {"wait_end_of_query": "1"}
 NOTHING: Mapping[str, str] = {}
-# A server that restarts is back after some seconds.
+# A restarting server is back after some seconds.
 PAUSES: Final = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
 STREAMED = {"cancel_http_readonly_queries_on_client_close": "1"}
 
 
 class Text:
-    """A parameter as ClickHouse reads it: the client must not quote it again."""
+    """A parameter in ClickHouse's own notation: the client must not quote it again."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -42,11 +42,11 @@ class Text:
 
 
 class ServerEngine:
-    """One host. Connections are made on first use, and again in a forked child."""
+    """One host. Connections are opened on first use, and again in a forked child."""
 
     kill_statement = KILL
     pauses: Sequence[float] = PAUSES
-    # Of the error of a server that stops: ABORTED.
+    # The error code of a stopping server: ABORTED.
     lost_codes: frozenset[int] = frozenset({236})
 
     def __init__(self, limits: Limits, settings: Mapping[str, str] = NOTHING, **address: Any) -> None:
@@ -104,7 +104,7 @@ class ServerEngine:
         self.call(lambda client: client.raw_query(self.kill_statement, {"id": Text(query_id)}))
 
     def close(self) -> None:
-        """The connections are closed by the last user of the engine."""
+        """The last user of the engine closes the connections."""
         with _opening:
             self.users -= 1
             if self.users > 0:
@@ -132,7 +132,7 @@ class ServerEngine:
         return self.call(ask, is_repeatable=is_repeatable)
 
     def call(self, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
-        """A statement that can be repeated is, after some pauses, until the server answers."""
+        """Retry an idempotent statement after pauses, until the server responds."""
         for pause in self.pauses if is_repeatable else ():
             try:
                 return self._ask(ask)
@@ -185,7 +185,7 @@ def open_url(url: str, limits: Limits = NO_LIMITS) -> ServerEngine:
 
 
 def shared(url: str, limits: Limits, make: Callable[[], E]) -> E:
-    """The engine that this process has open already, or a new one: to connect takes longer than a short query."""
+    """The engine that this process already has open, or a new one: connecting takes longer than a short query."""
     with _opening:
         engine: Any = _open.get((url, limits))
         if engine is None:
@@ -216,7 +216,7 @@ def addresses_of(parts: SplitResult) -> list[dict[str, Any]]:
 
 
 def failure_of(error: ClickHouseError) -> QueryFailed:
-    """Without what the client and the server add around the message."""
+    """Without the text that the client and the server add around the message."""
     _, mark, message = str(error).partition(EXCEPTION)
     return QueryFailed((message if mark else str(error)).replace(EXCEPTION, "").split(" (version ")[0].strip())
 

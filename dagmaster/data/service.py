@@ -1,4 +1,4 @@
-"""The local data service: a process that owns a folder of tables and runs while another process needs them."""
+"""The local data service: a process that owns a folder of tables and runs while other processes need them."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ USERS: Final = "service.users"
 STARTING: Final = "service.lock"
 LOG: Final = "service.log"
 READY: Final = b"ready\n"
-# It belongs to nobody, so that it outlives the process that starts it, and forks before it has threads.
+# Detached, so that it outlives the process that starts it; forks before it has threads.
 LAUNCH: Final = "import os; os.fork() and os._exit(0); from dagmaster.data.service_process import main; main()"
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 120.0
@@ -31,7 +31,7 @@ SHOWN_BYTES: Final = 2000
 
 
 class Address(BaseModel):
-    """Where it listens, and the password that it wants: other users of the machine can reach the port too."""
+    """The address and the password: other users of the machine can reach the port too."""
 
     pid: int
     port: int
@@ -39,10 +39,10 @@ class Address(BaseModel):
 
 
 class ServiceHold:
-    """A process's hold on the service of a folder, which stops some moments after the last hold is gone.
+    """A process's hold on the service of a folder, which stops some moments after the last hold is released.
 
-    A hold is a shared lock on a file: the kernel drops it with the process. The service takes the same lock for itself
-    before it stops, so that nobody joins one that is stopping.
+    A hold is a shared lock on a file, which the kernel releases with the process. The service takes the same lock
+    exclusively before it stops, so that no process joins a stopping service.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,12 +52,12 @@ class ServiceHold:
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def address(self) -> Address:
-        """Of the service, which is started if it does not run. Raises EngineLost if it cannot be started."""
+        """The address of the service, which is started if needed. Raises EngineLost if it cannot be started."""
         if (address := self._running()) is not None:
             return address
         with self._exclusively():
             if (address := self._running()) is not None:
-                return address  # Another process was quicker.
+                return address  # Another process has started it.
             self._start()
             if (address := self._running()) is not None:
                 return address
@@ -77,9 +77,9 @@ class ServiceHold:
             connection.request("GET", "/ping", headers={"Authorization": f"Basic {login}"})
             return address if connection.getresponse().status == HTTPStatus.OK else None
         except TimeoutError:
-            return address  # It is busy, and there.
+            return address  # It is busy, but running.
         except (OSError, HTTPException):
-            return None  # Or another program has its port by now.
+            return None  # Another program may have its port by now.
         finally:
             connection.close()
 
@@ -109,14 +109,14 @@ class ServiceHold:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """One process at a time starts it."""
+        """Only one process at a time starts it."""
         with (self.folder / STARTING).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
 def find_address(folder: Path) -> Address | None:
-    """What the last service of the folder wrote down."""
+    """The address that the last service of the folder wrote."""
     try:
         return Address.model_validate_json((folder / ADDRESS).read_bytes())
     except (OSError, ValidationError):

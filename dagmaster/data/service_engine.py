@@ -13,12 +13,12 @@ from dagmaster.errors import EngineLost
 
 T = TypeVar("T")
 
-# To connect again is to wait until it is started again.
+# Reconnecting waits until the service has restarted.
 PAUSES = (0.0, 0.0, 0.0)
 
 
 class ServiceEngine(ServerEngine):
-    """Starts the service when it is needed, and again when it has died. What is repeatable is then repeated."""
+    """Starts the service on demand, and restarts it when it has died. Idempotent statements are then retried."""
 
     kill_statement = KILL_BY_COMMENT
     pauses = PAUSES

@@ -1,4 +1,4 @@
-"""The process of the local data service: ClickHouse's HTTP interface on loopback, as far as tables need it."""
+"""The process of the local data service: the part of ClickHouse's HTTP interface that tables need, on loopback."""
 
 import argparse
 import fcntl
@@ -38,11 +38,11 @@ MAX_LINE_BYTES: Final = 65_536
 IDLE_SECONDS: Final = 2.0
 WATCH_SECONDS: Final = 0.3
 FORMAT: Final = re.compile(r"\s+FORMAT\s+(\w+)\s*$", re.IGNORECASE)
-# Rows follow in the next line; a statement that selects what it inserts has no format.
+# Rows follow in the next line; a statement that inserts from a query has no format.
 INSERT: Final = re.compile(rb"INSERT INTO \S+ FORMAT ArrowStream\n")
 CODE: Final = re.compile(r"Code: (\d+)")
 ARROW: Final = "ArrowStream"
-# Not settings of a query, but of its transport.
+# Settings of the transport, not of the query.
 TRANSPORT: Final = frozenset(
     {"query", "database", "query_id", "wait_end_of_query", "client_protocol_version", "compress", "decompress"}
 )
@@ -50,7 +50,7 @@ TRANSPORT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A statement as it came over HTTP, with its parameters and settings."""
+    """A statement received over HTTP, with its parameters and settings."""
 
     sql: str
     output: str
@@ -61,7 +61,7 @@ class Request:
 
 
 class Watch(threading.Thread):
-    """Kills the queries of clients that have gone: a task that was killed wants no answer."""
+    """Kills the queries of disconnected clients: a killed task needs no response."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(name="clients", daemon=True)
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(500, body, {"X-ClickHouse-Exception-Code": code.group(1) if code else "0"})
 
     def _insert(self, fields: dict[str, str], length: int) -> None:
-        """The rows go through a file: so they need not fit into memory, and come whole or not at all."""
+        """The rows go through a file: they need not fit into memory, and are inserted completely or not at all."""
         with tempfile.NamedTemporaryFile(suffix=".arrow", dir=self.service.folder.path) as file:
             while length > 0 and (piece := self.rfile.read(min(length, PIECE_BYTES))):
                 file.write(piece)
@@ -171,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
         batches = self.service.folder.stream(request.sql, request.parameters, request.settings)
         with self.service.watch.over(self.connection, request.query_id):
             first = next(batches, None)
-            if first is None:  # Without rows there are no batches, and so no columns.
+            if first is None:  # Without rows there are no batches, hence no columns.
                 self._whole(request, request.sql)
                 return
             self.send_response(200)
@@ -180,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
             try:
                 self._write_batches(first.schema, chain([first], batches))
             except (QueryFailed, OSError) as error:
-                # The answer has begun: that it lacks its end is how the client learns of the error.
+                # The response has started: its missing end tells the client about the error.
                 log.warning("an answer broke off: %s", error)
                 self.close_connection = True
 
@@ -269,7 +269,7 @@ def _is_gone(client: socket.socket) -> bool:
 
 
 def _stop_without_users(service: Service, users: IO[str]) -> None:
-    """Holds the lock until the process has ended: whoever comes meanwhile waits, and starts another one."""
+    """Holds the lock until the process has ended: a new user waits, and starts another service."""
     pause = threading.Event()
     while not pause.wait(IDLE_SECONDS):
         try:
@@ -287,7 +287,7 @@ def serve(path: Path) -> None:
         threading.Thread(target=_stop_without_users, args=[service, users], daemon=True).start()
         write_address(path, Address(pid=os.getpid(), port=service.server_address[1], key=service.key))
         os.write(1, READY)
-        os.dup2(2, 1)  # Whoever started it reads to the end of this output.
+        os.dup2(2, 1)  # The starting process reads this output to its end.
         service.serve_forever()
         (path / ADDRESS).unlink(missing_ok=True)
         service.server_close()

@@ -1,4 +1,4 @@
-"""Compile a plan to one ClickHouse statement. Names are quoted and values are parameters; no text is ever SQL."""
+"""Compile a plan to one ClickHouse statement. Names are quoted and values are parameters; no text becomes SQL."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,7 +55,7 @@ class OrderKey:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A query with its columns and the order of its rows. `base` is the first row_id where row ids are dense."""
+    """A query with its columns and row order. `base` is the first row_id if row ids are dense."""
 
     sql: str
     columns: tuple[str, ...]
@@ -144,7 +144,7 @@ class _Compiler:
         return replace(source, sql=f"{_from(source)} ORDER BY {_order_by(source)} {limit}{offset}")
 
     def _key_range(self, source: Relation, base: int, plan: Slice) -> Relation:
-        """Row ids are dense here: a part of the rows is a range of the primary key."""
+        """Row ids are dense here: a slice is a range of the primary key."""
         [key] = source.order
         first = base + plan.offset
         if source.end is not None:
@@ -196,7 +196,7 @@ class _Compiler:
         return Relation(_joined([*listed, *values], left, right, verb, pairs), names, order)
 
     def _joined_columns(self, plan: Join, left: Relation, right: Relation) -> tuple[tuple[str, ...], list[str]]:
-        """Keys of the same name are one column; other names of the right that the left has get the suffix."""
+        """Keys with the same name are one column; other names on the right that the left also has get the suffix."""
         shared = {a for a, b in zip(plan.left_on, plan.right_on, strict=True) if a == b}
         if plan.kind == "asof":
             shared.discard(plan.left_on[-1])
@@ -326,7 +326,7 @@ def compile_count(plan: Any, columns_of: Columns) -> Query:
 
 
 def compile_stored(plan: Any, columns_of: Columns) -> Query:
-    """All rows with dense row ids that begin at 0, to be stored."""
+    """All rows with dense row ids from 0, to be stored."""
     compiler = _started(plan, columns_of)
     relation = compiler.relation(plan)
     row_id = f"{_row_number(relation)} AS {quote(ROW_ID)}"
@@ -392,7 +392,7 @@ def _check_known(name: str, columns: Sequence[str]) -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises Invalid for names that the columns of a table cannot have."""
+    """Raises Invalid for names that a table's columns cannot have."""
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise Invalid(f"two columns have the same name: {', '.join(repeated)}")
     for name in names:

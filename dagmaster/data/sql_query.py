@@ -1,4 +1,4 @@
-"""SQL that people write over stored tables: ClickHouse parses it, and only reads of those tables are run."""
+"""SQL queries of users over stored tables: ClickHouse parses them, and only reads of these tables are run."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ MEMORY_BYTES: Final = 2 * 1024**3
 
 REFUSAL: Final = "SELECT throwIf(true, {refusal:String}) AS refused"
 FORMATTED: Final = "SELECT formatQuerySingleLine({sql:String}) AS sql"
-# The inner query has a format too: otherwise it would take that of the explanation.
+# The inner query needs a format too: otherwise it would get that of EXPLAIN.
 SYNTAX_TREE: Final = "EXPLAIN AST SELECT * FROM (\n{}\n) FORMAT Null"
 FUNCTIONS: Final = """
 SELECT lower(f.name) AS name, f.is_aggregate <> 0 AS is_aggregate, f.origin = 'System' AS is_built_in,
@@ -122,10 +122,10 @@ class TableNames(Protocol):
     """The names that a query may use."""
 
     async def find(self, names: Sequence[str]) -> Mapping[str, NamedTable]:
-        """Those of these names that are names of tables."""
+        """The names among these that are tables."""
 
     async def known(self) -> Sequence[str]:
-        """Some names, for whoever looks for another one."""
+        """Some table names, as suggestions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +155,16 @@ class Functions:
     harmless: frozenset[str]
 
     def allow(self, name: str) -> bool:
-        """Combinations of aggregates, such as sumIf, are not registered."""
+        """Combined aggregates, such as sumIf, are not registered."""
         return name in self.harmless or (name not in self.registered and name.startswith(self.aggregates))
 
 
-# An engine answers this in a tenth of a second, and always alike.
+# Cached: an engine takes a tenth of a second, and always returns the same.
 _known_functions: dict[str, Functions] = {}
 
 
 def reading(limits: Limits) -> Limits:
-    """The limits of a query that a person waits for: nothing is written, and never without a bound."""
+    """The limits of an interactive query: read-only, and always bounded."""
     return replace(
         limits,
         memory_bytes=min(limits.memory_bytes or MEMORY_BYTES, MEMORY_BYTES),
@@ -188,7 +188,7 @@ async def run_query(
         refusal = f"no table is named {unknown[0][:80]!r}; {_listed(await tables.known())}"
         if "." in unknown[0] or not any(node.kind == "WithElement" for node in nodes):
             raise UnknownTable(refusal)
-        # Names that the query itself defines; where it does not, it must not reach other tables by them.
+        # Names that the query itself defines; otherwise they must not reach other tables.
         parameters["refusal"] = text_of(refusal)
     sources = {name: _source(named[name]) if name in named else REFUSAL for name in names}
     query = Query(_complete(statement, sources, max_rows + 1), parameters, ())
@@ -197,21 +197,21 @@ async def run_query(
     )
     if answer.columns:
         return answer
-    # Without rows there are no batches, which have the columns. The stream may not have ended yet: ask with a new id.
+    # Without rows there are no batches, which carry the columns. The stream may not have ended yet: use a new id.
     return Answer(await context.run(lambda: context.engine.query(query.sql, query.parameters).column_names), [])
 
 
 def _formatted(context: DataContext, sql: str) -> str:
-    """One statement in ClickHouse's own words, without comments. It is a parameter: nothing of it is run."""
+    """One statement, normalised by ClickHouse, without comments. It is a parameter: nothing of it is run."""
     statement: str = context.engine.query(FORMATTED, {"sql": text_of(sql)})["sql"][0].as_py()
-    # Such names would read as other lines of the syntax tree, or as other parts of a line.
+    # Such names could be mistaken for other lines, or other parts of a line, of the syntax tree.
     if any("\\" in token or " (" in token for token in TOKEN.findall(statement) if token.startswith("`")):
         raise Invalid("names in a query cannot contain backslashes, control characters, backticks or ' ('")
     return statement
 
 
 def _checked(context: DataContext, statement: str) -> Sequence[Node]:
-    """The syntax tree of a query that reads nothing but named tables. Raises Invalid for any other."""
+    """The syntax tree of a query that reads only named tables. Raises Invalid for any other query."""
     lines = context.engine.query(SYNTAX_TREE.format(statement), {})["explain"].to_pylist()
     nodes = [_node(line) for text in lines for line in text.splitlines()]
     if odd := next((node for node in nodes if node.kind not in NODES), None):
@@ -252,7 +252,7 @@ def _node(line: str) -> Node:
 
 
 def _has_bare_name(following: Sequence[Node], function: Node) -> bool:
-    """Is the second argument a name? ClickHouse would take it for a table."""
+    """Whether the second argument is a name, which ClickHouse would take for a table."""
     arguments = function.depth + 2
     inside = takewhile(lambda node: node.depth > function.depth, following)
     return any(node.kind == "Identifier" for node in [node for node in inside if node.depth == arguments][1:])
@@ -263,7 +263,7 @@ def _source(table: NamedTable) -> str:
 
 
 def _complete(statement: str, sources: Mapping[str, str], limit: int) -> str:
-    """Names are looked up in WITH before they are looked up among the tables of the server."""
+    """Names are resolved in WITH before the tables of the server."""
     named = ", ".join(f"{quote(name)} AS ({source})" for name, source in sources.items())
     return f"{f'WITH {named} ' if named else ''}SELECT * FROM (\n{statement}\n) LIMIT {limit}"
 

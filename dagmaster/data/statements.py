@@ -1,4 +1,4 @@
-"""The statements of every engine that no plan makes."""
+"""Fixed statements of all engines, apart from plans."""
 
 from typing import Final
 
@@ -7,9 +7,9 @@ from dagmaster.data.sql import DATABASE, ROW_ID, quote
 
 CREATE_DATABASE: Final = f"CREATE DATABASE IF NOT EXISTS {DATABASE}"
 KILL: Final = "KILL QUERY WHERE query_id = {id:String} ASYNC"
-# chdb chooses the ids of queries itself.
+# chdb assigns query ids itself.
 KILL_BY_COMMENT: Final = "KILL QUERY WHERE Settings['log_comment'] = {id:String} ASYNC"
-# LZ4 after Delta, not ZSTD: a tenth of the bytes, and seven times as fast to read, as each chunk of a table must.
+# LZ4 after Delta, not ZSTD: a tenth of the bytes, and seven times as fast to read, which each chunk of a table needs.
 ROW_ID_COLUMN: Final = f"{quote(ROW_ID)} UInt64 CODEC(Delta, LZ4)"
 SIZE: Final = (
     "SELECT sum(ifNull(total_bytes, 0)) AS size FROM system.tables WHERE concat(database, '.', name) = {t:String}"

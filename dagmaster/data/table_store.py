@@ -1,4 +1,4 @@
-"""The tables of an engine: made, filled and dropped by their ids, with an entry in the catalog for each."""
+"""The tables of an engine: created, filled and dropped by id, with a catalogue entry for each."""
 
 import asyncio
 from collections import Counter
@@ -38,7 +38,7 @@ MAX_APPEND_BYTES = 256 * 1024 * 1024
 
 
 class TableStore(EngineRunner):
-    """Without a catalog there are temporary tables alone: nothing would remember the others."""
+    """Without a catalogue there are only temporary tables: nothing would track the others."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TableStore(EngineRunner):
         self.catalog = catalog
         self.scope = Scope(scope)
         self._columns: dict[int, Mapping[str, str]] = {}
-        # Known to have a table; of others the rows may be in their entries.
+        # Known to have a real table; the rows of others may be in their entries.
         self._tabulated: set[int] = set()
         self._temporary: dict[int, None] = {}
         # Of small tables that no catalog knows: other processes get them with their references.
@@ -61,14 +61,14 @@ class TableStore(EngineRunner):
         self.appender: str | None = None
         self._appends: Counter[str] = Counter()
         self.fetch: Fetch | None = None
-        # Named by references from outside, and not admitted yet.
+        # Named by incoming references, and not yet authorised.
         self._received: set[int] = set()
-        # All that came so: a value may be computed from them.
+        # All tables of incoming references: a value may be computed from them.
         self._arguments: set[int] = set()
         self._appending = asyncio.Lock()
 
     async def close(self) -> None:
-        """Drop the temporary tables and let go of the engine."""
+        """Drop the temporary tables and release the engine."""
         await self.drop(list(self._temporary))
         if self._engine is not None:
             await self.sweep()
@@ -93,7 +93,7 @@ class TableStore(EngineRunner):
                 self._insert(new.table_id, chunk, start, f"{new.table_id}:{start}")
             self._columns[new.table_id] = types
 
-        # What is known need not be asked for: small values are many.
+        # The known sizes are not queried: there are many small values.
         await self._announced(new, store, StoredTable(new.table_id, rows.num_rows, rows.nbytes, types))
         if self.catalog is None and (values := inline_values(rows, types)) is not None:
             self._values[new.table_id] = values
@@ -115,7 +115,7 @@ class TableStore(EngineRunner):
     async def store_file(
         self, path: Path, format: str, *, name: str | None = None, scope: Scope | str | None = None
     ) -> int:
-        """Store the rows of a file, piece by piece; returns the id of the table."""
+        """Store the rows of a file in batches; returns the id of the table."""
         new = self._new_table(name, scope)
 
         def store() -> None:
@@ -168,9 +168,9 @@ class TableStore(EngineRunner):
             await self.catalog.complete(await self.run(lambda: self._stored(table_id)))
 
     def append_token(self, content: Any) -> str | None:
-        """The same in each attempt of a task for the same rows, or the same plan; None outside of tasks.
+        """The same token in each attempt of a task for the same rows or plan; None outside of tasks.
 
-        What a task appends several times is numbered: it is meant to be there several times.
+        Repeated appends of the same content in a task are numbered, because they are intended.
         """
         if self.appender is None:
             return None
@@ -180,7 +180,7 @@ class TableStore(EngineRunner):
 
     @asynccontextmanager
     async def _turn(self, table_id: int) -> AsyncIterator[None]:
-        """One appends at a time, so that row ids stay dense. Without a catalog nobody else knows of the table."""
+        """One append at a time, so that row ids stay dense. Without a catalogue no other process knows the table."""
         async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
             yield
 
@@ -189,7 +189,7 @@ class TableStore(EngineRunner):
         self._insert(table_id, rows, self._rows(table_id), token or f"{table_id}:{new_id()}")
 
     async def get_table(self, name: str, scope: Scope | str = Scope.GLOBAL) -> int:
-        """The id of the table of this name. Raises UnknownTable."""
+        """The id of the table with this name. Raises UnknownTable."""
         scope = Scope(scope)
         found = await self.catalog.find(name, scope) if self.catalog is not None else None
         if found is None:
@@ -199,7 +199,7 @@ class TableStore(EngineRunner):
         return found
 
     async def drop(self, table_ids: Sequence[int]) -> None:
-        """The entry in the catalog goes last: a table that is left over is found there again."""
+        """The catalogue entry is removed last: a table that is left over is found through it."""
         if not table_ids:
             return
         tabulated = await self.catalog.expire(table_ids) if self.catalog is not None else table_ids
@@ -214,12 +214,12 @@ class TableStore(EngineRunner):
             await self.catalog.forget(table_ids)
 
     async def sweep(self) -> None:
-        """Drop what has expired meanwhile."""
+        """Drop expired tables."""
         if self.catalog is not None:
             await self.drop(list(await self.catalog.expired()))
 
     async def keep(self, plans: Sequence[Any]) -> None:
-        """Temporary tables that these plans read live as long as the job."""
+        """Keep the temporary tables of these plans as long as the job."""
         kept = [
             table_id
             for table_id in {table for plan in plans for table in tables_of(plan)}
@@ -231,12 +231,12 @@ class TableStore(EngineRunner):
                 del self._temporary[table_id]
 
     def receive(self, plan: Any) -> None:
-        """Before the plan of a reference is run, the catalog is asked whether its tables may be read here."""
+        """Record the tables of an incoming reference, which must be authorised before its plan runs."""
         self._received |= tables_of(plan)
         self._arguments |= tables_of(plan)
 
     async def admit(self, plan: Any) -> None:
-        """Before SQL reads its tables. Raises UnknownTable for those that may not be read here."""
+        """Call it before SQL reads the tables. Raises UnknownTable for tables that may not be read here."""
         await self._authorize(plan)
         unknown = sorted(tables_of(plan) - self._tabulated)
         if unknown and self.catalog is not None:
@@ -270,12 +270,12 @@ class TableStore(EngineRunner):
         return await self.run(ask)
 
     async def inline_rows(self, plan: Any) -> pa.Table | None:
-        """The rows of a plan that is a range of a small table, if that has no table yet: the engine is not asked."""
+        """The rows of a plan that is a range of a small table without a real table: the engine is not needed."""
         if self.catalog is None or (ranged := range_of(plan)) is None or ranged[0] in self._tabulated:
             return None
         await self._authorize(plan)
         table_id, slices = ranged
-        # Asked for each time: another process may append to it, which gives it a table.
+        # Read each time: an append by another process gives it a real table.
         inline = (await self.catalog.find_inline([table_id])).get(table_id)
         if inline is None:
             return None
@@ -285,7 +285,7 @@ class TableStore(EngineRunner):
         return rows
 
     async def _tabulate(self, table_id: int, inline: InlineTable) -> None:
-        """Whoever is quicker: rows of the same token are added once."""
+        """May race with other processes: rows with the same token are added once."""
         assert self.catalog is not None
 
         def store() -> None:
@@ -330,7 +330,7 @@ class TableStore(EngineRunner):
             return thread.submit(copy_context().run, lambda: asyncio.run(work)).result()
 
     def types_of(self, query: Query) -> dict[str, str]:
-        """As ClickHouse sees them."""
+        """The ClickHouse types."""
         rows = self.engine.query(f"DESCRIBE ({query.sql})", query.parameters).to_pylist()
         return {row["name"]: row["type"] for row in rows}
 
@@ -352,7 +352,7 @@ class TableStore(EngineRunner):
     async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> None:
         if self.catalog is not None:
             await self.catalog.announce(new)
-        self._temporary[new.table_id] = None  # Until it is complete it goes with the context.
+        self._temporary[new.table_id] = None  # Dropped with the context until it is complete.
         await self.run(store)
         self._tabulated.add(new.table_id)
         if self.catalog is not None:

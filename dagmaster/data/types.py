@@ -1,4 +1,4 @@
-"""ClickHouse types of Python values, and those values as the text of query parameters."""
+"""ClickHouse types of Python values, and the values as text of query parameters."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from uuid import UUID
 
 from dagmaster.errors import Invalid
 
-# A type stands inside `{name:Type}`: without braces, quotes of strings apart, it cannot end that placeholder.
+# A type is used inside `{name:Type}`: without braces it cannot end that placeholder.
 TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_ ,()'/+-]*")
 INTEGERS = (("Int64", -(1 << 63), (1 << 63) - 1), ("UInt64", 0, (1 << 64) - 1), ("Int128", -(1 << 127), (1 << 127) - 1))
 ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": "\\0", "\b": "\\b", "\f": "\\f"})
@@ -18,19 +18,19 @@ NOT_NULLABLE = ("Array(", "Map(", "Tuple(", "Nullable(", "LowCardinality(")
 
 
 def check_type(name: str) -> str:
-    """Raises Invalid for what cannot be the name of a type."""
+    """Raises Invalid for an invalid type name."""
     if len(name) > 1000 or TYPE.fullmatch(name) is None:
         raise Invalid(f"{name[:80]!r} is not a ClickHouse type, such as Int64, Nullable(String) or Array(Float64)")
     return name
 
 
 def nullable(name: str) -> str:
-    """The type with room for NULL. Arrays, maps and tuples have none in ClickHouse."""
+    """The nullable type. Arrays, maps and tuples cannot be nullable in ClickHouse."""
     return name if name.startswith(NOT_NULLABLE) else f"Nullable({name})"
 
 
 def type_of(value: Any) -> str:
-    """Raises Invalid for values that cannot be a parameter of a query."""
+    """Raises Invalid for values that cannot be query parameters."""
     match value:
         case bool():
             return "Bool"
@@ -57,7 +57,7 @@ def type_of(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """The value as ClickHouse reads the parameter of a query."""
+    """The value in ClickHouse's notation of query parameters."""
     match value:
         case str() | bytes():
             return _decoded(value).translate(ESCAPES)
