@@ -1,6 +1,6 @@
 """Run random jobs through the engine with lost messages and killed owners: `python -m simulation --runs 10000`.
 
-Ends at the first violation of what dagmaster promises, with exit code 1 and the seed that shows it again.
+Stops at the first violated invariant, with exit code 1 and the seed that reproduces it.
 """
 
 import argparse
@@ -27,20 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SimulationFailed as error:
         if options.json:
             _print({"ok": False, "seed": str(error.seed), "step": error.step, "error": str(error)})
-        print(f"{error}\nagain: python -m simulation --seed {error.seed}", file=sys.stderr)
+        print(f"{error}\nreproduce: python -m simulation --seed {error.seed}", file=sys.stderr)
         return 1
     if options.json:
         _print({"ok": True, "first_seed": str(seeds[0]), **_counts(report)})
     else:
-        print(f"runs {report.runs:,}, steps {report.steps:,}, faults {sum(report.faults.values()):,}: all is well")
+        print(f"runs {report.runs:,}, steps {report.steps:,}, faults {sum(report.faults.values()):,}: no violation")
     return 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulation", description=(__doc__ or "").partition(":")[0] + ".")
-    parser.add_argument("--runs", type=_positive, help=f"how many jobs; {RUNS} unless a seed is given")
-    parser.add_argument("--seed", type=int, help="the first seed; the same seed is the same run")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--runs", type=_positive, help=f"number of jobs; default: {RUNS}, or 1 with a seed")
+    parser.add_argument("--seed", type=int, help="the first seed; a seed always gives the same run")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""A case: a workflow, its inputs, and what workers will make of each of its tasks."""
+"""A case: a workflow, its inputs, and the planned outcome of each of its tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ from simulation.leaves import is_doomed, random_answers
 from simulation.retry_oracle import ERRORS, forgives
 
 ENDLESS = 1_000
-"""More failures than any policy forgives."""
+"""More failures than any retry policy allows."""
 
 ITEMS: Sequence[Any] = (1, 2.5, "text", None, True, {"key": {"deep": [1]}}, [1, [2]], "", {})
 
 
 class Plan(NamedTuple):
-    """What becomes of a task: so many failing attempts, then an output of this shape around this value."""
+    """The outcome of a task: a number of failing attempts, then an output of this shape around this value."""
 
     value: int
     shape: Shape = "object"
@@ -44,9 +44,9 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`plans` are by task, by child and by added node, `items` by fan-out, `additions` by the node that adds.
+    """`plans` are by task, child and added node, `items` by fan-out, `additions` by the node that adds them.
 
-    `broken` nodes fail before they reach a worker. `answers` are by step: how many attempts are turned down.
+    `broken` nodes fail before they reach a worker. `answers` are by step: the number of rejected attempts.
     """
 
     blueprint: Blueprint
@@ -60,7 +60,7 @@ class Case:
 
 
 def random_case(blueprint: Blueprint, rng: Random) -> Case:
-    """Most cases can be completed; some are doomed by a task or an expression that always fails."""
+    """Most cases can complete; some are doomed by a task or an expression that always fails."""
     inputs: dict[str, Any] = {"object": {"present": 1}}
     for switch in blueprint.switches.values():
         if not switch.look.is_node:
@@ -105,7 +105,7 @@ def _plan(shape: Shape, max_retries: int, rng: Random) -> Plan:
 
 
 def _with_error(plan: Plan, policy: RetryPolicy, rng: Random) -> Plan:
-    """What it fails with; if that is not forgiven, no later attempt would do better."""
+    """Choose its error; if the policy forbids a retry after it, later attempts cannot help."""
     if not plan.failures:
         return plan
     error = rng.choice(ERRORS)
@@ -114,7 +114,7 @@ def _with_error(plan: Plan, policy: RetryPolicy, rng: Random) -> Plan:
 
 
 def _is_broken(node_id: str, blueprint: Blueprint, items: Mapping[str, list[Any]]) -> bool:
-    """One of its expressions fails, or it is to merge what is no object."""
+    """Whether one of its expressions fails, or it merges outputs that are no objects."""
     node = blueprint.workflow.nodes[node_id]
     if not isinstance(node, FanInNode) or node.aggregation is not Aggregation.MERGE:
         return node_id in blueprint.faulty
@@ -137,7 +137,7 @@ def source_of(fan_in: str, blueprint: Blueprint) -> str:
 
 
 def output_of(plan: Plan, params: Any) -> Any:
-    """What the worker answers; it echoes its parameters, so that wrong ones are seen."""
+    """The worker's result; it echoes the parameters, so that wrong ones are detected."""
     match plan.shape:
         case "object":
             return {"value": plan.value, "is_real": True, "echo": params}
@@ -150,7 +150,7 @@ def output_of(plan: Plan, params: Any) -> Any:
 
 
 def parent_of(node_id: str) -> str | None:
-    """Of a fan-out's child; what a child has added is none."""
+    """The fan-out of a child; a node that a child has added has none."""
     parent, separator, _ = node_id.rpartition(CHILD_SEPARATOR)
     return parent if separator and adder_of(node_id) is None else None
 

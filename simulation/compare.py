@@ -1,4 +1,4 @@
-"""Whether two memories of a job are the same: one that went on, and one that was read from the rows."""
+"""Compare two memories of a job: the owner's, and one loaded from the rows."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ NODE_FIELDS = (
     "snowflake",
     "result_of",
 )
-# They only matter for what may still become ready.
+# Relevant only for nodes that may still become ready.
 EDGE_FIELDS = ("all_open", "any_open", "any_live", "live")
 JOB_FIELDS = (
     "status",
@@ -47,14 +47,14 @@ FAN_FIELDS = ("total", "created", "open", "in_flight")
 
 
 def difference(memory: JobState, rows: JobState) -> str | None:
-    """The first thing that differs."""
+    """The first difference, or None."""
     return next(_differences(memory, rows), None)
 
 
 def _differences(memory: JobState, rows: JobState) -> Iterator[str]:
     yield from _fields("the job", JOB_FIELDS, memory, rows)
     if memory.nodes.keys() != rows.nodes.keys():
-        yield f"the nodes {sorted(memory.nodes.keys() ^ rows.nodes.keys())} are only in one of them"
+        yield f"the nodes {sorted(memory.nodes.keys() ^ rows.nodes.keys())} are only on one side"
     for node_id in memory.nodes.keys() & rows.nodes.keys():
         edges = EDGE_FIELDS if memory.nodes[node_id].status is NodeStatus.PENDING else ()
         yield from _fields(node_id, (*NODE_FIELDS, *edges), memory.nodes[node_id], rows.nodes[node_id])
@@ -67,7 +67,7 @@ def _differences(memory: JobState, rows: JobState) -> Iterator[str]:
 
 
 def _edges(memory: NodeState, rows: NodeState) -> Iterator[str]:
-    """Those that the definition does not have, in any order."""
+    """The edges that the definition does not have, in any order."""
     if sorted(memory.followers or ()) != sorted(rows.followers or ()):
         yield f"{memory.node_id} is followed by {memory.followers} in memory and by {rows.followers} in the rows"
     if memory.spec.all_of != rows.spec.all_of:
@@ -82,14 +82,14 @@ def _fields(label: str, names: tuple[str, ...], memory: object, rows: object) ->
 
 
 def _queued_twice(job: JobState, fan_out: str) -> Iterator[str]:
-    """Its second place in the line would be wasted, and nobody would be called in its stead."""
+    """A duplicate would waste a slot that no other child would get."""
     waiting = job.fans[fan_out].waiting if fan_out in job.fans else ()
     if len(set(waiting)) != len(waiting):
         yield f"a child of {fan_out} waits twice: {list(waiting)}"
 
 
 def _forgotten(job: JobState) -> Iterator[str]:
-    """A node that is ready waits for a place, for its queue or for its time; nothing else would ever start it."""
+    """A ready node waits for a slot, for its queue or for its time; otherwise nothing would ever start it."""
     if job.is_paused:
         return
     waiting = {node_id for fan in job.fans.values() for node_id in fan.waiting}

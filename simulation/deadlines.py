@@ -1,4 +1,4 @@
-"""When the job must have ended, worked out from its workflow, the rules and the timeline, without the engine."""
+"""The deadline of the job, computed from its workflow, the rules and the timeline, without the engine."""
 
 from datetime import datetime, timedelta
 
@@ -7,13 +7,13 @@ from dagmaster.model.workflow import ApprovalNode, WaitNode, Workflow, WorkflowN
 
 
 def seconds_allowed(workflow: Workflow, rules: Rules) -> float | None:
-    """As the workflow says; the operator's default is not for jobs that may rightly wait."""
+    """The workflow's timeout; the operator's default does not apply to jobs that may wait for days."""
     may_wait = any(isinstance(node, WaitNode | ApprovalNode | WorkflowNode) for node in workflow.nodes.values())
     return workflow.timeout_seconds or (None if may_wait else rules.default_job_timeout_seconds)
 
 
 class Deadline:
-    """`at` moves with every pause: only the time in which the job may work counts."""
+    """`at` moves with every pause: only the time in which the job may run counts."""
 
     def __init__(self, workflow: Workflow, rules: Rules) -> None:
         self.at: datetime | None = None
@@ -22,7 +22,7 @@ class Deadline:
 
     @property
     def is_moving(self) -> bool:
-        """In a pause nobody can tell yet when it will be."""
+        """During a pause the deadline is not known yet."""
         return self._paused_since is not None
 
     def has_passed(self, now: datetime) -> bool:

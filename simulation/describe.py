@@ -1,4 +1,4 @@
-"""A failure in words: the seed, the workflow, and the last steps before it."""
+"""Describe a failure: the seed, the workflow, and the last steps before it."""
 
 from collections.abc import Iterator
 
@@ -29,14 +29,14 @@ def explain(seed: int, first: Violation, world: World, violation: Violation) -> 
 
 
 def describe_case(case: Case) -> Iterator[str]:
-    """One line for each node, with what its workers will make of it; then the inputs."""
+    """One line per node, with the plans of its tasks; then the inputs."""
     for node_id, node in case.blueprint.workflow.nodes.items():
         yield " ".join([f"{node_id}: {node.type}", *_details(node), *_plans(case, node_id)])
     for adder, addition in case.additions.items():
         for part in addition.slices:
             yield f"{adder} adds {', '.join(_added(node) for node in part)}"
         if addition.result_of is not None:
-            yield f"{adder} gives the result of {addition.result_of}"
+            yield f"{adder} returns the result of {addition.result_of}"
     yield f"inputs: {_shorten(str(dict(case.inputs)))}"
 
 
@@ -65,7 +65,7 @@ def _plans(case: Case, node_id: str) -> Iterator[str]:
         yield "(always fails before it reaches a worker)"
     for task, plan in case.plans.items():
         if plan.failures and (task == node_id or task.startswith(f"{node_id}__")):
-            yield f"({task} fails {'for ever' if plan.is_doomed else plan.failures} with {plan.error[0]})"
+            yield f"({task} fails {'always' if plan.is_doomed else plan.failures} with {plan.error[0]})"
 
 
 def _shorten(text: str) -> str:

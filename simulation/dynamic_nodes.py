@@ -1,4 +1,4 @@
-"""What the tasks of a random case add, each attempt anew: nodes behind others, gates, results of others."""
+"""The nodes that the tasks of a random case add in each attempt: chains, gates, results of other nodes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,19 +17,19 @@ NESTED = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What a task adds, slice by slice. `result_of` is the added node whose result it gives as its own."""
+    """The nodes that a task adds, slice by slice. `result_of` is the added node whose result it returns."""
 
     slices: tuple[tuple[AddedNode, ...], ...]
     result_of: str | None = None
 
     def due(self, attempt: int, failures: int) -> Sequence[tuple[AddedNode, ...]]:
-        """An attempt that is to fail gets only so far."""
+        """A failing attempt adds only some of them."""
         return self.slices if attempt >= failures else self.slices[: attempt % (len(self.slices) + 1)]
 
 
 @dataclass(slots=True)
 class _Draft:
-    """`safe` are those that never wait for their adder, and are never skipped."""
+    """`safe` nodes never wait for their adder, and are never skipped."""
 
     adder: str
     nodes: list[AddedNode] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Draft:
 
 
 def random_additions(blueprint: Blueprint, items: Mapping[str, list[Any]], rng: Random) -> dict[str, Addition]:
-    """By the node that adds; some of the added nodes add some themselves."""
+    """By the node that adds them; some of the added nodes add others."""
     additions: dict[str, Addition] = {}
     for adder, siblings in _adders(blueprint, items):
         if rng.random() >= CHANCE:
@@ -52,11 +52,11 @@ def random_additions(blueprint: Blueprint, items: Mapping[str, list[Any]], rng: 
 
 
 def _adders(blueprint: Blueprint, items: Mapping[str, list[Any]]) -> Iterator[tuple[str, list[str]]]:
-    """With the siblings that are certainly there when it runs."""
+    """With the siblings that certainly exist when it runs."""
     for node_id in _main(blueprint):
         node = blueprint.workflow.nodes[node_id]
         if isinstance(node, MayFail) and node.allow_failure:
-            continue  # What it adds before it fails is not foreseen.
+            continue  # The oracle does not predict additions before a failure.
         if isinstance(node, TaskNode):
             yield node_id, []
         if isinstance(node, FanOutNode):
@@ -66,12 +66,12 @@ def _adders(blueprint: Blueprint, items: Mapping[str, list[Any]]) -> Iterator[tu
 
 
 def _main(blueprint: Blueprint) -> list[str]:
-    """Without the chains that run last."""
+    """Without finalizers."""
     return [node_id for node_id, node in blueprint.graph.nodes.items() if node.phase is Phase.MAIN]
 
 
 def _may_give(adder: str, blueprint: Blueprint) -> bool:
-    """Not if others rely on the shape of its output, or on what it echoes."""
+    """Not if others rely on the shape of its output, or on its echo."""
     parent, separator, _ = adder.rpartition(CHILD_SEPARATOR)
     if separator:
         return blueprint.fans[parent].shape == "object"
@@ -104,7 +104,7 @@ def _task(node_id: str, params: dict[str, Any], after: Sequence[str], rng: Rando
 
 
 def _delay_some(draft: _Draft, rng: Random) -> None:
-    """What waits for the task that adds it cannot have begun, and so may be told to wait for more."""
+    """A node that waits for its adder cannot have started, so it may get more sources."""
     for node in draft.nodes:
         if draft.adder in node.after and rng.random() < 0.4:
             more = replace(_task(f"{draft.adder}.{len(draft.nodes) + len(draft.late)}", {}, (), rng), label="more")
@@ -119,11 +119,11 @@ def _addition(draft: _Draft, rng: Random, *, gives: bool = True) -> Addition:
 
 
 def by_id(additions: Mapping[str, Addition]) -> dict[str, AddedNode]:
-    """Each as it is in the end."""
+    """Each in its final form."""
     return {node.node_id: node for addition in additions.values() for part in addition.slices for node in part}
 
 
 def adder_of(node_id: str) -> str | None:
-    """None for a node that nobody added."""
+    """None for a node of the definition."""
     adder, separator, _ = node_id.rpartition(".")
     return adder if separator else None

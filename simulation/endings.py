@@ -1,4 +1,4 @@
-"""What must hold when the job has ended, and when nothing happens any more."""
+"""Invariants of an ended job, and of a world at rest."""
 
 import orjson
 
@@ -22,7 +22,7 @@ def check_end(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
         case JobStatus.FAILED:
             _check_failure(ground, oracle, timeline)
         case _:
-            require(ground.faults[Fault.CANCEL] > 0, "the job was cancelled, nobody asked for it")
+            require(ground.faults[Fault.CANCEL] > 0, "the job was cancelled without a request")
 
 
 def open_nodes(store: Store) -> str:
@@ -31,7 +31,7 @@ def open_nodes(store: Store) -> str:
 
 
 def _check_success(store: Store, oracle: Oracle) -> None:
-    """Everything ended as the oracle said, and the result holds it."""
+    """Every node ended as the oracle predicted, and the result contains its output."""
     expected = oracle.expected
     require(not oracle.doomed, "the job completed although {} can never succeed", oracle.doomed)
     ends = {node_id: row.status for node_id, row in store.nodes.items()}
@@ -52,44 +52,44 @@ def _check_success(store: Store, oracle: Oracle) -> None:
 
 
 def _was_allowed(node_id: str, status: NodeStatus, oracle: Oracle) -> bool:
-    """It failed, and might; what cannot succeed must."""
+    """It failed and was allowed to; a doomed node must fail."""
     return status is NodeStatus.FAILED and may_fail(parent_of(node_id) or node_id, oracle.case.blueprint.workflow)
 
 
 def _shows(node_id: str, oracle: Oracle) -> bool:
-    """Whether its output belongs into the job's result: not of start and end, not of children."""
+    """Whether its output belongs to the job's result: not those of start, end and children."""
     node = oracle.case.blueprint.workflow.nodes.get(node_id)
     return node is not None and not isinstance(node, StartNode | EndNode)
 
 
 def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
-    """Something could not succeed, or its attempts were used up by faults, or nothing moved for too long."""
+    """A node was doomed, or faults used up its attempts, or nothing progressed for too long."""
     job = ground.store.job
     error, culprit = job.error, job.failed_node
     ended_by = JobEndedBy.DEADLINE if culprit is None else JobEndedBy.FAILURE
     require(job.ended_by is ended_by, "the job ended by {}, not by {}: {}", job.ended_by, ended_by, error)
     if culprit is None:
-        # Whatever else happens here, a timer or somebody's word is ahead as long as the job is open.
-        require(timeline.was_late is True, "the job was given up before its deadline: {}", error)
+        # A stalled job would be a bug: as long as the job is open, a timer or an external event is ahead.
+        require(timeline.was_late is True, "the job failed before its deadline: {}", error)
         return
     row = ground.store.nodes.get(culprit)
     if culprit in timeline.left and (row is None or row.status is NodeStatus.SKIPPED or row.ended_by in ENDED_WITH_JOB):
         return
     assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
     spent = row.attempt >= row.max_retries or not timeline.is_forgiven(culprit)
-    require(spent, "{} could have been tried again: {}", culprit, row)
+    require(spent, "{} could have been retried: {}", culprit, row)
     planned = culprit in oracle.doomed or parent_of(culprit) in oracle.doomed or culprit in ground.case.broken
     unlucky = timeline.timeouts > 0 or any(ground.faults[fault] for fault in INTERFERING)
     require(planned or unlucky, "the job failed although everything could succeed: {}", error)
 
 
 def check_rest(ground: Ground) -> None:
-    """Nothing happens any more: the job has ended, and every report of a worker was kept."""
+    """Nothing happens any more: the job has ended, and every report of a worker was stored."""
     store = ground.store
     require(store.is_over, "the job never ended; open are {}", open_nodes(store))
     require(not store.mailbox, "mail is left over: {}", store.mailbox)
     orphans = [task_id for task_id, status in store.children.items() if status == "running"]
-    require(not orphans, "the job has ended, and what it called goes on: {}", orphans)
+    require(not orphans, "the job has ended, but its child jobs continue: {}", orphans)
     for message in store.sent:
         if isinstance(message, TaskCompleted | TaskFailed) and message.worker_id not in (FORGER, None):
-            require(message.task_id in store.results, "the report {} was not kept", message)
+            require(message.task_id in store.results, "the report {} was not stored", message)

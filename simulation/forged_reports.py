@@ -1,4 +1,4 @@
-"""Reports that nobody should believe."""
+"""Forged reports, which the engine must ignore."""
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded, TaskStarted
 from dagmaster.model.added_nodes import AddedNode

@@ -47,21 +47,21 @@ SHAPES: Sequence[Shape] = ("object", "rows", "list", "number")
 
 
 class Look(NamedTuple):
-    """A value that an expression refers to: an input, or the value that a node's worker gave, 0 if it was skipped."""
+    """A value that an expression refers to: an input, or the value of a node's output, 0 if it was skipped."""
 
     source: str
     is_node: bool = False
 
 
 class Switch(NamedTuple):
-    """What a conditional looks at: branch `b<i>` is for the value i, the last branch for everything else."""
+    """The switch of a conditional: branch `b<i>` is for the value i, the last branch for all other values."""
 
     look: Look
     branches: int
 
 
 class Fan(NamedTuple):
-    """What the children of a fan-out answer, and in which input its list is, unless it is written out."""
+    """The shape of the children's outputs, and the input that holds the items, unless they are literal."""
 
     shape: Shape
     list_input: str | None
@@ -70,7 +70,7 @@ class Fan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A workflow with what is known of its expressions. The `faulty` nodes have one that always fails."""
+    """A workflow with facts about its expressions. Each of the `faulty` nodes has one that always fails."""
 
     workflow: Workflow
     graph: Graph
@@ -81,7 +81,7 @@ class Blueprint:
 
 
 class Hook(NamedTuple):
-    """A place where an edge may begin: a node, or one branch of it."""
+    """The source of an edge: a node, or one branch of it."""
 
     node_id: str
     branch: int | None = None
@@ -89,7 +89,7 @@ class Hook(NamedTuple):
 
 @dataclass(slots=True)
 class _Draft:
-    """A node on paper, before its type is made of it."""
+    """A node before its type is instantiated."""
 
     kind: type[Node]
     fields: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class _Draft:
 
 
 def random_blueprint(rng: Random) -> Blueprint:
-    """Every one of them compiles."""
+    """A random workflow that compiles."""
     sketch = _Sketch(rng)
     start = sketch.add(StartNode, "start", [])
     sketch.finish(sketch.block(start, MAX_DEPTH))
@@ -109,7 +109,7 @@ def random_blueprint(rng: Random) -> Blueprint:
 
 
 class _Sketch:
-    """Nodes in the order of their making, each after all that it follows."""
+    """Nodes in order of creation, each after its sources."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -130,7 +130,7 @@ class _Sketch:
         return [Hook(node_id)]
 
     def _attach(self, node_id: str, hooks: Sequence[Hook]) -> None:
-        """By `next`, by `depends_on`, or by a branch; some joins are satisfied with any of their sources."""
+        """By `next`, by `depends_on`, or by a branch; some joins need only one of their sources."""
         draft = self._drafts[node_id]
         plain = list(dict.fromkeys(hook.node_id for hook in hooks if hook.branch is None))
         for hook in hooks:
@@ -164,7 +164,7 @@ class _Sketch:
         branched = any(node_id in branch for other in self._drafts.values() for branch in other.branches)
         return sources[0] if len(sources) == 1 and not branched and self._solid(node_id) else None
 
-    # Blocks: each takes the places where it begins, and gives those where it ends.
+    # Blocks: each takes the hooks where it starts, and returns those where it ends.
 
     def block(self, hooks: list[Hook], depth: int) -> list[Hook]:
         if depth == 0 or len(self._drafts) >= MAX_NODES:
@@ -183,7 +183,7 @@ class _Sketch:
         return hook
 
     def step(self, hooks: list[Hook]) -> list[Hook]:
-        """What no worker executes and takes its time; a signal has the name of the node that waits for it."""
+        """A long-running node without a worker; a signal has the name of the node that waits for it."""
         match self._rng.choice(("time", "signal", "approval", "call")):
             case "time":
                 return self.add(WaitNode, "w", hooks, seconds=self._rng.choice((0, 2, 5, 500)))
@@ -196,7 +196,7 @@ class _Sketch:
                 return self.add(WorkflowNode, "j", hooks, workflow="other", retry=self._short_policy())
 
     def last_chain(self) -> str:
-        """A chain that runs last; its head."""
+        """A finalizer chain; returns its head."""
         hooks: list[Hook] = []
         head = f"z{len(self._drafts)}"
         for _ in range(self._rng.randint(1, 3)):
@@ -224,12 +224,12 @@ class _Sketch:
     def conditional(self, hooks: list[Hook], depth: int) -> list[Hook]:
         """Some branches lead straight to the join (an optional step), some lead nowhere."""
         count = self._rng.randint(2, 3)
-        place = self.add(ConditionalNode, "c", hooks, retry=self._policy())[0]
-        self._drafts[place.node_id].branches = [[] for _ in range(count)]
-        self._switches[place.node_id] = self._switch(place.node_id, count)
-        exits = [place] if self._chance(0.1) else []
+        hook = self.add(ConditionalNode, "c", hooks, retry=self._policy())[0]
+        self._drafts[hook.node_id].branches = [[] for _ in range(count)]
+        self._switches[hook.node_id] = self._switch(hook.node_id, count)
+        exits = [hook] if self._chance(0.1) else []
         for index in range(count):
-            branch = Hook(place.node_id, index)
+            branch = Hook(hook.node_id, index)
             if index == 0 or self._chance(0.6):
                 exits += self.block([branch], depth - 1)
             elif self._chance(0.8):
@@ -258,7 +258,7 @@ class _Sketch:
         return hook
 
     def _source(self, node_id: str, shape: Shape) -> Any:
-        """A list from the inputs, written out, or echoed by the task before; seldom something that is no list."""
+        """A list from the inputs, literal, or echoed by the previous task; rarely not a list."""
         if self._chance(0.2):
             self._fans[node_id] = Fan(shape, None, ["written", {"out": 1}, None])
             return self._fans[node_id].written
@@ -285,7 +285,7 @@ class _Sketch:
         self.add(EndNode, "end", exits or [Hook(next(reversed(self._drafts)))])
 
     def _cross(self) -> None:
-        """From anywhere to a later task, unless that relies on having one source only."""
+        """From anywhere to a later task, unless that relies on a single source."""
         tasks = [
             node_id
             for node_id, draft in self._drafts.items()
@@ -306,10 +306,10 @@ class _Sketch:
             draft.linked.append(source)
             self._drafts[source].next.append(target)
 
-    # What tasks and expressions are about.
+    # Parameters and expressions.
 
     def _task_params(self, node_id: str) -> dict[str, Any]:
-        """Looks at inputs and at what came before; a default is dear to compile, and so it is rare."""
+        """References to inputs and earlier outputs; a default is expensive to compile, and so it is rare."""
         looks: dict[str, Look] = {}
         params: dict[str, Any] = {}
         if self._chance(0.3):
@@ -352,7 +352,7 @@ class _Sketch:
     def _short_policy(self) -> RetryPolicy:
         return RetryPolicy(max_attempts=self._rng.randint(0, 2), initial_delay_seconds=1)
 
-    # From paper to model.
+    # From drafts to the model.
 
     def blueprint(self) -> Blueprint:
         self._add_rules()
@@ -374,13 +374,13 @@ class _Sketch:
         return Blueprint(workflow, graph, self._switches, self._params, self._fans, frozenset(self._faulty))
 
     def _add_rules(self) -> None:
-        """Some tasks, and the children of some fan-outs, are not tried again after every error, or elsewhere."""
+        """Give some tasks and children retry rules, or another queue."""
         for draft in self._drafts.values():
             if draft.kind in (TaskNode, FanOutNode) and self._chance(0.3):
                 draft.fields |= _with_rules(draft.fields, self._rng.choice(RULES))
 
     def _add_leaves(self) -> None:
-        """Some nodes may fail: such whose output nobody relies on."""
+        """Allow some nodes to fail, if no other node relies on their output."""
         needed = {look.source for looks in self._params.values() for look in looks.values()}
         needed |= {switch.look.source for switch in self._switches.values()} | self._faulty
         needed |= {

@@ -1,4 +1,4 @@
-"""What the actors of a simulated world share: the rows, the clock, the dice, and the record of what happened."""
+"""The shared state of a simulated world: the rows, the clock, the random numbers, and the record of steps."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ PATIENCE_SECONDS = 3e9
 
 
 class Violation(DagmasterError):
-    """The world is in a state in which it must never be."""
+    """The world is in a state that must never occur."""
 
 
 class Fault(StrEnum):
-    """Everything that may go wrong."""
+    """The faults that may occur."""
 
     OWNER_DEATH = "owner death"
     COMMIT_FAILS = "commit fails"
@@ -61,7 +61,7 @@ CHANCES = {
     Fault.BY_HAND: 0.5,
     Fault.FULL_QUEUE: 0.2,
 }
-"""Each time that the occasion for it is there."""
+"""The probability of each fault, per opportunity."""
 
 INTERFERING = frozenset(
     {
@@ -74,14 +74,13 @@ INTERFERING = frozenset(
         Fault.CLOCK_JUMP,
     }
 )
-"""Those that may use up the attempts of a task that would have succeeded."""
+"""The faults that may use up the attempts of a task that would have succeeded."""
 
 
 @dataclass(slots=True)
 class Ground:
-    """The steps in which the queue was closed and opened last, and in which the rows were decided last.
-
-    `postponed` are the nodes that were left ready then, until their values are at hand.
+    """`closed_at` and `opened_at` are the last steps that closed and opened the queue; the rows were last decided at
+    `decided_at`. `postponed` nodes were ready then and wait for their values.
     """
 
     case: Case
@@ -101,7 +100,7 @@ class Ground:
     trace: deque[tuple[int, datetime, str]] = field(default_factory=lambda: deque(maxlen=TRACE_LENGTH))
 
     def strikes(self, fault: Fault) -> bool:
-        """Whether this fault happens here and now."""
+        """Whether this fault occurs now."""
         if self.is_calm or fault not in self.possible or self.rng.random() >= CHANCES[fault]:
             return False
         self.faults[fault] += 1
@@ -115,6 +114,6 @@ class Ground:
 
 
 def require(holds: bool, otherwise: str, *values: object) -> None:
-    """The text is put together only when it is needed."""
+    """The message is formatted only when needed."""
     if not holds:
         raise Violation(otherwise.format(*values))

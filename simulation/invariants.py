@@ -1,4 +1,4 @@
-"""What must hold after every step, seen on the rows alone."""
+"""Invariants that must hold after every step, checked on the rows alone."""
 
 import orjson
 
@@ -20,7 +20,7 @@ from simulation.wait_nodes import check_step
 
 
 class Watch:
-    """Looks at the rows after each step and compares them with what they were, the timeline and the oracle."""
+    """Compares the rows after each step with their previous state, the timeline and the oracle."""
 
     def __init__(self, ground: Ground) -> None:
         self.oracle = foresee(ground.case)
@@ -38,7 +38,7 @@ class Watch:
         self.oracle.is_main_over = bool(self.oracle.chains) and all(row.status in NODE_TERMINAL for row in main)
         self.timeline.begin()
         if self.timeline.left and self.oracle.is_main_over:
-            self.oracle.is_failing = True  # There is nothing left to do but what was not selected.
+            self.oracle.is_failing = True  # Only nodes that were not selected are left.
         moved = {self.timeline.follow(event) for event in fresh}
         self.timeline.check_selected()
         moved |= {node_id for event in fresh if event.event_type == "tasks_added" for node_id in _added_ids(event)}
@@ -76,10 +76,10 @@ class Watch:
         require(same, "the job is to end by {}, its deadline is {}", stored, deadline.at)
 
     def check_deadline_is_kept(self) -> None:
-        """Every timer that is due has fired: a job that is late has ended, but for the chains that run last."""
+        """All due timers have fired: a late job must have ended, except for its finalizers."""
         is_last = self.oracle.is_failing or (bool(self.oracle.chains) and self.oracle.is_main_over)
         is_late = self.timeline.deadline.has_passed(self._ground.now) and not is_last and not self._ground.store.is_over
-        require(not is_late, "the job goes on after its deadline at {}", self.timeline.deadline.at)
+        require(not is_late, "the job continues after its deadline at {}", self.timeline.deadline.at)
 
     def _check_row(self, row: NodeRow, moved: set[str | None]) -> None:
         node_id, before = row.node_id, self._rows.get(row.node_id)
@@ -100,8 +100,8 @@ class Watch:
 
     def _check_identity(self, row: NodeRow) -> None:
         parent = parent_of(row.node_id)
-        place = None if parent is None else int(row.node_id.rpartition(CHILD_SEPARATOR)[2])
-        require((row.parent, row.place) == (parent, place), "{} is the wrong child", row)
+        index = None if parent is None else int(row.node_id.rpartition(CHILD_SEPARATOR)[2])
+        require((row.parent, row.place) == (parent, index), "{} is the wrong child", row)
         require(row.added_by == adder_of(row.node_id), "{} was added by another", row)
         self._check_added(row)
         task_id = f"{JOB_ID}_{row.node_id}_{row.attempt}"
@@ -113,15 +113,15 @@ class Watch:
         case = self._ground.case
         source = case.additions[row.node_id].result_of if row.node_id in case.additions else None
         waits = row.result_of is None or (row.result_of == source and row.status is NodeStatus.RUNNING)
-        require(waits, "{} gives the result of {}, not of {}", row.node_id, row.result_of, source)
+        require(waits, "{} returns the result of {}, not of {}", row.node_id, row.result_of, source)
         if row.added_by is not None:
-            require(row.node_id in case.added, "{} was added by nobody", row.node_id)
+            require(row.node_id in case.added, "{} has no adder", row.node_id)
             adder = self.timeline.status.get(row.added_by, NodeStatus.PENDING)
             has_run = adder not in (NodeStatus.PENDING, NodeStatus.DISPATCHED) or self.timeline.attempt[row.added_by]
             require(bool(has_run), "{} was added by {}, which has not run", row.node_id, row.added_by)
 
     def _check_completed(self, row: NodeRow) -> None:
-        """Its output is the one that was reported under its task, and the one that was planned."""
+        """Its output is the reported and the planned one."""
         node_id, store = row.node_id, self._ground.store
         output = orjson.loads(row.output or b"null")
         check_step(self._ground, row)
@@ -139,7 +139,7 @@ class Watch:
             require(output == expected, "{} completed with {}, expected was {}", node_id, output, expected)
 
     def _reported(self, row: NodeRow) -> bytes | None:
-        """What its worker must have said: its output, or whose output it is."""
+        """The result that its worker must have reported: its output, or whose output it is."""
         addition = self._ground.case.additions.get(row.node_id)
         if addition is None or addition.result_of is None:
             return row.output
@@ -152,7 +152,7 @@ class Watch:
         return isinstance(self._ground.case.blueprint.workflow.nodes.get(node_id), FanInNode)
 
     def _check_tasks(self) -> None:
-        """Each task on a queue or with a worker is the current attempt of a node in flight; none is left at the end."""
+        """Each waiting or running task is the current attempt of a node in flight; none is left at the end."""
         store = self._ground.store
         if not store.is_over:
             wrong = [row for row in store.waiting.values() if row.is_paused is not (store.job.paused_at is not None)]
@@ -166,12 +166,12 @@ class Watch:
             require(task.queue == queue, "{} is on the queue {}, not on {}", task_id, task.queue, queue)
 
     def _check_progress(self) -> None:
-        """Nothing stands still that could go on."""
+        """No node stands still that could proceed."""
         status = self.timeline.status
         for node_id, row in self._ground.store.nodes.items():
             if row.status is NodeStatus.PENDING:
                 stuck = self.oracle.must_move(node_id, status)
-                require(not stuck, "{} waits although all that it waits for is decided", node_id)
+                require(not stuck, "{} waits although all its sources are decided", node_id)
             elif row.status is NodeStatus.READY and row.not_before is None:
                 require(self._is_held_back(row), "{} is ready and does not start", node_id)
 
@@ -200,7 +200,7 @@ def _added_ids(event: Event) -> list[str]:
 
 
 def _is_silent(before: NodeRow | None, row: NodeRow) -> bool:
-    """What others wait for, or give as theirs, is no move."""
+    """Changes of sources, or of the returned result, are no move."""
     if before is None:
         return False
     return row == before._replace(result_of=row.result_of, definition=row.definition, version=row.version)

@@ -1,4 +1,4 @@
-"""Which nodes of a random workflow may fail, and what becomes of those that no worker executes."""
+"""The nodes of a random workflow that may fail, and the outcomes of those without a worker."""
 
 from collections.abc import Mapping
 from random import Random
@@ -7,7 +7,7 @@ from dagmaster.model.workflow import ApprovalNode, MayFail, Workflow, WorkflowNo
 
 
 def random_answers(workflow: Workflow, rng: Random) -> dict[str, int]:
-    """How many attempts of each step are turned down before one goes well."""
+    """How many attempts of each step are rejected before one succeeds."""
     answers = {}
     for node_id, node in workflow.nodes.items():
         if isinstance(node, ApprovalNode):

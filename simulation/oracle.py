@@ -1,6 +1,6 @@
-"""What must become of a case, worked out from the workflow as written, by scanning edges, without the engine.
+"""Predict the outcome of a case from the workflow as written, by scanning edges, without the engine.
 
-Slow and plain on purpose: it shares nothing with the engine but the words.
+Deliberately slow and simple: it shares nothing with the engine but the vocabulary.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ Statuses = Mapping[str, NodeStatus]
 
 
 class Edges(NamedTuple):
-    """Where the edges into a node come from."""
+    """The sources of a node's inbound edges."""
 
     all_of: tuple[str, ...]
     any_of: tuple[str, ...]
@@ -45,10 +45,10 @@ class Oracle:
     is_failing: bool = False
     job_results: dict[str, str] = field(default_factory=dict)
 
-    # Rulings C-01, C-02, C-03 and FO-07.
+    # When a node becomes ready or is skipped; see docs/explanation/rulings.md.
 
     def may_become_ready(self, node_id: str, statuses: Statuses) -> bool:
-        """Every edge of `all_of` is decided, one of `any_of` is live if there are any, and so is one of them all."""
+        """Every edge of `all_of` is decided, one of `any_of` (if any) is live, and at least one edge is live."""
         edges = self.edges[node_id]
         if not edges.all_of and not edges.any_of:
             return node_id not in self.chains or self._may_begin(self.chains[node_id], statuses)
@@ -60,7 +60,7 @@ class Oracle:
         return any(self.verdict(source, node_id, statuses) for source in edges.all_of)
 
     def follows(self, node_id: str, revived: Collection[str], left: Collection[str]) -> bool:
-        """Whether something that was tried again leads to it, and nothing that was left out."""
+        """Whether a retried node leads to it, and no node that was left out."""
         sources = {*self.edges[node_id].all_of, *self.edges[node_id].any_of}
         members = sources | {
             child for source in sources if source in self.case.items for child in self.children(source)
@@ -68,13 +68,13 @@ class Oracle:
         return not members.isdisjoint(revived) and members.isdisjoint(left)
 
     def may_be_skipped(self, node_id: str, statuses: Statuses) -> bool:
-        """All its edges are dead; of a node with `any_of`, all of those."""
+        """All its edges are dead; for a node with `any_of`, all of those."""
         edges = self.edges[node_id]
         decisive = edges.any_of or edges.all_of
         return bool(decisive) and all(self.verdict(source, node_id, statuses) is False for source in decisive)
 
     def must_move(self, node_id: str, statuses: Statuses) -> bool:
-        """It stands still although everything it waits for has been decided."""
+        """Whether it stands still although all its sources are decided."""
         if self.may_become_ready(node_id, statuses):
             return True
         edges = self.edges[node_id]
@@ -83,7 +83,7 @@ class Oracle:
         return all(self.verdict(source, node_id, statuses) is not None for source in (*edges.all_of, *edges.any_of))
 
     def verdict(self, source: str, target: str, statuses: Statuses) -> bool | None:
-        """Whether the edge is live or dead; None while that is open."""
+        """Whether the edge is live or dead; None while it is undecided."""
         match statuses.get(source, NodeStatus.PENDING):
             case NodeStatus.SKIPPED:
                 return False
@@ -99,7 +99,7 @@ class Oracle:
                 return None
 
     def _may_begin(self, phase: Phase, statuses: Statuses) -> bool:
-        """First all that is not in a chain, then what answers a failure, then what cleans up."""
+        """First the main nodes, then `on_failure`, then `finally`."""
         if not self.is_main_over:
             return False
         if phase is Phase.ON_FAILURE:
@@ -115,11 +115,11 @@ class Oracle:
         items = self.case.items.get(node_id)
         return [f"{node_id}{CHILD_SEPARATOR}{index}" for index in range(len(items))] if items else []
 
-    # What comes out.
+    # Outputs.
 
     @property
     def doomed(self) -> set[str]:
-        """What is bound to fail among all that will be run."""
+        """The nodes that will run and are bound to fail."""
         doomed = set()
         for node_id, status in self.expected.items():
             is_allowed = may_fail(parent_of(node_id) or node_id, self.case.blueprint.workflow)
@@ -132,13 +132,13 @@ class Oracle:
         return doomed
 
     def _gathers_nothing(self, node_id: str) -> bool:
-        """A fan-in that runs though its fan-out is skipped: nothing is there that could not be merged."""
+        """A fan-in whose fan-out is skipped still runs: then there is nothing it could fail to merge."""
         if not isinstance(self.case.blueprint.workflow.nodes.get(node_id), FanInNode):
             return False
         return self.expected[source_of(node_id, self.case.blueprint)] is NodeStatus.SKIPPED
 
     def output(self, node_id: str) -> Any:
-        """Of a node that a worker executes, or of a fan-in."""
+        """The output of an executed node or of a fan-in."""
         node = self.case.blueprint.workflow.nodes.get(node_id)
         if isinstance(node, FanInNode):
             return self._aggregated(node_id, node.aggregation)
@@ -147,7 +147,7 @@ class Oracle:
         return output_of(self.case.plans[node_id], self.params(node_id))
 
     def giver(self, node_id: str) -> str:
-        """The node whose output this one gives as its own."""
+        """The node whose output this node returns."""
         addition = self.case.additions.get(node_id)
         return node_id if addition is None or addition.result_of is None else self.giver(addition.result_of)
 
@@ -162,7 +162,7 @@ class Oracle:
         return {key: self.value(look) for key, look in self.case.blueprint.params[node_id].items()}
 
     def _param(self, value: Any) -> Any:
-        """The whole output of another node: no worker here gives a `result`."""
+        """The whole output of another node: no worker here returns a `result`."""
         if not isinstance(value, dict):
             return value
         [other] = value.values()
@@ -180,7 +180,7 @@ class Oracle:
         fan_out = source_of(fan_in, self.case.blueprint)
         skipped = self.expected[fan_out] is NodeStatus.SKIPPED
         outputs = [] if skipped else [self.output(child) for child in self.children(fan_out)]
-        return self._combined(outputs, aggregation) | {"failed": 0}  # Here no fan-out that is gathered may fail.
+        return self._combined(outputs, aggregation) | {"failed": 0}  # No gathered fan-out may fail here.
 
     def _combined(self, outputs: list[Any], aggregation: Aggregation) -> dict[str, Any]:
         match aggregation:
@@ -201,7 +201,7 @@ class Oracle:
 
 
 def foresee(case: Case) -> Oracle:
-    """Go through the nodes again and again until nothing changes any more."""
+    """Scan the nodes repeatedly until nothing changes."""
     workflow = case.blueprint.workflow
     oracle = Oracle(case, {node_id: _edges_into(node_id, workflow) for node_id in workflow.nodes})
     oracle.edges |= {node_id: Edges(awaited(node), ()) for node_id, node in case.added.items()}
@@ -219,7 +219,7 @@ def foresee(case: Case) -> Oracle:
 
 
 def _chains(workflow: Workflow) -> dict[str, Phase]:
-    """The nodes that run last: each chain is a line."""
+    """The finalizers: each chain is a line."""
     phases: dict[str, Phase] = {}
     for phase, heads in ((Phase.ON_FAILURE, workflow.on_failure), (Phase.FINALLY, workflow.finally_)):
         for head in heads:
@@ -248,8 +248,8 @@ def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> 
     node = oracle.case.blueprint.workflow.nodes.get(node_id)
     if isinstance(node, ConditionalNode):
         switch = oracle.case.blueprint.switches[node_id]
-        chosen = min(oracle.value(switch.look), switch.branches - 1)
-        oracle.chosen[node_id] = frozenset(node.branches[chosen].next)
+        branch = min(oracle.value(switch.look), switch.branches - 1)
+        oracle.chosen[node_id] = frozenset(node.branches[branch].next)
     statuses[node_id] = NodeStatus.COMPLETED
     for name in (node_id, *oracle.children(node_id)):
         statuses[name] = NodeStatus.COMPLETED
@@ -258,7 +258,7 @@ def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> 
 
 
 def _edges_into(target: str, workflow: Workflow) -> Edges:
-    """`depends_on` decides over `next` (LP-11), but a branch always leads where it says."""
+    """`depends_on` takes precedence over `next`, but a branch always leads to its targets."""
     nodes, depends = workflow.nodes, workflow.nodes[target].depends_on
     linked = [node_id for node_id, node in nodes.items() if target in node.next]
     branching = [

@@ -24,7 +24,7 @@ CLAIMED_HERE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A turn that is not written yet. `reports` exist nowhere but in this owner's memory."""
+    """A change set that is not written yet. `reports` exist only in this owner's memory."""
 
     changes: ChangeSet
     epoch: int
@@ -34,7 +34,7 @@ class Decided:
 
 
 class Owner:
-    """`local` is the worker in its process, which lives and dies with it."""
+    """`local` is the worker in its process, which dies with it."""
 
     def __init__(self, ground: Ground, name: str, *, has_worker: bool) -> None:
         self.name = name
@@ -65,20 +65,20 @@ class Owner:
         return True
 
     def _is_large(self, message: Message) -> bool:
-        """What only names another node never is."""
+        """A mere reference to another node never is."""
         if not isinstance(message, TaskCompleted) or not isinstance(message.output, bytes):
             return False
         return len(message.output) > self._ground.rules.inline_bytes and RESULT_OF.encode() not in message.output
 
     def open_queue(self, queue: str) -> None:
-        """If the job in memory holds something back for it, it may let it go."""
+        """Release the nodes that wait for the queue, if the job is in memory."""
         if self.state is not None and queue in self.state.backlog:
             self._inbox.append(QueueOpened(queue))
 
-    # One turn: collect, decide, write, and only then act.
+    # One cycle: collect, decide, write, and only then act.
 
     def decide(self) -> bool:
-        """False when there is nothing to do."""
+        """False if there is nothing to do."""
         if self.decided is not None:
             return False
         if self.state is None and not self.owns:
@@ -89,7 +89,7 @@ class Owner:
             messages.append(Load())
         mail = list(self._some_mail()) if self.owns else []
         messages += [message for _, message in mail if not isinstance(message, Load)]
-        # What a local task has added was mailed before the task ended, and must be taken in before.
+        # Nodes that a local task has added were mailed before the task ended, and must be processed first.
         is_all = not self.owns or len(mail) == len(self._ground.store.mailbox)
         early: list[Message] = [] if is_all else [message for message in self._inbox if isinstance(message, Report)]
         reports, self._inbox = [message for message in self._inbox if message not in early], early
@@ -106,7 +106,7 @@ class Owner:
         return True
 
     def _forward(self) -> bool:
-        """Reports of the local worker for a job that is somebody else's by now go into the mailbox."""
+        """Mail the local worker's reports if another owner has the job."""
         reports, self._inbox = [message for message in self._inbox if isinstance(message, Report)], []
         for report in reports:
             self._ground.store.add_mail(report)
@@ -119,7 +119,7 @@ class Owner:
         self._timers = []
 
     def _some_mail(self) -> Iterator[tuple[int, Message]]:
-        """In the order of arrival, as far as one read goes."""
+        """In order of arrival, as far as one read goes."""
         for mail_id, message in self._ground.store.mailbox.items():
             if isinstance(message, TaskCompleted) and self._is_large(message):
                 message = replace(message, output=StoredValue(size_of(message.output), mail_id=mail_id))
@@ -141,12 +141,12 @@ class Owner:
         return due
 
     def commit(self) -> bool:
-        """Write what was decided; False when nothing was."""
+        """Write the change set; False if there was none."""
         decided, self.decided = self.decided, None
         if decided is None:
             return False
         if self._ground.strikes(Fault.COMMIT_FAILS):
-            self._ground.note(f"{self.name} cannot write and forgets")
+            self._ground.note(f"{self.name} cannot write and drops its memory")
             self._forget(keep=decided.reports)
             return True
         local = self._claim_here(decided.changes)
@@ -155,7 +155,7 @@ class Owner:
         return True
 
     def _claim_here(self, changes: ChangeSet) -> dict[str, str]:
-        """The tasks that the local worker takes in the transaction that dispatches them."""
+        """The tasks that the local worker claims in the transaction that dispatches them."""
         claimed: dict[str, str] = {}
         for dispatch in () if changes.job.is_paused else changes.dispatches.values():
             if self.local is None or dispatch.node.params is None or self._ground.rng.random() >= CLAIMED_HERE:
@@ -168,11 +168,11 @@ class Owner:
         try:
             self._ground.store.commit(decided.changes, self.name, decided.epoch, decided.mail, local)
         except OwnershipLost:
-            self._ground.note(f"{self.name} is refused: the job is not its own any more")
+            self._ground.note(f"{self.name} is fenced off: it no longer owns the job")
             self._forget(keep=decided.reports)
             return False
         except RowsDiffer as error:
-            raise Violation(f"a write by the job's owner was refused: {error}") from error
+            raise Violation(f"a write by the job's owner was rejected: {error}") from error
         self._ground.note(f"{self.name} writes {_moves(decided.changes)}")
         self._ground.decided_at = decided.step
         self._ground.postponed = frozenset(decided.changes.job.postponed)
@@ -180,7 +180,7 @@ class Owner:
 
     def _act(self, decided: Decided, local: dict[str, str]) -> None:
         if self._ground.strikes(Fault.COMMIT_UNKNOWN):
-            self._ground.note(f"{self.name} does not learn that it was written and forgets")
+            self._ground.note(f"{self.name} does not learn that it was written and drops its memory")
             self._forget(keep=decided.reports)
             return
         changes = decided.changes
@@ -202,7 +202,7 @@ class Owner:
             self.state = None
 
     def _compare(self) -> None:
-        """What another owner would read now is what this one has in memory."""
+        """Another owner would load exactly what this one has in memory."""
         if self.state is None or self._ground.store.is_over or self._ground.rng.random() >= COMPARED:
             return
         if fault := difference(self.state, self._ground.store.load(self._ground.rng)):
@@ -210,13 +210,13 @@ class Owner:
         check_stall(self._ground, self.state)
 
     def _forget(self, *, keep: list[Message]) -> None:
-        """Memory is worth nothing; what exists only here is kept where it may still count."""
+        """Drop the memory; keep what exists only here and may still count."""
         self.state = None
         self._timers = []
         self._inbox = keep + self._inbox
 
     def lose(self) -> None:
-        """Adopted anew: what was in memory may be of an older epoch."""
+        """Adopted again: the memory may be of an older epoch."""
         self.state = None
         self._timers = []
 

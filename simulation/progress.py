@@ -1,6 +1,6 @@
-"""What people are shown of the job: outcomes, counts, progress and an estimate, compared with a plain look at its rows.
+"""The displayed state of the job, such as outcomes, counts, progress and estimate, compared with a simple count.
 
-The snapshot is built from the rows in the way of the statement `job_snapshot`.
+The snapshot is built from the rows like the statement `job_snapshot` does.
 """
 
 from collections import Counter
@@ -22,15 +22,15 @@ from simulation.ground import Ground, require
 from simulation.leaves import may_fail
 from simulation.store import NodeRow, Store
 
-# A look at all of it costs as much as a step: every so many changes are enough, and the last one, and those in which
-# children are made or end while their fan-out still makes others.
+# A full check costs as much as a step: every so many changes are enough, plus the last one, and those in which
+# children are created or end while their fan-out still creates others.
 EVERY = 12
 USUAL_SECONDS = 2.0
 
 
 @dataclass(slots=True)
 class Family:
-    """A node of the definition with the children of its fan-out, and all that its tasks have added."""
+    """A node of the definition with the children of its fan-out, and all nodes that its tasks have added."""
 
     row: NodeRow
     is_tolerant: bool
@@ -39,7 +39,7 @@ class Family:
 
     @property
     def items(self) -> int:
-        """How many children there are, or will be."""
+        """The number of existing and future children."""
         count = orjson.loads(self.row.output)["fan_out_count"] if self.children and self.row.output else 0
         return max(count, len(self.children))
 
@@ -54,7 +54,7 @@ class Work(NamedTuple):
 
 
 class ShownProgress:
-    """What was shown at the last look, and how much of it there was then."""
+    """The last displayed values, and the amount of work then."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -63,7 +63,7 @@ class ShownProgress:
         self._percent, self._work, self._rows = 0.0, Work(0, 0), 0
 
     def look(self, changed: Sequence[NodeRow], *, is_reopened: bool) -> None:
-        """After a change; a job that is reopened has less behind it than before."""
+        """Check after a change; a reopened job has less work done than before."""
         if is_reopened:
             self._percent, self._work = 0.0, Work(0, 0)
         self._changes += 1
@@ -84,7 +84,7 @@ class ShownProgress:
             _check_estimate(self._ground.case.blueprint.graph, job, self._usual)
 
     def _check_progress(self, job: JobSnapshot, work: Work) -> None:
-        """It falls only when there is more to do than was known, and is all only at the end."""
+        """Progress falls only when more work becomes known, and is complete only at the end."""
         store, work_percent, percent = self._ground.store, shown.work_percent(job), shown.percent_done(job)
         is_all = store.job.status is JobStatus.COMPLETED
         expected = 100.0 if is_all else min(100 * work.done / max(work.known, 1), 99.9)
@@ -98,7 +98,7 @@ class ShownProgress:
             require(0 <= each <= 100 and (each == 100) is is_all, "{} percent of a job that is {}", each, job.status)
         added = sum(row.added_by is not None for row in store.nodes.values())
         if added <= self._rows:
-            # By its time alone, what a branch has skipped in the very moment of the end is taken for closed by it.
+            # By time alone, a node that a branch skips at the very end looks as if the end had closed it.
             has_fallen = percent < self._percent and not store.is_over
             require(not has_fallen, "{} percent are done, {} were before", percent, self._percent)
             is_less = work.done < self._work.done
@@ -159,11 +159,11 @@ def _shown_status(row: NodeRow) -> str:
     return str(EndedBy.CANCELLED if row.ended_by is EndedBy.CANCELLED else row.status)
 
 
-# The same once more, from the rows and in other words.
+# The same computed differently, from the rows.
 
 
 def plain_outcome(family: Family) -> Outcome:
-    """It runs as long as something of it does; then one that failed for good decides, unless it was allowed to."""
+    """It runs while any part does; then a permanent failure decides, unless it was allowed."""
     row = family.row
     if row.ended_by is EndedBy.CANCELLED:
         return Outcome.CANCELLED
@@ -184,7 +184,7 @@ def _has_failed(row: NodeRow) -> bool:
 
 
 def _plain_work(families: Mapping[str, Family], outcomes: Mapping[str, Outcome]) -> tuple[int, int]:
-    """What is skipped is no work; what was allowed to fail is done when it has failed."""
+    """Skipped nodes are no work; an allowed failure counts as done."""
     done = known = 0
     for name, family in families.items():
         rows = [row for row in family.everybody if row.status is not NodeStatus.SKIPPED]
@@ -198,7 +198,7 @@ def _plain_work(families: Mapping[str, Family], outcomes: Mapping[str, Outcome])
 
 
 def _check_counts(job: JobSnapshot, families: Mapping[str, Family], outcomes: Mapping[str, Outcome]) -> None:
-    """What was cancelled is counted as that, and each node once."""
+    """Cancelled nodes are counted as such, and each node once."""
     counts = Counter(outcome.bucket for outcome in outcomes.values())
     counts.update(_shown_status(row) for family in families.values() for row in (*family.children, *family.added))
     actual = count_outcomes((node.outcome, node.children) for node in job.nodes.values())
@@ -209,7 +209,7 @@ def _check_counts(job: JobSnapshot, families: Mapping[str, Family], outcomes: Ma
 
 
 def _check_estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> None:
-    """It ends in the future, and says by how much it is late."""
+    """The end is in the future, and the delay is correct."""
     result = estimate(graph, job, usual)
     if result is None or result.basis is not Basis.HISTORY:
         return

@@ -1,10 +1,10 @@
-"""What a retry policy forgives, said once more in other words than the model's."""
+"""The rules of a retry policy, implemented independently of the model."""
 
 from collections.abc import Sequence
 
 from dagmaster.model.retry import RetryPolicy
 
-# Errors as workers report them: the class first, then what it is derived from.
+# Errors as workers report them: the class first, then its bases.
 REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
 WRONG = ("ValueError", "Exception")
 EXHAUSTED = ("MemoryError", "Exception")
@@ -16,7 +16,7 @@ UNRESOLVED = ("ExpressionFailed", "Exception")
 
 
 def forgives(policy: RetryPolicy, error: Sequence[str], *, is_asked_for: bool = False) -> bool:
-    """Whether its rules allow another attempt after this error; `is_asked_for` by the worker itself."""
+    """Whether the rules allow another attempt after this error; `is_asked_for`: the worker requested it."""
     named = set(error)
     if named & set(policy.never):
         return False
@@ -28,5 +28,5 @@ def forgives(policy: RetryPolicy, error: Sequence[str], *, is_asked_for: bool = 
 
 
 def moves(policy: RetryPolicy, error: Sequence[str]) -> bool:
-    """Whether what comes next goes to the queue for what needs more memory."""
+    """Whether the next attempt goes to the queue with more memory."""
     return policy.on_oom is not None and "MemoryError" in error

@@ -1,4 +1,4 @@
-"""Run the real engine in simulated worlds. The same seed is the same world."""
+"""Run the real engine in simulated worlds. A seed always gives the same world."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -50,7 +50,7 @@ class SimulationFailed(DagmasterError):
 
 
 def simulate(seed: int) -> Outcome:
-    """One world, from the submission of its job to the end; raise SimulationFailed with the smallest trace found."""
+    """Run one world from submission to the end; raise SimulationFailed with the smallest trace found."""
     trial = prepare(seed)
     world = trial.build()
     try:
@@ -62,7 +62,7 @@ def simulate(seed: int) -> Outcome:
 
 
 def run_many(seeds: Iterable[int], on_progress: Callable[[Report], None] | None = None) -> Report:
-    """Until the first failure; `on_progress` hears the counts so far after each run."""
+    """Run until the first failure; `on_progress` receives the counts after each run."""
     report = Report()
     for seed in seeds:
         report.add(simulate(seed))
@@ -72,13 +72,13 @@ def run_many(seeds: Iterable[int], on_progress: Callable[[Report], None] | None 
 
 
 def fresh_seeds(count: int) -> range:
-    """Seeds that were most likely never tried."""
+    """Seeds that were most likely never used."""
     first = SystemRandom().randrange(10**9, 10**15)
     return range(first, first + count)
 
 
 def prepare(seed: int) -> Trial:
-    """What a seed stands for: a case, the weather, and the luck of the steps."""
+    """The case, the weather, and the random numbers of a seed."""
     return Trial(_case(seed), _weather(Random(f"weather {seed}")), luck=seed)
 
 
@@ -88,12 +88,12 @@ def _case(seed: int) -> Case:
 
 @lru_cache(maxsize=1)
 def _blueprint(seed: int) -> Blueprint:
-    """Compiling is a good part of a run: each workflow is tried twice, with other inputs, plans and weather."""
+    """Compiling is a large part of a run: each workflow is used twice, with other inputs, plans and weather."""
     return random_blueprint(Random(f"graph {seed}"))
 
 
 def _weather(rng: Random) -> Weather:
-    """Fair weather, a few faults, or all of them."""
+    """No faults, a few faults, or all of them."""
     likely = rng.choice((0.0, 0.3, 0.3, 0.6, 1.0))
     return Weather(
         faults=frozenset(fault for fault in Fault if rng.random() < likely),
@@ -103,7 +103,7 @@ def _weather(rng: Random) -> Weather:
         dispatch_timeout_seconds=rng.choice((None, None, 30.0)),
         zombie_after_seconds=100.0 if rng.random() < 0.1 else PATIENCE_SECONDS,
         local_workers=rng.random() < 0.6,
-        # Where nearly every value is too large to be kept, a job needs many more steps, and meets fewer faults in them.
+        # If nearly every value is too large for memory, a job needs many more steps, and meets fewer faults in them.
         inline_bytes=rng.choice((0, 24, *(65_536,) * 6)),
         max_change_set_bytes=rng.choice((1, 100, *(16_777_216,) * 6)),
         job_timeout_seconds=rng.choice((60.0, 600.0, *(None,) * 10)),

@@ -1,4 +1,4 @@
-"""Find a smaller world that fails too: fewer faults, fewer planned failures, fewer steps."""
+"""Find a smaller failing world: fewer faults, fewer planned failures, fewer steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ ROUNDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Everything that decides what happens in a world."""
+    """Everything that determines a world."""
 
     case: Case
     weather: Weather
@@ -25,7 +25,7 @@ class Trial:
 
 
 def shrink(trial: Trial, world: World, violation: Violation) -> tuple[World, Violation]:
-    """The smallest world that was found to fail, after it has failed, and how."""
+    """The smallest failing world found, after its failure, and the violation."""
     smallest = trial, world, violation
     for _ in range(ROUNDS):
         smaller = next(_failing(smallest[0], smallest[1].ground.step), None)
@@ -36,7 +36,7 @@ def shrink(trial: Trial, world: World, violation: Violation) -> tuple[World, Vio
 
 
 def _failing(trial: Trial, steps: int) -> Iterator[tuple[Trial, World, Violation]]:
-    """Trials that are simpler than this one, or as simple and fail sooner."""
+    """Trials that are simpler than this one, or equally simple and fail sooner."""
     for simpler in _simpler(trial):
         for luck in range(LUCKS):
             tried = replace(simpler, luck=luck)

@@ -1,4 +1,4 @@
-"""Whether the job should move and does not, seen on its rows; the engine must say the same of the job in memory."""
+"""Whether the job has stalled, judged by its rows; the engine must agree for the job in memory."""
 
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from simulation.ground import Ground, require
 from simulation.store import NodeRow
 from simulation.timeline import timeout_of
 
-# Somebody may look at any time: at once, when back-offs are over, and when every task has run too long.
+# The check may run at any time: at once, after back-offs, and after all task timeouts.
 LATER = (timedelta(), timedelta(seconds=10), timedelta(hours=2))
 
 
@@ -22,7 +22,7 @@ def check_stall(ground: Ground, job: JobState) -> None:
 
 
 def is_stuck(ground: Ground, now: datetime) -> bool:
-    """Nobody wants it so, nothing is under way, and no time is waited for."""
+    """No operator paused it, nothing is in flight, and no time is awaited."""
     store = ground.store
     if store.is_over or store.job.paused_at is not None:
         return False
@@ -41,7 +41,7 @@ def _is_excused(ground: Ground, row: NodeRow, now: datetime) -> bool:
             assert row.started_at is not None
             seconds = timeout_of(ground.case, row.node_id) + ground.rules.timeout_grace_seconds
             return now < row.started_at + timedelta(seconds=seconds)
-        case NodeStatus.RUNNING:  # It waits, or makes its children.
+        case NodeStatus.RUNNING:  # It waits, or creates its children.
             return True
         case _:
             return False

@@ -1,7 +1,7 @@
 """A model of the database: the rows of one job, and the few statements that change them.
 
-It does what `commit_batch`, `claim_tasks`, `report_tasks`, `rescue_tasks`, `close_late_mail`, `take_over_jobs` and
-`reopen_job` do, each as one atomic step. Rows are never changed, only replaced.
+It models `commit_batch`, `claim_tasks`, `report_tasks`, `rescue_tasks`, `close_late_mail`, `take_over_jobs` and
+`reopen_job`, each as one atomic step. Rows are never changed, only replaced.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -47,7 +47,7 @@ class OwnershipLost(Conflict):
 
 
 class RowsDiffer(Conflict):
-    """The rows are not as their owner knew them."""
+    """The rows differ from the owner's memory."""
 
 
 class JobRow(NamedTuple):
@@ -103,7 +103,7 @@ class TaskRow(NamedTuple):
 
 
 class Store:
-    """`sent` is the mail that ever was in the mailbox; the invariants need it, the engine never sees it."""
+    """`sent` is all mail that was ever in the mailbox, for the invariants; the engine never sees it."""
 
     def __init__(
         self,
@@ -142,12 +142,12 @@ class Store:
         self.job = self.job._replace(owner_id=owner_id, owner_epoch=self.job.owner_epoch + 1)
 
     def reopen(self, owner_id: str, message: ManualRetry) -> None:
-        """Give a failed job to an owner, and tell it what is wanted."""
+        """Give a failed job to an owner, with the retry as mail."""
         self.take_over(owner_id)
         self.add_mail(message)
 
     def load(self, rng: Random | None = None) -> JobState:
-        """The job as its owner needs it in memory; a pending one needs no look at its nodes."""
+        """Load the job for its owner's memory; the nodes of a pending job are not read."""
         size = len(orjson.dumps(self.inputs))
         inputs = self.inputs if size <= self.inline_bytes else StoredValue(size)
         job = new_job(self.job.job_id, self.graph, inputs, self.job.created_at)
@@ -181,7 +181,7 @@ class Store:
         return LoadedValues(stored, self.inputs if INPUTS in names else None)
 
     def _read(self, value: Value | None, node_id: str) -> bytes | None:
-        """A value, from wherever it is."""
+        """A value, wherever it is stored."""
         if not isinstance(value, StoredValue):
             return value
         if value.mail_id is not None:
@@ -193,7 +193,7 @@ class Store:
     def commit(
         self, changes: ChangeSet, owner_id: str, epoch: int, mail: Iterable[int], local: Mapping[str, str]
     ) -> None:
-        """All of it or nothing; `local` are the tasks that a worker in the owner's process takes at once."""
+        """Commit all or nothing; `local` are the tasks that a worker in the owner's process claims at once."""
         self.fence(owner_id, epoch)
         job = self._new_job_row(changes)
         nodes = {node.node_id: self._new_node_row(changes, node) for node in changes.touched.values()}
@@ -228,7 +228,7 @@ class Store:
             self.mailbox.pop(mail_id, None)
 
     def call(self, call: NewChildJob) -> None:
-        """Submit a child for an attempt that still runs, unless that was done before."""
+        """Submit a child for a running attempt, unless that was done before."""
         row = self.nodes[call.node_id]
         if row.status is NodeStatus.RUNNING and row.task_id == call.task_id:
             self.children.setdefault(call.task_id, "running")
@@ -268,7 +268,7 @@ class Store:
         )
 
     def _result(self, changes: ChangeSet, result: JobResult) -> bytes:
-        """Put together from its parts, some of which are written with it."""
+        """Assembled from its parts, some of which are written with it."""
         parts = {}
         for name, part in result.parts.items():
             node = changes.touched.get(part.node_id or "")
@@ -308,7 +308,7 @@ class Store:
         self.add_mail(message)
 
     def add_nodes(self, message: TasksAdded) -> bool:
-        """False when the attempt is over."""
+        """False if the attempt is over."""
         row = self.nodes[message.node_id or ""]
         if row.task_id != message.task_id or row.status not in NODE_IN_FLIGHT or row.result_of is not None:
             return False
@@ -316,7 +316,7 @@ class Store:
         return True
 
     def rescue(self, now: datetime) -> int:
-        """Tell the owner of the tasks whose worker is gone."""
+        """Report the tasks of lost workers to the owner."""
         gone = [row for row in self.running.values() if row.worker_id not in self.active_workers]
         for row in gone:
             del self.running[row.task_id]
@@ -328,7 +328,7 @@ class Store:
         self.mailbox[len(self.sent)] = message
 
     def close_late_mail(self, now: datetime) -> None:
-        """Reports for a job that has ended: kept, noted, out of the way (ruling D-03)."""
+        """Reports for an ended job: stored, noted in the timeline, and removed from the mailbox."""
         for message in self.mailbox.values():
             if isinstance(message, SignalSent):
                 self.events.append(Event(self.job.job_id, "signal_received", EventStatus.WARNING, now))
@@ -343,7 +343,7 @@ class Store:
 
 
 def settle_versions(changes: ChangeSet) -> None:
-    """The commit succeeded: memory now is what the rows are."""
+    """Update the versions in memory after the commit succeeded."""
     changes.job.version += changes.job_touched
     for node in changes.touched.values():
         node.version += 1

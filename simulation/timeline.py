@@ -36,7 +36,7 @@ CLOSED_WITH = {EndedBy.REVOKED: JobStatus.FAILED, EndedBy.CANCELLED: JobStatus.C
 
 
 class Timeline:
-    """What the events say of the job and its nodes; the rows must say the same."""
+    """The state of the job and its nodes according to the events; the rows must agree."""
 
     def __init__(self, ground: Ground, oracle: Oracle) -> None:
         self.job_status = JobStatus.PENDING
@@ -53,7 +53,7 @@ class Timeline:
         self._gifts: Counter[str] = Counter()
         self._fresh_from: Counter[str] = Counter()
         self._by_hand: set[str] = set()
-        self.left: set[str] = set()  # what a reopened job does not try again
+        self.left: set[str] = set()  # nodes that a reopened job does not retry
         self._reason: dict[str, str] = {}
         self._ground = ground
         self._oracle = oracle
@@ -64,28 +64,28 @@ class Timeline:
         self._moved: set[str] = set()
 
     def begin(self) -> None:
-        """What comes next was written in one transaction."""
+        """The following events were written in one transaction."""
         self.revived.clear()
         self.is_reopened = self._has_begun = False
 
     def allowed(self, node_id: str) -> int:
-        """How often it may be tried again: as its policy says, from the last time on that someone wanted it by hand."""
+        """The allowed retries: those of its policy, counted from the last manual retry."""
         retries = self._policy(node_id).max_attempts
         return self._fresh_from[node_id] + retries + self._gifts[node_id]
 
     def queue_of(self, node_id: str) -> str:
-        """Where its tasks go: since it ran out of memory, where its policy says."""
+        """The queue of its tasks: after it ran out of memory, that of its policy."""
         return HEAVY if node_id in self._moved else QUEUE
 
     def is_forgiven(self, node_id: str) -> bool:
-        """Whether its last error may be followed by another attempt."""
+        """Whether a retry is allowed after its last error."""
         plan, failure = self._ground.case.plans.get(node_id), self._failure[node_id]
         if ended_by(failure) in LEFT:
             return True
         if plan is not None and _was_reported(failure):
             is_asked_for = plan.retry_after_seconds is not None
             return not plan.permanent and forgives(self._policy(node_id), plan.error, is_asked_for=is_asked_for)
-        if _was_reported(failure):  # By the job that it called.
+        if _was_reported(failure):  # By its child job.
             return forgives(self._policy(node_id), ())
         is_late = "timeout" in (failure.event_data or {})
         return forgives(self._policy(node_id), LATE if is_late else UNRESOLVED)
@@ -97,7 +97,7 @@ class Timeline:
         return policy_of(node_id, self._ground.case.blueprint)
 
     def follow(self, event: Event) -> str | None:
-        """The node that was moved, if one was."""
+        """The node that was moved, if any."""
         self._follow_job(event)
         if event.event_type not in NODE_MOVE or event.node_id is None:
             return None
@@ -119,7 +119,7 @@ class Timeline:
             case "job_started":
                 self._has_begun = True
             case "job_cancelled":
-                require(not self._has_begun, "the job was begun only to be cancelled")
+                require(not self._has_begun, "the job was started only to be cancelled")
             case "job_paused" | "job_resumed":
                 self.is_paused = event.event_type == "job_paused"
                 waiting = [node_id for node_id, status in self.status.items() if status is NodeStatus.DISPATCHED]
@@ -139,7 +139,7 @@ class Timeline:
             self.job_status, self.closing = move.target, None
 
     def _select(self) -> None:
-        """Who confines a retry to some nodes leaves the others as they are, and so what follows from those."""
+        """A retry limited to some nodes leaves the others, and their successors, as they are."""
         failed = [node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED]
         self._by_hand = {node_id for node_id in failed if self._is_tried_by_hand(node_id)}
         only = next(message.only for message in reversed(self._ground.store.sent) if isinstance(message, ManualRetry))
@@ -151,11 +151,11 @@ class Timeline:
             self._by_hand &= only
 
     def check_selected(self) -> None:
-        """Of what was selected nothing is forgotten."""
-        require(not (self.is_reopened and self._by_hand), "{} are not tried again", self._by_hand)
+        """Every selected node is retried."""
+        require(not (self.is_reopened and self._by_hand), "{} are not retried", self._by_hand)
 
     def _is_tried_by_hand(self, node_id: str) -> bool:
-        """Not what was allowed to fail, nor what runs last anyway."""
+        """Not nodes that were allowed to fail, nor finalizers, which run again anyway."""
         if node_id in self._oracle.chains:
             return False
         is_revoked = ended_by(self._failure[node_id]) in ENDED_WITH_JOB
@@ -217,7 +217,7 @@ class Timeline:
         self._close(node_id, SKIPPED_WITH[reason], event)
 
     def _close(self, node_id: str, status: JobStatus, event: Event) -> None:
-        """It ends with its job, now or, where something runs last, soon."""
+        """It ends with its job, at once or after the finalizers."""
         if status is JobStatus.FAILED:
             if self.was_late is None:
                 self.was_late = self.deadline.has_passed(event.created_at)
@@ -230,12 +230,12 @@ class Timeline:
         self.closing = status
 
     def _check_reopened(self, node_id: str) -> None:
-        """Only what was skipped because of a failure waits anew."""
+        """Only nodes skipped because of a failure wait again."""
         require(self.is_reopened, "{} is reopened, its job is not", node_id)
         if node_id in self._oracle.chains:
             if self.status[node_id] is not NodeStatus.SKIPPED:
                 self.attempt[node_id] += 1
-                self._begin_anew(node_id)
+                self._count_again(node_id)
             self._due.pop(node_id, None)
             self.revived.add(node_id)
             return
@@ -275,7 +275,7 @@ class Timeline:
         require(in_flight <= limit, "{} children of {} are in flight, {} are allowed", in_flight, parent, limit)
 
     def _check_failed(self, node_id: str, event: Event) -> None:
-        """A timeout has run its time, by the clock that counts in that state (ruling C-32)."""
+        """A timeout must have elapsed, by the clock of that state."""
         self._failure[node_id] = event
         self._gifts[node_id] += event.task_id is not None and self._was_given_back(event)
         plan = self._ground.case.plans.get(node_id)
@@ -297,7 +297,7 @@ class Timeline:
         require(waited >= limit, "{} timed out ({}) after {} s of {} s", node_id, kind, waited, limit)
 
     def _note_failure(self, node_id: str, event: Event) -> None:
-        """With one that is not allowed to fail the job is failing."""
+        """A failure that is not allowed makes the job fail."""
         is_final = (event.event_data or {}).get("will_retry") is False
         is_allowed = may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
         if is_final and not is_allowed and ended_by(event) not in ENDED_WITH_JOB:
@@ -305,31 +305,31 @@ class Timeline:
 
     def _check_retrying(self, node_id: str, event: Event) -> None:
         data = event.event_data or {}
-        require(node_id not in self.left, "{} is tried again although it was not selected", node_id)
+        require(node_id not in self.left, "{} is retried although it was not selected", node_id)
         self.attempt[node_id] += 1
         if node_id in self._by_hand:
-            self._begin_anew(node_id)
+            self._count_again(node_id)
             return
         attempt, policy = self.attempt[node_id], self._policy(node_id)
-        require(self.is_forgiven(node_id), "{} is tried again after an error that forbids it", node_id)
+        require(self.is_forgiven(node_id), "{} is retried after an error that forbids it", node_id)
         require(data.get("attempt") == attempt, "{} retries as {}, not as {}", node_id, data.get("attempt"), attempt)
         allowed = self.allowed(node_id)
-        require(attempt <= allowed, "{} is tried for the {}th time again, {} are allowed", node_id, attempt, allowed)
+        require(attempt <= allowed, "{} has its retry number {}, {} are allowed", node_id, attempt, allowed)
         not_before = data.get("not_before") or event.created_at
         waits = (not_before - event.created_at).total_seconds()
-        # The policy counts neither what was before somebody began anew nor what was given back.
+        # The policy counts neither attempts before a manual retry nor those of tasks given back.
         counted = attempt - self._fresh_from[node_id] - self._gifts[node_id]
         least, most = self._delay(node_id, policy, max(counted, 1))
         require(least <= waits <= most, "{} waits {} s, not {} to {} s", node_id, waits, least, most)
         self._due[node_id] = not_before
 
-    def _begin_anew(self, node_id: str) -> None:
+    def _count_again(self, node_id: str) -> None:
         self._by_hand.discard(node_id)
         self.revived.add(node_id)
         self._fresh_from[node_id], self._gifts[node_id] = self.attempt[node_id], 0
 
     def _delay(self, node_id: str, policy: RetryPolicy, retry: int) -> tuple[float, float]:
-        """How long it is to wait: as the worker said, not at all if the worker left, else as the policy says."""
+        """The back-off: the worker's delay, none if the worker left, else that of the policy."""
         failure = self._failure[node_id]
         if ended_by(failure) in LEFT:
             return 0, 0
@@ -342,7 +342,7 @@ class Timeline:
         return delay * (1 - policy.jitter) - 1e-6, delay * (1 + policy.jitter) + 1e-6
 
     def _was_given_back(self, event: Event) -> bool:
-        """Whether the attempt ended because its worker left in order; that costs no retry."""
+        """Whether the attempt ended because its worker shut down in order; that costs no retry."""
         if ended_by(event) not in LEFT:
             return False
         mail = [message for message in self._ground.store.sent if isinstance(message, TaskLost)]
@@ -355,7 +355,7 @@ def ended_by(event: Event) -> EndedBy:
 
 
 def _was_reported(failure: Event) -> bool:
-    """By a worker, as it was planned; expressions fail before there is one."""
+    """By a worker, as planned; expressions fail before there is one."""
     return ended_by(failure) is EndedBy.FAILURE and "worker_id" in (failure.event_data or {})
 
 

@@ -1,4 +1,4 @@
-"""When an attempt waited, ran and ended: as its worker measured it, and nothing of the attempt before it."""
+"""The times of an attempt: as its worker measured them, without those of earlier attempts."""
 
 from datetime import timedelta
 
@@ -8,12 +8,12 @@ from simulation.ground import Ground, require
 from simulation.store import NodeRow
 from simulation.workers import TOOK_MS
 
-# How an attempt ends by the word of its worker, and how its result says so.
+# The ends that a worker reports, and the status of the result.
 REPORTED = {EndedBy.RESULT: TaskStatus.COMPLETED, EndedBy.FAILURE: TaskStatus.FAILED}
 
 
 def check_times(ground: Ground, row: NodeRow) -> None:
-    """A node has the times of its present attempt only: what lies between two attempts belongs to neither."""
+    """A node has only the times of its current attempt: the time between two attempts belongs to neither."""
     waited, began, ended = row.dispatched_at, row.started_at, row.completed_at
     match row.status:
         case NodeStatus.PENDING | NodeStatus.READY:
@@ -43,7 +43,7 @@ def _check_measured(row: NodeRow, result: Result) -> None:
 
 
 def check_duration(ground: Ground, event: Event) -> None:
-    """What the timeline says of an attempt that a worker has ended."""
+    """The duration of an attempt that a worker's report ended."""
     is_told = event.event_type == "node_completed" or "worker_id" in (event.event_data or {})
     ended_by = (event.event_data or {}).get("ended_by")
     if is_told and ended_by in REPORTED and event.node_id is not None and is_measured(ground, event.node_id):
@@ -51,6 +51,6 @@ def check_duration(ground: Ground, event: Event) -> None:
 
 
 def is_measured(ground: Ground, node_id: str) -> bool:
-    """Whether a worker's report ends it; not where it waits for the result of another node after that."""
+    """Whether a worker's report ends it; not if it then waits for the result of another node."""
     addition = ground.case.additions.get(node_id)
     return node_id in ground.case.plans and (addition is None or addition.result_of is None)

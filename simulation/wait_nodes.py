@@ -1,4 +1,4 @@
-"""Waits, approvals and calls of a random case: what wakes them, what becomes of them, and what must be true of it."""
+"""Waits, approvals and child jobs of a random case: their wake-ups, outcomes and invariants."""
 
 from collections.abc import Iterator
 
@@ -15,14 +15,14 @@ MOST_SIGNALS = 3
 
 
 class Outside:
-    """Those who send signals, decide, and run the jobs that are called."""
+    """The senders of signals and decisions, and the child jobs."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._sent: dict[str, int] = {}
 
     def signal(self) -> bool:
-        """Sometimes before anybody waits for it; in calm weather only to those who wait."""
+        """Sometimes before a node waits for it; in calm weather only to waiting nodes."""
         ground = self._ground
         names = [row.node_id for row in self._steps(WaitNode) if self._hears(row)]
         if not names:
@@ -33,7 +33,7 @@ class Outside:
     def send_signal(self, node_id: str) -> None:
         self._sent[node_id] = self._sent.get(node_id, 0) + 1
         self._ground.store.add_mail(SignalSent(node_id, {"to": node_id}, self._ground.now, "someone"))
-        self._ground.note(f"someone signals {node_id}")
+        self._ground.note(f"signal {node_id} is sent")
 
     def _hears(self, row: NodeRow) -> bool:
         node = self._ground.case.blueprint.workflow.nodes[row.node_id]
@@ -56,19 +56,19 @@ class Outside:
     def send_decision(self, row: NodeRow) -> None:
         ground = self._ground
         approved = ground.case.answers[row.node_id] == 0
-        if ground.rng.random() < 0.3:  # For an attempt that never was, or was before.
+        if ground.rng.random() < 0.3:  # For a past or nonexistent attempt.
             ground.store.add_mail(ApprovalDecision(row.node_id, f"{row.task_id}9", not approved, ground.now, FORGER))
         ground.store.add_mail(
             ApprovalDecision(row.node_id, row.task_id or "", approved, ground.now, "someone", "so be it")
         )
-        ground.note(f"someone {'approves' if approved else 'rejects'} {row.node_id}")
+        ground.note(f"{row.node_id} is {'approved' if approved else 'rejected'}")
 
     def _is_told(self, row: NodeRow) -> bool:
         mail = self._ground.store.mailbox.values()
         return any(isinstance(message, ApprovalDecision) and message.task_id == row.task_id for message in mail)
 
     def end_child(self) -> bool:
-        """A child ends; its parent hears of it once, in the transaction that ends it."""
+        """A child ends, and reports to its parent once, in the transaction that ends it."""
         running = [task_id for task_id, status in self._ground.store.children.items() if status == "running"]
         if not running:
             return False
@@ -94,7 +94,7 @@ class Outside:
 
 
 def check_step(ground: Ground, row: NodeRow) -> None:
-    """A step has completed: what it waited for has happened."""
+    """A step has completed: the awaited event must have occurred."""
     node = ground.case.blueprint.workflow.nodes.get(row.node_id)
     output, sent = orjson.loads(row.output or b"null"), ground.store.sent
     match node:
@@ -105,7 +105,7 @@ def check_step(ground: Ground, row: NodeRow) -> None:
         case WaitNode():
             is_sent = any(isinstance(message, SignalSent) and message.name == node.signal for message in sent)
             same = output["signal"]["data"] == {"to": node.signal}
-            require(is_sent and same, "{} heard {}, and nobody said so", row.node_id, output)
+            require(is_sent and same, "{} received {}, which was never sent", row.node_id, output)
         case ApprovalNode():
             decisions = [
                 message for message in sent if isinstance(message, ApprovalDecision) and message.task_id == row.task_id
@@ -118,6 +118,6 @@ def check_step(ground: Ground, row: NodeRow) -> None:
                 message for message in sent if isinstance(message, TaskCompleted) and message.task_id == row.task_id
             ]
             same = any(result.worker_id is None and result.output == row.output for result in results)
-            require(same, "{} has the output {}, which no child gave", row.node_id, row.output)
+            require(same, "{} has the output {}, which no child returned", row.node_id, row.output)
         case _:
             pass

@@ -1,4 +1,4 @@
-"""Workers: they claim, do what the plan says, and report late, twice, in any order, or never."""
+"""Workers: they claim, execute the plan, and report late, twice, in any order, or never."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from simulation.cases import output_of
 from simulation.ground import Fault, Ground
 from simulation.store import TaskRow
 
-# What handlers say must never be taken for what the engine says.
+# Messages of handlers must never be mistaken for the engine's.
 HOSTILE = (
     "planned failure of attempt {attempt}",
     "withdrawn: job_failed",
@@ -30,7 +30,7 @@ HOSTILE = (
 Report = TaskCompleted | TaskFailed | TaskLost
 
 TOOK_MS = 5
-"""How long each task runs, as its worker measures it."""
+"""The duration of each task, as its worker measures it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class Worker:
 
 
 def slices_left(ground: Ground, worker: Worker, row: TaskRow) -> Sequence[tuple[AddedNode, ...]]:
-    """What the attempt still has to add before it may end."""
+    """The slices that the attempt must still add before it may end."""
     addition = ground.case.additions.get(row.node_id)
     if addition is None:
         return ()
@@ -61,7 +61,7 @@ def slices_left(ground: Ground, worker: Worker, row: TaskRow) -> Sequence[tuple[
 
 
 def add_slice(ground: Ground, workers: Iterable[Worker]) -> bool:
-    """Some worker stores the next slice of some task, perhaps twice: the answer may get lost."""
+    """A worker stores the next slice of a task, perhaps twice, because the response may be lost."""
     adding = [(worker, row) for worker in workers for row in worker.workable() if slices_left(ground, worker, row)]
     if not adding:
         return False
@@ -69,7 +69,7 @@ def add_slice(ground: Ground, workers: Iterable[Worker]) -> bool:
     message = TasksAdded(row.node_id, row.task_id, worker.name, ground.now, slices_left(ground, worker, row)[0])
     if not ground.store.add_nodes(message):
         worker.drop(row.task_id)
-        ground.note(f"{worker.name} learns that {row.task_id} is over")
+        ground.note(f"{worker.name} is told that {row.task_id} is over")
         return True
     if ground.strikes(Fault.DUPLICATE):
         ground.store.add_nodes(message)
@@ -83,7 +83,7 @@ def endable(ground: Ground, worker: Worker) -> list[TaskRow]:
 
 
 def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
-    """Do the task as planned; the same attempt ends the same way each time."""
+    """Execute the task as planned; the same attempt always ends the same way."""
     worker.drop(row.task_id)
     plan = ground.case.plans[row.node_id]
     if row.attempt < plan.failures:
@@ -108,7 +108,7 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
 
 
 class Remote:
-    """The workers outside of any owner's process, and their reports on the way."""
+    """The workers outside of any owner's process, and their reports in transit."""
 
     def __init__(self, ground: Ground, count: int) -> None:
         self._ground = ground
@@ -139,7 +139,7 @@ class Remote:
         return True
 
     def work(self) -> bool:
-        """Someone ends a task; those that were given up do not know it and go on."""
+        """A worker ends a task; lost workers do not know that they are lost and continue."""
         everybody = (*self.workers, *self.given_up)
         ready = [(worker, row) for worker in everybody for row in endable(self._ground, worker)]
         if not ready:
@@ -154,7 +154,7 @@ class Remote:
         self._ground.note(f"{worker.name} ends {row.task_id}")
         if worker in self.workers and self._ground.strikes(Fault.LOST_REPORT):
             self._dismiss(worker)
-            self._ground.note(f"{worker.name} dies before it can say so")
+            self._ground.note(f"{worker.name} dies before it reports")
             return True
         self.send(report)
         return True
@@ -166,7 +166,7 @@ class Remote:
         self.flights.append(report)
 
     def arrive(self) -> bool:
-        """Any report on the way reaches the mailbox, perhaps not for the last time."""
+        """A report in transit reaches the mailbox, perhaps not for the last time."""
         if not self.flights:
             return False
         report = self.flights.pop(self._ground.rng.randrange(len(self.flights)))
@@ -177,7 +177,7 @@ class Remote:
         return True
 
     def watch(self) -> bool:
-        """Stop what is no longer to be done."""
+        """Stop revoked tasks."""
         running = self._ground.store.running
         withdrawn = [
             (worker, task_id)
@@ -190,7 +190,7 @@ class Remote:
         return bool(withdrawn)
 
     def lose_one(self) -> bool:
-        """A worker dies, or is given up while it works on."""
+        """A worker dies, or is declared lost while it keeps running."""
         ground = self._ground
         if ground.strikes(Fault.WORKER_DEATH):
             worker = self._dismiss(ground.rng.choice(self.workers))
@@ -198,13 +198,13 @@ class Remote:
             return True
         if ground.strikes(Fault.PARTITION):
             worker = self._dismiss(ground.rng.choice(self.workers))
-            ground.note(f"{worker.name} is given up")
+            ground.note(f"{worker.name} is declared lost")
             self.given_up.append(worker)
             return True
         return False
 
     def _dismiss(self, worker: Worker) -> Worker:
-        """Another one takes its place. What it has sent is on its way."""
+        """Another worker takes its place. Its sent reports stay in transit."""
         self.workers.remove(worker)
         self._ground.store.active_workers.discard(worker.name)
         self._hire()

@@ -1,4 +1,4 @@
-"""A world in which a job is run: owners, workers, messages and a clock, moved one small step at a time."""
+"""A world in which a job runs: owners, workers, messages and a clock, advanced one small step at a time."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ MAX_CALM_STEPS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How rough it gets: the faults that may happen, and how many steps they have for it."""
+    """The faults that may occur, and for how many steps."""
 
     faults: frozenset[Fault]
     steps: int
@@ -41,7 +41,7 @@ Step = Callable[[], bool]
 
 
 class World:
-    """Each step does one thing to one actor, or nothing; after each, the invariants are looked at."""
+    """Each step does one thing to one actor, or nothing; the invariants are checked after each."""
 
     def __init__(self, case: Case, weather: Weather, rng: Random) -> None:
         rules = Rules(
@@ -89,13 +89,11 @@ class World:
             (6, self._pass_time),
         ]
         self._steps = [step for _, step in steps]
-        # Each world has its own tempo: slow owners here, slow messages there.
+        # Each world has its own pace: slow owners here, slow messages there.
         self._weights = [weight * rng.choice((0.3, 1, 1, 2)) for weight, _ in steps]
 
     def run(self) -> None:
-        """Rough weather first; then it is calm, and the job must come to its end. After a failure it is tried again,
-        first some of it.
-        """
+        """Faults first; then it is calm, and the job must end. A failed job is then retried, first in part."""
         self.storm(self.weather.steps)
         for _ in self.calm():
             pass
@@ -104,7 +102,7 @@ class World:
                 pass
 
     def storm(self, steps: int) -> None:
-        """The first steps of the rough weather, or all of them."""
+        """Run the first steps with faults, or all of them."""
         after = self.weather.steps_after_end
         for step in self.ground.rng.choices(self._steps, self._weights, k=self.weather.steps)[:steps]:
             self._move(step)
@@ -113,7 +111,7 @@ class World:
                 break
 
     def calm(self) -> Iterator[None]:
-        """Move by move, until nothing happens any more."""
+        """Step by step, until nothing happens any more."""
         self.ground.is_calm = True
         steps = self._calm_steps()
         for _ in range(MAX_CALM_STEPS):
@@ -131,7 +129,7 @@ class World:
                 self.watch.look()
         except Violation:
             raise
-        except Exception as error:  # Whatever the engine raises is what the simulation looks for.
+        except Exception as error:  # Any exception of the engine is a finding.
             raise Violation(f"{type(error).__name__}: {error}") from error
         return moved
 
@@ -148,21 +146,21 @@ class World:
         return self.ground.rng.choice(self.owners).commit()
 
     def _die(self) -> bool:
-        """The process of an owner ends, with the worker in it, wherever it just was."""
+        """The process of an owner dies at any point, with the worker in it."""
         if not self.ground.strikes(Fault.OWNER_DEATH):
             return False
         dead = self.owners.pop(self.ground.rng.randrange(len(self.owners)))
-        self.ground.note(f"{dead.name} dies{' with a changes unwritten' if dead.decided else ''}")
+        self.ground.note(f"{dead.name} dies{' with an unwritten change set' if dead.decided else ''}")
         if dead.local is not None:
             self.ground.store.active_workers.discard(dead.local.name)
         self._appoint()
         return True
 
     def _take_over(self) -> bool:
-        """An orphan finds an owner; sometimes one that lives on loses the job as well, and does not know it."""
+        """An orphan is adopted; sometimes a live owner loses the job too, without knowing it."""
         store = self.ground.store
         is_orphan = all(owner.name != store.job.owner_id for owner in self.owners)
-        has_ended = store.is_over and store.job.owner_id is None  # With an owner it is being reopened.
+        has_ended = store.is_over and store.job.owner_id is None  # An owned one is being reopened.
         if has_ended or not (is_orphan or self.ground.strikes(Fault.TAKE_OVER)):
             return False
         heir = self.ground.rng.choice(self.owners)
@@ -171,7 +169,7 @@ class World:
         self.ground.note(f"{heir.name} takes over")
         return True
 
-    # Everybody else.
+    # Everyone else.
 
     def _work_locally(self) -> bool:
         ready = [
@@ -197,21 +195,21 @@ class World:
             return False
         message = forge(self.ground)
         self.ground.store.add_mail(message)
-        self.ground.note(f"someone forges {type(message).__name__}({message.node_id}, {message.task_id})")
+        self.ground.note(f"forged {type(message).__name__}({message.node_id}, {message.task_id})")
         return True
 
     def _cancel(self) -> bool:
         if not self.ground.strikes(Fault.CANCEL):
             return False
         self.ground.store.add_mail(Cancel("someone", "no longer needed"))
-        self.ground.note("someone cancels the job")
+        self.ground.note("the job is cancelled")
         return True
 
     def _pause(self) -> bool:
         if self.ground.store.is_over or not self.ground.strikes(Fault.PAUSE):
             return False
         self.ground.store.add_mail(Pause("someone"))
-        self.ground.note("someone pauses the job")
+        self.ground.note("the job is paused")
         return True
 
     def _unpause(self) -> bool:
@@ -220,11 +218,11 @@ class World:
         if store.is_over or is_resuming or store.job.paused_at is None:
             return False
         store.add_mail(Resume("someone"))
-        self.ground.note("someone lets the job go on")
+        self.ground.note("the job is resumed")
         return True
 
     def _retry_by_hand(self) -> bool:
-        """What failed, or a node between two attempts."""
+        """Retry the failed nodes, or a node between two attempts."""
         store, rng = self.ground.store, self.ground.rng
         between = [row.node_id for row in store.nodes.values() if _is_between_attempts(row)]
         if not store.is_over and between and self.ground.strikes(Fault.BY_HAND):
@@ -233,18 +231,18 @@ class World:
             store.reopen(rng.choice(self.owners).name, ManualRetry(None, "someone"))
         else:
             return False
-        self.ground.note("someone wants it tried again")
+        self.ground.note("manual retry")
         return True
 
     def _retry_some(self) -> bool:
-        """Confined to some nodes of a failed job, as the service does where no task has added any."""
+        """Limited to some nodes of a failed job, as the service does if no task has added nodes."""
         ground = self.ground
         names = sorted(row.node_id for row in ground.store.nodes.values() if _is_unfinished(row))
         if not _has_failed(ground.store) or ground.case.added or len(names) < 2:
             return False
         selected = frozenset(ground.rng.sample(names, ground.rng.randint(1, len(names) - 1)))
         ground.store.reopen(self.owners[0].name, ManualRetry(None, "someone", selected))
-        ground.note(f"someone wants {', '.join(sorted(selected))} tried again")
+        ground.note(f"manual retry of {', '.join(sorted(selected))}")
         return True
 
     def _fill_queue(self) -> bool:
@@ -262,11 +260,11 @@ class World:
         self.ground.opened_at = self.ground.step
         for owner in self.owners:
             owner.open_queue(QUEUE)
-        self.ground.note("there is room in the queue again")
+        self.ground.note("the queue has room again")
         return True
 
     def _pass_time(self) -> bool:
-        """A little, or to the next timer, or far beyond it."""
+        """Advance the clock a little, or to the next timer, or far beyond it."""
         ground = self.ground
         if ground.strikes(Fault.CLOCK_JUMP):
             ground.wait(ground.rng.choice((10, 40, 200, 2_000)))
@@ -278,11 +276,11 @@ class World:
         return False
 
     def _next_near_timer(self) -> float | None:
-        """Only such as a back-off: without faults, no task waits so long that it times out."""
+        """Only near timers such as back-offs: without faults, no task waits until it times out."""
         waits = [(at - self.ground.now).total_seconds() for owner in self.owners if (at := owner.next_timer())]
         return min((wait for wait in waits if 0 < wait < 6), default=None)
 
-    # Calm weather: everyone does what there is to do, and time passes only when there is nothing.
+    # Calm weather: every actor does its work, and time passes only if there is none.
 
     def _calm_steps(self) -> list[Step]:
         owners = self.owners
@@ -310,7 +308,7 @@ class World:
         ]
 
     def _check_deadline(self) -> bool:
-        """Nobody has anything to decide on: what is due has been done."""
+        """No owner has anything to decide: everything due has been done."""
         self.watch.check_deadline_is_kept()
         return False
 
@@ -326,7 +324,7 @@ class World:
         return True
 
     def _sleep(self) -> bool:
-        """Until the next timer; when there is none, nothing will ever happen again."""
+        """Until the next timer; without one, nothing will ever happen again."""
         if self.ground.store.is_over:
             return False
         timers = [at for owner in self.owners if (at := owner.next_timer()) is not None]

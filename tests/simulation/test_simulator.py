@@ -148,4 +148,4 @@ def test_the_command_names_the_seed_of_a_failure(
 ) -> None:
     monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
     assert command.main(["--seed", "0", "--runs", "200"]) == 1
-    assert "again: python -m simulation --seed " in capsys.readouterr().err
+    assert "reproduce: python -m simulation --seed " in capsys.readouterr().err
