@@ -87,7 +87,7 @@ CREATE TABLE dagapp.asset_versions (
     PRIMARY KEY (asset_id, version_ordinal),
     FOREIGN KEY (asset_id) REFERENCES dagapp.geospatial_assets (asset_id)
 );
--- Versions are resolved in order: while one waits for review or was rejected, there is no next one.
+-- Versions are resolved in order: while one is in review or rejected, no other can be added.
 CREATE UNIQUE INDEX uq_asset_versions_unresolved ON dagapp.asset_versions (asset_id)
     WHERE approval_state IN ('pending_review', 'rejected') AND deleted_at IS NULL;
 CREATE INDEX ix_asset_versions_refs ON dagapp.asset_versions USING gin (platform_refs jsonb_path_ops)
@@ -95,7 +95,7 @@ CREATE INDEX ix_asset_versions_refs ON dagapp.asset_versions USING gin (platform
 CREATE INDEX ix_asset_versions_review ON dagapp.asset_versions (created_at)
     WHERE approval_state = 'pending_review' AND deleted_at IS NULL;
 
--- What happened to an asset, and who did it. It outlives the jobs.
+-- The history of an asset: each event and its actor. It outlives the jobs.
 CREATE TABLE dagapp.asset_events (
     event_id bigint GENERATED ALWAYS AS IDENTITY,
     asset_id varchar(64) NOT NULL,
@@ -110,8 +110,8 @@ CREATE TABLE dagapp.asset_events (
 );
 CREATE INDEX ix_asset_events_asset ON dagapp.asset_events (asset_id, event_id);
 
--- What a partner or the gateway asked for, by an id that it chose. It may have no job. What is about an asset outlives
--- its job.
+-- Requests of partners and of the gateway, under ids that they chose. A request may have no job. A request about an
+-- asset outlives its job.
 CREATE TABLE dagapp.dag_api_requests (
     request_id varchar(128) NOT NULL,
     platform_id varchar(64),
@@ -134,8 +134,8 @@ CREATE INDEX ix_dag_api_requests_asset ON dagapp.dag_api_requests (asset_id) WHE
 CREATE UNIQUE INDEX uq_dag_api_requests_idempotency_key ON dagapp.dag_api_requests (idempotency_key, submitted_by)
     WHERE idempotency_key IS NOT NULL;
 
--- `is_external`: the layer should be in the external database. `external_pending` is the revision of the state that was
--- sent there and not confirmed. The version that a refresh has shown last, and when the next attempt is due.
+-- `is_external`: the layer should be in the external database. `external_pending` is the revision that was sent there
+-- and not confirmed. `refreshed_*` is the version that was projected last, `refresh_after` when the next refresh is due.
 CREATE TABLE dagapp.layer_metadata (
     asset_id varchar(64) NOT NULL,
     data_type varchar(16) NOT NULL,
@@ -166,7 +166,7 @@ CREATE TABLE dagapp.layer_metadata (
     CONSTRAINT ck_layer_metadata_zoom CHECK (min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24)
 );
 
--- A projection of published layers, for map clients. The asset may be in another database: no foreign key.
+-- A projection of published layers for map clients. The asset may be in another database, so there is no foreign key.
 CREATE TABLE dagapp.layer_catalog (
     table_name varchar(256) NOT NULL,
     source_asset_id varchar(64) NOT NULL,
@@ -190,15 +190,15 @@ CREATE TABLE dagapp.layer_catalog (
 );
 CREATE INDEX ix_layer_catalog_asset ON dagapp.layer_catalog (source_asset_id);
 
--- In the external database: the state of each asset that it was sent last, also if that removed the layer.
+-- In the external database: the last revision of each asset, including those that removed the layer.
 CREATE TABLE dagapp.layer_revisions (
     asset_id varchar(64) NOT NULL,
     revision timestamptz NOT NULL,
     PRIMARY KEY (asset_id)
 );
 
--- The asset whose published layer describes the collection, and what the description has replaced: null where the
--- collection exists only for the layer.
+-- The asset whose published layer describes the collection, and the replaced description: null if the collection
+-- exists only for the layer.
 CREATE TABLE dagapp.stac_collections (
     collection_id varchar(256) NOT NULL,
     content jsonb NOT NULL,
@@ -210,8 +210,8 @@ CREATE TABLE dagapp.stac_collections (
 );
 CREATE INDEX ix_stac_collections_layer ON dagapp.stac_collections (layer_asset_id) WHERE layer_asset_id IS NOT NULL;
 
--- The catalogue entries of versions. Who may see an entry is decided by its asset and version. No foreign key to the
--- collection: whoever describes a collection locks it, and no job must wait for that.
+-- The catalogue entries of versions. Asset and version decide who may see an entry. No foreign key to the collection:
+-- describing a collection locks it, and no job must wait for that.
 CREATE TABLE dagapp.stac_items (
     collection_id varchar(256) NOT NULL,
     item_id varchar(256) NOT NULL,
@@ -229,7 +229,7 @@ CREATE INDEX ix_stac_items_bounds ON dagapp.stac_items USING gist (bounds);
 CREATE INDEX ix_stac_items_during ON dagapp.stac_items USING gist (during);
 CREATE INDEX ix_stac_items_version ON dagapp.stac_items (asset_id, version_ordinal);
 
--- The identity of an asset is a hash of its platform and references: neither can change.
+-- The identity of an asset is a hash of its platform and references, so neither can change.
 CREATE FUNCTION dagapp.keep_asset_identity() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the platform and the references of an asset cannot change' USING ERRCODE = 'DM003';
@@ -239,7 +239,7 @@ CREATE TRIGGER keep_asset_identity BEFORE UPDATE ON dagapp.geospatial_assets FOR
     WHEN (NEW.asset_id <> OLD.asset_id OR NEW.platform_id <> OLD.platform_id OR NEW.platform_refs <> OLD.platform_refs)
     EXECUTE FUNCTION dagapp.keep_asset_identity();
 
--- Whether a value can be this output of a job: a box of four numbers, or a string of a path's or a name's length.
+-- Whether a value is valid for this output of a job: a box of four numbers, or a string with the length of a path or name.
 CREATE FUNCTION dagapp.is_job_output(name text, value jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(CASE WHEN name = 'bbox' THEN jsonb_path_match(value,
             '$.type() == "array" && $.size() == 4 && !exists($[*] ? (@.type() != "number" || @ > 1e12 || @ < -1e12))')
@@ -248,9 +248,9 @@ CREATE FUNCTION dagapp.is_job_output(name text, value jsonb) RETURNS boolean LAN
         ELSE jsonb_typeof(value) = 'string' AND length(value #>> '{}') BETWEEN 1 AND 2000 END, false)
 $$;
 
--- What a job that has completed says about its version: each output from the node that completed last with it, be it a
--- node of the job or of a job that it called. One look at the nodes, whatever their number; by key, also with a plan that
--- was made while the tables were empty.
+-- The outputs of a completed job for its version: each from the node that completed last with it, a node of the job or
+-- of a child job. One pass over the nodes, whatever their number; by key, even with a plan that was made while the
+-- tables were empty.
 CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
     WITH RECURSIVE family(job_id, depth) AS (
         SELECT job, 0
@@ -285,8 +285,7 @@ CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE
     SELECT coalesce(jsonb_object_agg(name, value), '{}') FROM named
 $$;
 
--- The box of a STAC item; null where it has none that can be read. One that crosses the antimeridian goes on beyond 180
--- degrees.
+-- The box of a STAC item; null if it has no valid one. A box across the antimeridian extends beyond 180 degrees.
 CREATE FUNCTION dagapp.stac_bounds(bbox jsonb) RETURNS box LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     west float8;
@@ -305,7 +304,7 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- The time that a STAC item is about; null where it says none that can be read.
+-- The time of a STAC item; null if it has no valid one.
 CREATE FUNCTION dagapp.stac_during(properties jsonb) RETURNS tstzrange LANGUAGE plpgsql STABLE AS $$
 DECLARE
     first timestamptz;
@@ -318,9 +317,9 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- The outputs `stac_collection`, `stac_item` and `stac_items` of a job become the catalogue entries of its version, in
--- place of those it had. A collection that exists stays as it is; an id that another version has stays with that one.
--- What is no STAC document, or says that it is of another asset, is left out: an output must never stop the job.
+-- The outputs `stac_collection`, `stac_item` and `stac_items` of a job replace the catalogue entries of its version. An
+-- existing collection is not changed; an id that another version has stays with that version. Values that are not STAC
+-- documents, or name another asset, are ignored: an output must never stop the job.
 CREATE FUNCTION dagapp.store_stac_documents(outputs jsonb, asset text, ordinal integer) RETURNS void LANGUAGE sql AS $$
     -- Nobody else adds documents until the end of the transaction: two that add the same ones in another order would wait
     -- for each other.
@@ -350,8 +349,8 @@ CREATE FUNCTION dagapp.store_stac_documents(outputs jsonb, asset text, ordinal i
     ON CONFLICT DO NOTHING;
 $$;
 
--- In the transaction that moves the job: the version that it processes, the version that it exports, and the request that
--- it answers move with it. A job that is no longer the version's own changes nothing.
+-- In the transaction that moves the job: its processed or exported version and its request move with it. A job that is
+-- no longer the version's current one changes nothing.
 CREATE FUNCTION dagapp.follow_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     problem text := CASE NEW.status
@@ -430,7 +429,7 @@ CREATE TRIGGER follow_job AFTER UPDATE OF status ON dagapp.dag_jobs FOR EACH ROW
     WHEN (NEW.status <> OLD.status AND (NEW.asset_id IS NOT NULL OR NEW.correlation_id IS NOT NULL))
     EXECUTE FUNCTION dagapp.follow_job();
 
--- The platforms that every installation knows; what an operator has changed stays.
+-- The default platforms of every installation; an operator's changes stay.
 CREATE FUNCTION dagapp.seed_platforms() RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE added integer;
 BEGIN

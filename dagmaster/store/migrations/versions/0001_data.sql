@@ -23,14 +23,14 @@ CREATE TABLE dagapp.data_objects (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (object_id)
 );
--- They are compressed before they are sent.
+-- They are compressed by the client.
 ALTER TABLE dagapp.data_objects ALTER COLUMN inline_rows SET STORAGE EXTERNAL;
 CREATE INDEX ix_data_objects_name ON dagapp.data_objects (name) WHERE name IS NOT NULL;
 CREATE INDEX ix_data_objects_job ON dagapp.data_objects (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX ix_data_objects_expired ON dagapp.data_objects (object_id) WHERE state = 'expired';
 
--- The nodes that use a table: it is not dropped before they have ended, and where they have passed it on, not before
--- their job has ended. What a job was submitted with is used by the node '', which is not one.
+-- The nodes that use a table, which is kept until they have ended, or until their job has ended if they passed it on.
+-- The tables of a job's inputs are used by the node '', which does not exist.
 CREATE TABLE dagapp.data_object_uses (
     object_id bigint NOT NULL,
     job_id bigint NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE dagapp.data_object_uses (
 );
 CREATE INDEX ix_data_object_uses_node ON dagapp.data_object_uses (job_id, node_id);
 
--- Programs that have tables open outside of tasks. They renew their lease; what they leave unfinished goes with them.
+-- Programs with open tables outside of tasks. They renew a lease; their unfinished tables are dropped after it.
 CREATE TABLE dagapp.data_programs (
     program_id bigint NOT NULL,
     heartbeat_at timestamptz NOT NULL DEFAULT now(),

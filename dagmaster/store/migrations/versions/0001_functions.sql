@@ -1,6 +1,6 @@
 -- The functions, triggers, storage settings and partitions of the first release.
 
--- The fence of every batch: fails with the list of those jobs that the owner could not lock.
+-- The fence of every batch: fails with the list of the jobs that the owner could not lock.
 CREATE FUNCTION dagapp.check_fence(job_ids bigint[], held bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE lost text;
 BEGIN
@@ -20,7 +20,7 @@ BEGIN
     END IF;
 END $$;
 
--- JSON may contain \u0000 or half a surrogate pair; jsonb may not, and one bad value must not hold up the others.
+-- JSON may contain \u0000 or half a surrogate pair, jsonb may not; one bad value must not block the others.
 CREATE FUNCTION dagapp.as_jsonb(value json) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN value::jsonb;
@@ -28,8 +28,8 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- Computed here and not by the worker, so that a worker cannot name the results of tasks that it does not hold. The text
--- of a jsonb value has one order of keys.
+-- Computed here and not by the worker, so that a worker cannot address the results of tasks that it does not hold. The
+-- text of a jsonb value has a canonical order of keys.
 CREATE FUNCTION dagapp.task_cache_key(handler text, version text, params jsonb) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT encode(sha256(convert_to(
         jsonb_build_array(handler, version, coalesce(params, '{}'::jsonb))::text, 'UTF8'
@@ -65,8 +65,8 @@ BEGIN
     RETURN made;
 END $$;
 
--- The first sign of life of an attempt takes it from its queue: the worker that claims it, or the program that reports
--- from elsewhere, whichever comes first.
+-- The first sign of life of an attempt removes it from its queue: the claim of a worker, or a report from elsewhere,
+-- whichever comes first.
 CREATE FUNCTION dagapp.begin_elsewhere(attempt text, reporter text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     WITH taken AS (
@@ -89,7 +89,7 @@ BEGIN
     RETURN false;
 END $$;
 
--- A row that another program writes into dag_task_results reaches the owner of the job like any report.
+-- A row that another program inserts into dag_task_results is mailed to the owner of the job like any report.
 CREATE FUNCTION dagapp.mail_result() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.status IN ('received', 'running') THEN
@@ -105,7 +105,7 @@ END $$;
 CREATE TRIGGER mail_result AFTER INSERT OR UPDATE ON dagapp.dag_task_results FOR EACH ROW
     WHEN (NOT NEW.processed) EXECUTE FUNCTION dagapp.mail_result();
 
--- In the transaction that ends the job: a callback is owed exactly if the job has ended.
+-- In the transaction that ends the job: there is a callback exactly if the job has ended.
 CREATE FUNCTION dagapp.owe_callback() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO dagapp.dag_callbacks (job_id, url, job_status) VALUES (NEW.job_id, NEW.callback_url, NEW.status);
@@ -117,7 +117,7 @@ CREATE TRIGGER owe_callback AFTER UPDATE ON dagapp.dag_jobs FOR EACH ROW
           AND NEW.status IN ('completed', 'failed', 'cancelled'))
     EXECUTE FUNCTION dagapp.owe_callback();
 
--- In the transaction that ends the job: its parent receives a report exactly if the job has ended.
+-- In the transaction that ends the job: the parent gets a report exactly if the job has ended.
 CREATE FUNCTION dagapp.report_to_parent() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, output, error, data)
@@ -148,13 +148,13 @@ BEGIN
     RETURN NEW;
 END $$;
 
--- Not for statements that set the time themselves: each call costs as much as a change of a row.
+-- Not for statements that set the time themselves: each trigger call costs as much as a row update.
 CREATE TRIGGER touch BEFORE UPDATE ON dagapp.dag_jobs FOR EACH ROW
     WHEN (NEW.updated_at = OLD.updated_at) EXECUTE FUNCTION dagapp.touch();
 CREATE TRIGGER touch BEFORE UPDATE ON dagapp.dag_node_states FOR EACH ROW
     WHEN (NEW.updated_at = OLD.updated_at) EXECUTE FUNCTION dagapp.touch();
 
--- Rows that change often leave room for their next version on the same page.
+-- Frequently updated rows leave room for their next version on the same page.
 ALTER TABLE dagapp.dag_jobs SET (fillfactor = 80);
 ALTER TABLE dagapp.dag_node_states SET (fillfactor = 70);
 ALTER TABLE dagapp.dag_orchestrators SET (fillfactor = 50);
@@ -171,7 +171,7 @@ ALTER TABLE dagapp.dag_mailbox SET (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0
 );
 
--- What lies there is read once, soon, and then deleted: to compress it costs more than it saves.
+-- Mail is read once, soon, and then deleted: compressing it would cost more than it saves.
 ALTER TABLE dagapp.dag_mailbox ALTER COLUMN output SET STORAGE EXTERNAL;
 
 CREATE TABLE dagapp.dag_job_events_default PARTITION OF dagapp.dag_job_events DEFAULT;

@@ -1,7 +1,7 @@
--- What the gateway may read: views in a schema of their own. They read with the rights of their owner, so that the
--- gateway's role needs no right on a table. None has owners, hosts, epochs, hashes, callback addresses or secrets.
+-- The gateway's views, in a schema of their own. They run with the rights of their owner, so that the gateway's role
+-- needs no right on any table. None exposes owners, hosts, epochs, hashes, callback URLs or secrets.
 
--- What is left of an earlier schema, after `DROP SCHEMA dagapp CASCADE`, is replaced.
+-- Remains of an earlier schema, after `DROP SCHEMA dagapp CASCADE`, are replaced.
 CREATE SCHEMA IF NOT EXISTS gateway;
 COMMENT ON SCHEMA gateway IS 'dagmaster: views for the gateway, which can only read';
 
@@ -9,8 +9,8 @@ CREATE VIEW gateway.platforms AS
 SELECT platform_id, display_name, required_refs, optional_refs, is_active, allowed_workflows, created_at, updated_at
 FROM dagapp.platforms;
 
--- A request by the id that its sender knows. Its job, which may be gone, is not named: the outputs of the steps are
--- merged by the names of the outputs, those of later steps last, and an error is the one of the step that failed.
+-- A request by its sender's id. Its job, which may be removed, is not named: the outputs of the steps are merged by
+-- output name, later steps last, and the error is that of the failed step.
 CREATE VIEW gateway.requests AS
 SELECT r.request_id, r.platform_id, r.workflow_id, r.asset_id, r.version_ordinal,
     CASE r.status WHEN 'cancelled' THEN 'failed' ELSE r.status::text END AS status,
@@ -85,8 +85,8 @@ SELECT table_name, source_asset_id, version_ordinal, data_type, display_name, de
     legend, field_metadata, min_zoom, max_zoom, default_visible, sort_order, thumbnail_url, bbox, published_at
 FROM dagapp.layer_catalog;
 
--- For operators. Whether the owner of a job still beats is seen by the seconds since its last heartbeat, which are null
--- where nobody owns the job. The status keeps its type, and now() is stable, so that indexes are used through the view.
+-- For operators. Seconds since the owner's last heartbeat show whether it is alive; null if the job has no owner. The
+-- status keeps its type, and now() is stable, so that indexes are used through the view.
 CREATE VIEW gateway.jobs AS
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.status, j.priority, j.result_data, j.error_message,
     j.failed_node, j.ended_by::text AS ended_by, j.submitted_by, j.correlation_id, j.idempotency_key, j.asset_id,
@@ -103,7 +103,7 @@ SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_ou
     error_message, ended_by::text AS ended_by, not_before, created_at, dispatched_at, started_at, completed_at, updated_at
 FROM dagapp.dag_node_states;
 
--- Who owned a job before and after a take-over is left out.
+-- The owners before and after a takeover are left out.
 CREATE VIEW gateway.events AS
 SELECT job_id, event_id, created_at, node_id, event_type::text AS event_type, event_status::text AS event_status,
     checkpoint_name, CASE WHEN event_type <> 'job_taken_over' THEN event_data END AS event_data, error_message, duration_ms,
@@ -114,7 +114,7 @@ CREATE VIEW gateway.workflows AS
 SELECT DISTINCT ON (workflow_id) workflow_id, version, created_at
 FROM dagapp.dag_workflows ORDER BY workflow_id, created_at DESC, version DESC;
 
--- One row: how much there is, and how long the youngest heartbeats are ago.
+-- One row: counts, and the ages of the latest heartbeats.
 CREATE VIEW gateway.stats AS
 SELECT
     (SELECT coalesce(jsonb_object_agg(status, jobs), '{}') FROM (
@@ -131,7 +131,7 @@ SELECT
     (SELECT extract(epoch FROM now() - max(last_heartbeat))::float FROM dagapp.dag_workers
      WHERE status = 'active') AS worker_silent_seconds;
 
--- Whose key this is, for a caller who knows the whole key; nothing for one that was revoked or has expired.
+-- The holder of a key, for a caller who has the whole key; no row if it was revoked or has expired.
 CREATE OR REPLACE FUNCTION gateway.find_key(key_id text, key_hash text)
 RETURNS TABLE (name text, role text, platform_id text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
