@@ -63,8 +63,8 @@ def random_case(blueprint: Blueprint, rng: Random) -> Case:
     """Most cases can complete; some are doomed by a task or an expression that always fails."""
     inputs: dict[str, Any] = {"object": {"present": 1}}
     for switch in blueprint.switches.values():
-        if not switch.look.is_node:
-            inputs[switch.look.source] = rng.randrange(switch.branches)
+        if not switch.ref.is_node:
+            inputs[switch.ref.source] = rng.randrange(switch.branches)
     items = {}
     for node_id, fan in blueprint.fans.items():
         items[node_id] = fan.written

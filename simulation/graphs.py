@@ -46,7 +46,7 @@ Shape = Literal["object", "rows", "list", "number"]
 SHAPES: Sequence[Shape] = ("object", "rows", "list", "number")
 
 
-class Look(NamedTuple):
+class ValueRef(NamedTuple):
     """A value that an expression refers to: an input, or the value of a node's output, 0 if it was skipped."""
 
     source: str
@@ -56,7 +56,7 @@ class Look(NamedTuple):
 class Switch(NamedTuple):
     """The switch of a conditional: branch `b<i>` is for the value i, the last branch for all other values."""
 
-    look: Look
+    ref: ValueRef
     branches: int
 
 
@@ -75,7 +75,7 @@ class Blueprint:
     workflow: Workflow
     graph: Graph
     switches: Mapping[str, Switch]
-    params: Mapping[str, Mapping[str, Look]]
+    params: Mapping[str, Mapping[str, ValueRef]]
     fans: Mapping[str, Fan]
     faulty: frozenset[str]
 
@@ -116,7 +116,7 @@ class _Sketch:
         self._drafts: dict[str, _Draft] = {}
         self._inputs: dict[str, InputType] = {"object": InputType.OBJECT}
         self._switches: dict[str, Switch] = {}
-        self._params: dict[str, dict[str, Look]] = {}
+        self._params: dict[str, dict[str, ValueRef]] = {}
         self._fans: dict[str, Fan] = {}
         self._faulty: set[str] = set()
         self._trusting: set[str] = set()
@@ -272,7 +272,7 @@ class _Sketch:
         if before is None or self._chance(0.5):
             return f"{{{{ inputs.{name} }}}}"
         self._drafts[before].fields["params"][name] = f"{{{{ inputs.{name} }}}}"
-        self._params[before][name] = Look(name)
+        self._params[before][name] = ValueRef(name)
         return f"{{{{ nodes.{before}.output.echo.{name} }}}}"
 
     def finish(self, exits: list[Hook]) -> None:
@@ -310,17 +310,17 @@ class _Sketch:
 
     def _task_params(self, node_id: str) -> dict[str, Any]:
         """References to inputs and earlier outputs; a default is expensive to compile, and so it is rare."""
-        looks: dict[str, Look] = {}
+        refs: dict[str, ValueRef] = {}
         params: dict[str, Any] = {}
         if self._chance(0.3):
-            looks["given"], params["given"] = Look("object"), "{{ inputs.object }}"
+            refs["given"], params["given"] = ValueRef("object"), "{{ inputs.object }}"
         if (before := self._sole(node_id)) and self._chance(0.4):
-            looks["before"], params["before"] = Look(before, True), f"{{{{ nodes.{before}.output.value }}}}"
+            refs["before"], params["before"] = ValueRef(before, True), f"{{{{ nodes.{before}.output.value }}}}"
             self._trusting.add(node_id)
         elif (solid := self._solid(node_id)) and self._chance(0.15):
-            looks["before"] = Look(solid[0], True)
+            refs["before"] = ValueRef(solid[0], True)
             params["before"] = f"{{{{ nodes.{solid[0]}.output.value | default(0) }}}}"
-        self._params[node_id] = looks
+        self._params[node_id] = refs
         if self._chance(0.004):
             self._faulty.add(node_id)
             params["faulty"] = MISSING
@@ -328,17 +328,17 @@ class _Sketch:
 
     def _switch(self, node_id: str, count: int) -> Switch:
         if before := self._sole(node_id):
-            look = Look(before, True)
+            ref = ValueRef(before, True)
             subject = f"nodes.{before}.output.value"
         else:
-            look = Look(f"choice_{node_id}")
-            self._inputs[look.source] = InputType.INTEGER
-            subject = f"inputs.{look.source}"
+            ref = ValueRef(f"choice_{node_id}")
+            self._inputs[ref.source] = InputType.INTEGER
+            subject = f"inputs.{ref.source}"
         if self._chance(0.01):
             self._faulty.add(node_id)
             subject = "inputs.object.missing"
         self._drafts[node_id].fields["subject"] = subject
-        return Switch(look, count)
+        return Switch(ref, count)
 
     def _policy(self) -> RetryPolicy:
         return RetryPolicy(
@@ -381,11 +381,9 @@ class _Sketch:
 
     def _add_leaves(self) -> None:
         """Allow some nodes to fail, if no other node relies on their output."""
-        needed = {look.source for looks in self._params.values() for look in looks.values()}
-        needed |= {switch.look.source for switch in self._switches.values()} | self._faulty
-        needed |= {
-            node_id for node_id, looks in self._params.items() if any(name.startswith("list_") for name in looks)
-        }
+        needed = {ref.source for refs in self._params.values() for ref in refs.values()}
+        needed |= {switch.ref.source for switch in self._switches.values()} | self._faulty
+        needed |= {node_id for node_id, refs in self._params.items() if any(name.startswith("list_") for name in refs)}
         kinds: tuple[type[Node], ...] = (TaskNode, WaitNode, ApprovalNode, WorkflowNode)
         if not any(draft.kind is FanInNode for draft in self._drafts.values()):
             kinds = (*kinds, FanOutNode)

@@ -31,7 +31,7 @@ class Watch:
         self._shown = ShownProgress(ground)
         self._heard = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         store = self._ground.store
         fresh, self._heard = store.events[self._heard :], len(store.events)
         main = (row for node_id, row in store.nodes.items() if node_id not in self.oracle.chains)
@@ -49,7 +49,7 @@ class Watch:
             self._check_row(row, moved)
         self._check_tasks()
         if changed:
-            self._shown.look(changed, is_reopened=self.timeline.is_reopened)
+            self._shown.check(changed, is_reopened=self.timeline.is_reopened)
         if changed and not store.is_over:
             self._check_progress()
 

@@ -18,7 +18,7 @@ from dagmaster.model.workflow import (
     Workflow,
 )
 from simulation.cases import Case, output_of, parent_of, source_of
-from simulation.graphs import Look
+from simulation.graphs import ValueRef
 from simulation.leaves import may_fail
 
 Statuses = Mapping[str, NodeStatus]
@@ -159,7 +159,7 @@ class Oracle:
             return {"item": items[index], "index": index, "total": len(items)}
         if node_id in self.chains:
             return {"status": self.job_results[node_id]}
-        return {key: self.value(look) for key, look in self.case.blueprint.params[node_id].items()}
+        return {key: self.value(ref) for key, ref in self.case.blueprint.params[node_id].items()}
 
     def _param(self, value: Any) -> Any:
         """The whole output of another node: no worker here returns a `result`."""
@@ -169,12 +169,10 @@ class Oracle:
         is_null = self.expected[other] is NodeStatus.SKIPPED or self.case.added[other].type == "gate"
         return None if is_null else self.output(other)
 
-    def value(self, look: Look) -> Any:
-        if not look.is_node:
-            return self.case.inputs[look.source]
-        return (
-            self.case.plans[self.giver(look.source)].value if self.expected[look.source] is NodeStatus.COMPLETED else 0
-        )
+    def value(self, ref: ValueRef) -> Any:
+        if not ref.is_node:
+            return self.case.inputs[ref.source]
+        return self.case.plans[self.giver(ref.source)].value if self.expected[ref.source] is NodeStatus.COMPLETED else 0
 
     def _aggregated(self, fan_in: str, aggregation: Aggregation) -> dict[str, Any]:
         fan_out = source_of(fan_in, self.case.blueprint)
@@ -248,7 +246,7 @@ def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> 
     node = oracle.case.blueprint.workflow.nodes.get(node_id)
     if isinstance(node, ConditionalNode):
         switch = oracle.case.blueprint.switches[node_id]
-        branch = min(oracle.value(switch.look), switch.branches - 1)
+        branch = min(oracle.value(switch.ref), switch.branches - 1)
         oracle.chosen[node_id] = frozenset(node.branches[branch].next)
     statuses[node_id] = NodeStatus.COMPLETED
     for name in (node_id, *oracle.children(node_id)):

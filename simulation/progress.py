@@ -62,7 +62,7 @@ class ShownProgress:
         self._changes = 0
         self._percent, self._work, self._rows = 0.0, Work(0, 0), 0
 
-    def look(self, changed: Sequence[NodeRow], *, is_reopened: bool) -> None:
+    def check(self, changed: Sequence[NodeRow], *, is_reopened: bool) -> None:
         """Check after a change; a reopened job has less work done than before."""
         if is_reopened:
             self._percent, self._work = 0.0, Work(0, 0)

@@ -126,7 +126,7 @@ class World:
         try:
             moved = step()
             if moved:
-                self.watch.look()
+                self.watch.check()
         except Violation:
             raise
         except Exception as error:  # Any exception of the engine is a finding.

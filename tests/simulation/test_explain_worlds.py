@@ -185,7 +185,7 @@ def count_children(world: World, node_id: str) -> int:
 
 def let_owners_act(world: World) -> None:
     while any(owner.commit() or owner.decide() for owner in world.owners):
-        world.watch.look()
+        world.watch.check()
 
 
 def remove(world: World, node_id: str, kind: Kind, data: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from dagmaster.model.workflow import (
     Workflow,
 )
 from simulation.cases import Case, Plan
-from simulation.graphs import Blueprint, Fan, Look, Switch
+from simulation.graphs import Blueprint, Fan, ValueRef, Switch
 from simulation.oracle import Oracle, foresee
 
 COMPLETED, SKIPPED, PENDING, RUNNING = (
@@ -52,7 +52,7 @@ def oracle(n: int = 0, **nodes: Node) -> Oracle:
     blueprint = Blueprint(
         workflow,
         compile_graph(workflow),
-        {"r": Switch(Look("n"), 2)},
+        {"r": Switch(ValueRef("n"), 2)},
         {},
         {"f": Fan("object", None, [1, 2])},
         frozenset(),
