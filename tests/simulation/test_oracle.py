@@ -21,7 +21,7 @@ from dagmaster.model.workflow import (
     Workflow,
 )
 from simulation.cases import Case, Plan
-from simulation.graphs import Blueprint, Fan, ValueRef, Switch
+from simulation.graphs import Blueprint, Fan, Switch, ValueRef
 from simulation.oracle import Oracle, foresee
 
 COMPLETED, SKIPPED, PENDING, RUNNING = (
