@@ -268,7 +268,7 @@ def _name_of(arguments: Sequence[Operand]) -> str | None:
 
 
 def _short_divisor(value: Operand) -> Operand:
-    """Of the shortest type, because the remainder has it too: grouping and comparing is faster."""
+    """Bind the divisor with its shortest type, because the remainder has it too: grouping and comparing is faster."""
     if type(value) is not int or not 0 < value < 2**32:
         return value
     return lit(value, next(f"UInt{bits}" for bits in (8, 16, 32) if value < 2**bits))

@@ -34,7 +34,7 @@ class _NodeView(Mapping[str, Any]):
         raise KeyError(key)
 
     def _shows_null(self, node: NodeState) -> bool:
-        """Of a node that was allowed to fail; in finalizers, of any node."""
+        """Whether a missing output reads as null: of a node that was allowed to fail; in finalizers, of any node."""
         job = self._changes.job
         return node.status is NodeStatus.FAILED or (bool(job.open_finalizers) and not job.open_main)
 

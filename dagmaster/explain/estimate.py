@@ -68,7 +68,7 @@ def estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> Esti
 
 
 def _overdue(job: JobSnapshot, usual: Mapping[str, Usual]) -> timedelta:
-    """Of the latest task. Fan-outs do not count: most of their children may be still to come."""
+    """How late the latest task is. Fan-outs do not count: most of their children may be still to come."""
     late = [
         (job.now - node.started_at).total_seconds() - known.run_seconds
         for name, node in job.nodes.items()

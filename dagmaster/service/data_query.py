@@ -11,7 +11,7 @@ from dagmaster.data.table_store import TableStore
 from dagmaster.errors import Conflict
 from dagmaster.service.data_catalog import Connect, DatabaseCatalog
 from dagmaster.settings import Settings
-from dagmaster.store.data_objects import find_queryable, queryable_names
+from dagmaster.store.data_objects import find_queryable, list_queryable
 
 
 class QueryableTables:
@@ -35,7 +35,7 @@ class QueryableTables:
 
     async def known(self) -> Sequence[str]:
         async with self._connect() as conn:
-            return await queryable_names(conn, self._location)
+            return await list_queryable(conn, self._location)
 
 
 async def query_tables(

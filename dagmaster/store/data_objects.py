@@ -219,13 +219,8 @@ async def find_queryable(conn: Connection, names: Sequence[str], location: str) 
     return {name: row for row in rows for name in (str(row["object_id"]), query_name(row)) if name in names}
 
 
-async def list_queryable(conn: Connection) -> list[str]:
-    """Names of some tables of all engines, for authors of queries."""
-    rows = await fetch(conn, "list_queryable_data_objects", {"location": None, "limit": NAMES_SHOWN})
-    return [query_name(row) for row in rows]
-
-
-async def queryable_names(conn: Connection, location: str) -> list[str]:
+async def list_queryable(conn: Connection, location: str | None = None) -> list[str]:
+    """Names of some tables of one engine or all, for authors of queries."""
     rows = await fetch(conn, "list_queryable_data_objects", {"location": location, "limit": NAMES_SHOWN})
     return [query_name(row) for row in rows]
 

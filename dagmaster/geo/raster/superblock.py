@@ -161,7 +161,7 @@ def _store(encoded: Encoded, width: int, block: int, write: Callable[[bytes], An
 
 
 def _moments(pixels: Pixels, encoding: Encoding) -> list[Moments]:
-    """Of the valid pixels of each band."""
+    """The statistics of the valid pixels of each band."""
     shared = pixels.mask if encoding.alpha is None else pixels.bands[encoding.alpha]
     return [
         _moments_of(band, None if number == encoding.alpha else shared, encoding.nodata)

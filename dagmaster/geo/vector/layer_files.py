@@ -95,7 +95,7 @@ def prepare(
 
 
 def summarize(parquet: Path, pmtiles: Path) -> LayerSummary:
-    """Of files that `prepare` has written. Raises UnreadableVector for others."""
+    """Summarise files that `prepare` has written. Raises UnreadableVector for others."""
     layer = geoparquet.read_description(parquet)
     return LayerSummary(**layer, parquet=StoredFile.of(parquet), pmtiles=StoredFile.of(pmtiles))
 

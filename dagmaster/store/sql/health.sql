@@ -1,5 +1,5 @@
 -- oldest_transaction --
--- Of other sessions in this database; their queries are not shown.
+-- The oldest transaction of other sessions in this database; their queries are not shown.
 SELECT pid, application_name, state, xact_start, query_start,
     extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
 FROM pg_stat_activity
