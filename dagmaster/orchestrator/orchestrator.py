@@ -108,7 +108,7 @@ class Orchestrator:
             self.jobs.drop(job_id)
         self.inbox.load(job_ids)
 
-    async def give_away(self, conn: Connection) -> None:
+    async def forward_reports(self, conn: Connection) -> None:
         """Mail the reports that were not processed to the next owners, before this instance ends."""
         await self._forward(conn, self.inbox.clear())
 

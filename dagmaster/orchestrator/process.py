@@ -134,7 +134,7 @@ async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -> N
     orchestrator.forget_all()  # From here on a local worker's reports go by mail.
     with suppress(*LOST, DatabaseUnavailable, TimeoutError):
         async with asyncio.timeout(HAND_OVER_SECONDS), await connect(dsn, application="dagmaster orchestrator") as conn:
-            await orchestrator.give_away(conn)
+            await orchestrator.forward_reports(conn)
             await stop_orchestrator(conn, orchestrator.me, orchestrator.summary())
             count = await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds)
             if count:

@@ -73,7 +73,7 @@ class PostgresLink:
         self._secret_key = secret_key
         self.worker_id = worker_id
         self._notifier = notifier
-        self._untold: set[TaskId] = set()
+        self._unannounced: set[TaskId] = set()
         self._untold_are_due = asyncio.Event()
         self._is_waking = False
 
@@ -98,7 +98,7 @@ class PostgresLink:
         return [message_of(row) for row in rows]
 
     async def _report(self, reports: Sequence[TaskReport], limit: int) -> list[DictRow]:
-        self._untold.difference_update(report.task_id for report in reports)
+        self._unannounced.difference_update(report.task_id for report in reports)
         notifies, now = self._notifier.can_piggyback(), datetime.now(UTC)
         rows = [mail_codec.encode(report.job_id, report.message(self.worker_id, now)) for report in reports]
         claimed: list[DictRow] = []
@@ -119,29 +119,29 @@ class PostgresLink:
         while True:
             await self._untold_are_due.wait()
             self._untold_are_due.clear()
-            await self._tell(list(self._untold))
+            await self._announce(list(self._unannounced))
 
     def _announce_later(self, task_ids: Iterable[TaskId]) -> None:
-        self._untold.update(task_ids)
-        if self._untold and not self._is_waking:
+        self._unannounced.update(task_ids)
+        if self._unannounced and not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_later(QUIET_SECONDS, self._wake_if_unannounced)
 
     def _wake_if_unannounced(self) -> None:
         self._is_waking = False
-        if self._untold:
+        if self._unannounced:
             self._untold_are_due.set()
 
-    async def _tell(self, task_ids: Collection[TaskId]) -> None:
+    async def _announce(self, task_ids: Collection[TaskId]) -> None:
         """Announce the start of these tasks; tasks that were claimed a moment ago are announced together."""
         if await tasks.tell_starts(self._quick, self.worker_id, task_ids):
             self._notifier.notify(MAIL)
-        self._untold.difference_update(task_ids)
+        self._unannounced.difference_update(task_ids)
 
     async def _announce_now(self, task_id: TaskId) -> None:
         """Announce a task's start before any other report on it."""
-        if task_id in self._untold:
-            await self._tell([task_id])
+        if task_id in self._unannounced:
+            await self._announce([task_id])
 
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         state, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)

@@ -75,13 +75,13 @@ class Logbook:
                 try:
                     await self._logs.append(task_id, chunk)
                 except LogUnavailable as error:
-                    self._complain(error)
+                    self._warn(error)
                     return
                 self._backlog.popleft()
                 self._room += len(chunk)
                 self._complained = False
 
-    def _complain(self, error: LogUnavailable) -> None:
+    def _warn(self, error: LogUnavailable) -> None:
         if not self._complained:
             log.warning("cannot store task logs, retrying: %s", error)
         self._complained = True

@@ -51,9 +51,9 @@ class ProgressBuffer:
         self._masks.pop(task_id, None)
 
     def progress_sink(self, task_id: TaskId) -> Callable[[Progress], None]:
-        return partial(self._say, task_id)
+        return partial(self._set_progress, task_id)
 
-    def _say(self, task_id: TaskId, progress: Progress) -> None:
+    def _set_progress(self, task_id: TaskId, progress: Progress) -> None:
         if (mask := self._masks.get(task_id)) is not None and progress.message:
             progress = replace(progress, message=mask.hide(progress.message))
         self._latest[task_id] = progress

@@ -30,7 +30,7 @@ class ResultCache:
             async with asyncio.timeout(WAIT_SECONDS):
                 cached = await link.recall(task_id, caching.version)
         except Exception as error:  # noqa: BLE001 - the task is executed instead
-            self._tell(f"cannot look up cached results: {error!r}")
+            self._warn(f"cannot look up cached results: {error!r}")
             return None
         self._is_told = False
         return cached
@@ -44,9 +44,9 @@ class ResultCache:
             async with asyncio.timeout(WAIT_SECONDS):
                 await link.remember(task_id, caching.version, output, caching.seconds)
         except Exception as error:  # noqa: BLE001 - a result must not be lost for its cache entry
-            self._tell(f"cannot cache the result of task {task_id}: {error!r}")
+            self._warn(f"cannot cache the result of task {task_id}: {error!r}")
 
-    def _tell(self, trouble: str) -> None:
+    def _warn(self, trouble: str) -> None:
         """Warn once, until the cache works again."""
         log.log(logging.DEBUG if self._is_told else logging.WARNING, "%s", trouble)
         self._is_told = True

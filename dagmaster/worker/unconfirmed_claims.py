@@ -85,14 +85,14 @@ class UnconfirmedClaims:
         if not self._tasks:
             self._since = None
             return [], monotonic()
-        self._complain()
+        self._warn()
         task_ids, requested_at = set(self._tasks), monotonic()
         messages = await link.forgotten(known)
         self._freshness.learn(requested_at)
         self._tasks -= task_ids
         return [message for message in messages if message.task_id in task_ids], requested_at
 
-    def _complain(self) -> None:
+    def _warn(self) -> None:
         if self.last_long and not self._was_said:
             self._was_said = True
             log.warning(

@@ -35,7 +35,7 @@ TASKS_PER_CHILD = 100
 GROWTH_BYTES = 512 * 1024 * 1024
 
 
-def move_in(server: int, output: int) -> None:
+def detach(server: int, output: int) -> None:
     """Detach the forked process from the fork server."""
     os.setsid()
     die_with_parent(signal.SIGKILL)
@@ -75,7 +75,7 @@ class Child:
 
     # The main thread.
 
-    def live(self) -> NoReturn:
+    def run(self) -> NoReturn:
         state = ProcessState()
         self._take_signals()
         # A fork made by a handler is no child of the worker, and ends like any process.
@@ -135,9 +135,9 @@ class Child:
             "metrics": orjson.Fragment(ending.metrics),
             **more,
         }
-        self._say(head, ending.output)
+        self._send(head, ending.output)
 
-    def _say(self, head: dict[str, Any], body: bytes = b"") -> None:
+    def _send(self, head: dict[str, Any], body: bytes = b"") -> None:
         self._frames.put(pack(head, body))
         os.write(self._rings, b"!")
 
@@ -155,14 +155,14 @@ class Child:
         number, stored = next(self._numbers), Future[None]()
         self._saving[number] = stored
         self._send_progress()
-        self._say({**head, "number": number}, body)
+        self._send({**head, "number": number}, body)
         return stored
 
     # The second thread.
 
     def _listen(self) -> None:
         try:
-            self._converse()
+            self._exchange_frames()
         except (OSError, EOFError):
             pass  # The worker is gone or has released this child.
         except Exception:  # noqa: BLE001 - without this thread, the child is lost for the worker
@@ -170,7 +170,7 @@ class Child:
         finally:
             os.killpg(0, signal.SIGKILL)
 
-    def _converse(self) -> NoReturn:
+    def _exchange_frames(self) -> NoReturn:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._bell, select.POLLIN)
@@ -183,14 +183,14 @@ class Child:
             while not self._frames.empty():
                 self._sock.sendall(self._frames.get())
             if self._sock.fileno() in ready:
-                self._obey(self._receive())
+                self._handle(self._receive())
 
     def _receive(self) -> Frame:
         if (frame := receive(self._sock)) is None:
             raise EOFError
         return frame
 
-    def _obey(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         ctx = self._ctx
         match frame.head:
             case {"kind": "task"}:

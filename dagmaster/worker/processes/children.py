@@ -14,7 +14,7 @@ from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.registry import Handler, Registry
 from dagmaster.worker.processes.forkserver_client import ForkServerClient
 from dagmaster.worker.processes.handler_lookup import refer_to
-from dagmaster.worker.processes.outcome import Outcome, Usage, failed, outcome_of, outcome_told
+from dagmaster.worker.processes.outcome import Outcome, Usage, failed, outcome_of, outcome_reported
 from dagmaster.worker.processes.peer import Peer
 from dagmaster.worker.processes.system import oom_kills
 
@@ -75,7 +75,7 @@ class Children:
         """Let handlers stop at their next checkpoint."""
         self._stopping = True
         for peer in self._busy:
-            peer.say({"kind": "stop"})
+            peer.send({"kind": "stop"})
 
     async def close(self) -> None:
         """End all processes; handlers that still run have failed."""
@@ -149,7 +149,7 @@ class Children:
         }
         frame = await peer.perform(head, _described(ctx), ctx, write_log)
         if frame is not None:
-            return outcome_told(frame.head, frame.body)
+            return outcome_reported(frame.head, frame.body)
         if peer.died_idle:
             return None
         if not peer.death.done():

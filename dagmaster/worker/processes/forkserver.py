@@ -16,7 +16,7 @@ from dagmaster.handlers.contract import Permanent
 from dagmaster.handlers.loader import load_handlers
 from dagmaster.handlers.registry import registry
 from dagmaster.logs import set_up_logs
-from dagmaster.worker.processes.child import Child, move_in
+from dagmaster.worker.processes.child import Child, detach
 from dagmaster.worker.processes.handler_lookup import Reference, find
 from dagmaster.worker.processes.system import RUSAGE_UNIT, die_with_parent, kill_group
 from dagmaster.worker.processes.wire import FORK, REQUEST, pack, receive
@@ -49,11 +49,11 @@ class ForkServer:
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._bell in ready:
                     self._reap()
-                if self._sock in ready and not self._obey(selector):
+                if self._sock in ready and not self._handle_request(selector):
                     break
         self._end()
 
-    def _obey(self, selector: selectors.BaseSelector) -> bool:
+    def _handle_request(self, selector: selectors.BaseSelector) -> bool:
         """False when the worker is gone."""
         try:
             request, descriptors, _, _ = socket.recv_fds(self._sock, REQUEST.size, 2)
@@ -73,24 +73,24 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(kind="unable", reason=f"cannot fork a process: {error.strerror}")
+            self._send(kind="unable", reason=f"cannot fork a process: {error.strerror}")
         else:
             if pid == 0:
                 selector.close()
-                self._leave(server, control, output)
+                self._become_child(server, control, output)
             self._children.add(pid)
-            self._tell(kind="forked", pid=pid)
+            self._send(kind="forked", pid=pid)
         os.close(control)
         os.close(output)
 
-    def _leave(self, server: int, control: int, output: int) -> NoReturn:
+    def _become_child(self, server: int, control: int, output: int) -> NoReturn:
         """Become the child. Never returns."""
         try:
             signal.set_wakeup_fd(-1)
             for end in (self._sock, self._bell, self._rings):
                 end.close()
-            move_in(server, output)
-            Child(socket.socket(fileno=control), self._max_output_bytes).live()
+            detach(server, output)
+            Child(socket.socket(fileno=control), self._max_output_bytes).run()
         except BaseException:  # noqa: BLE001 - a child that continued would be a second fork server
             traceback.print_exc()
         finally:
@@ -105,7 +105,7 @@ class ForkServer:
             if ended:
                 kill_group(pid)  # Subprocesses that it left behind.
                 self._children.discard(pid)
-                self._tell(
+                self._send(
                     kind="ended",
                     pid=pid,
                     status=status,
@@ -113,7 +113,7 @@ class ForkServer:
                     cpu_seconds=usage.ru_utime + usage.ru_stime,
                 )
 
-    def _tell(self, **head: Any) -> None:
+    def _send(self, **head: Any) -> None:
         with suppress(OSError):  # The worker is gone, as the next read from the socket shows.
             self._sock.sendall(pack(head))
 

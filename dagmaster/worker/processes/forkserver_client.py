@@ -96,11 +96,11 @@ class ForkServerClient:
     async def close(self) -> None:
         """Close the socket; the fork server then kills its children and ends."""
         self._writer.close()
-        await self._buried()
+        await self._reaped()
         self._listening.cancel()
         self._lose()
 
-    async def _buried(self) -> None:
+    async def _reaped(self) -> None:
         """Wait until the process has ended and was reaped."""
         deadline = self._loop.time() + ENDS_WITHIN_SECONDS
         while self._process.poll() is None:
@@ -125,7 +125,7 @@ class ForkServerClient:
                     self._deaths.pop(pid).set_result(Death(**rest))
         self._lose()
         self._writer.close()
-        await self._buried()
+        await self._reaped()
 
     def _refuse(self, reason: str) -> None:
         if not self._ready.done():

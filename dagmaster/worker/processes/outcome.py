@@ -38,7 +38,7 @@ class Death:
     cpu_seconds: float | None = None
 
 
-def outcome_told(head: dict[str, Any], output: bytes) -> Outcome:
+def outcome_reported(head: dict[str, Any], output: bytes) -> Outcome:
     """The outcome as the child reported it."""
     result = HandlerResult(
         head["success"],

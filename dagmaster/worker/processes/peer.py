@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # Read at once; the rest of the loop waits that long.
 CHUNK_BYTES = 256 * 1024
 PIPE_BYTES = 1024 * 1024
-LAST_WORDS_SECONDS = 1.0
+FINAL_OUTPUT_SECONDS = 1.0
 GONE_WITHIN_SECONDS = 5.0
 
 
@@ -44,11 +44,11 @@ class Peer:
         self._write_log: Callable[[bytes], None] | None = None
         self._kill = kill
         self._loop = asyncio.get_running_loop()
-        self._conversation: asyncio.Task[Frame | None] | None = None
+        self._receiving: asyncio.Task[Frame | None] | None = None
         os.set_blocking(output, False)
         self._loop.add_reader(output, self._read_output)
 
-    def say(self, head: dict[str, Any], body: bytes = b"") -> None:
+    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
         if not self._writer.is_closing():
             self._writer.write(pack(head, body))
 
@@ -58,13 +58,13 @@ class Peer:
         """Run a task; returns its outcome after all output has been read, or None when the child died."""
         self._write_log = write_log
         self.is_reusable = self._has_begun = False
-        self.say(head, body)
+        self.send(head, body)
         # A task of its own: if the caller is cancelled, the child is still read until it has ended.
-        self._conversation = asyncio.create_task(self._converse(ctx))
-        await self._silence(None)
-        if not self._conversation.done():
-            await asyncio.wait([self._conversation], timeout=LAST_WORDS_SECONDS)
-        outcome = self._conversation.result() if self._conversation.done() else None
+        self._receiving = asyncio.create_task(self._receive_outcome(ctx))
+        await self._wait_for_end(None)
+        if not self._receiving.done():
+            await asyncio.wait([self._receiving], timeout=FINAL_OUTPUT_SECONDS)
+        outcome = self._receiving.result() if self._receiving.done() else None
         if outcome is None:
             await self._reap()
         await self._read_rest()
@@ -82,8 +82,8 @@ class Peer:
     async def end(self, within_seconds: float) -> None:
         """Ask the child to stop, then kill it. It is dead when this returns."""
         self.is_reusable = False
-        self.say({"kind": "cancel"})
-        await self._silence(within_seconds)
+        self.send({"kind": "cancel"})
+        await self._wait_for_end(within_seconds)
         self._kill(self.pid)
         await self._reap()
         await self._read_rest()
@@ -92,8 +92,8 @@ class Peer:
         """Close the connection; the child then ends by itself."""
         self.is_reusable = False
         self._write_log = None
-        if self._conversation is not None:
-            self._conversation.cancel()
+        if self._receiving is not None:
+            self._receiving.cancel()
         self._writer.transport.abort()  # A child that does not read would block pending writes.
         if self._output is not None:
             self._loop.remove_reader(self._output)
@@ -102,16 +102,16 @@ class Peer:
 
     def rest(self) -> None:
         """Go idle; output until the next task belongs to none."""
-        self._write_log = self._conversation = None
+        self._write_log = self._receiving = None
 
-    async def _silence(self, timeout: float | None) -> None:
+    async def _wait_for_end(self, timeout: float | None) -> None:
         """Wait until the child has reported or is dead."""
         waiting: list[asyncio.Future[Any]] = [self.death]
-        if self._conversation is not None:
-            waiting.append(self._conversation)
+        if self._receiving is not None:
+            waiting.append(self._receiving)
         await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _converse(self, ctx: HandlerContext) -> Frame | None:
+    async def _receive_outcome(self, ctx: HandlerContext) -> Frame | None:
         while (frame := await read(self._reader)) is not None:
             match frame.head:
                 case {"kind": "begun"}:
@@ -143,21 +143,21 @@ class Peer:
         if stored is None:
             self._answer(number, None)
         else:
-            stored.add_done_callback(partial(self._answer_from_anywhere, number))
+            stored.add_done_callback(partial(self._answer_threadsafe, number))
 
-    def _answer_from_anywhere(self, number: int, stored: Future[None]) -> None:
+    def _answer_threadsafe(self, number: int, stored: Future[None]) -> None:
         # A cancelled future needs no answer: the task is no longer this worker's.
         if not stored.cancelled():
             self._loop.call_soon_threadsafe(self._answer, number, stored.exception())
 
     def _answer(self, number: int, error: BaseException | None) -> None:
         reason = None if error is None else [type(error).__name__, str(error)]
-        self.say({"kind": "stored", "number": number, "error": reason})
+        self.send({"kind": "stored", "number": number, "error": reason})
 
     async def _reap(self) -> None:
         """Wait for the end of the process; kill it if it only went silent."""
         if not self.death.done():
-            await asyncio.wait([self.death], timeout=LAST_WORDS_SECONDS)
+            await asyncio.wait([self.death], timeout=FINAL_OUTPUT_SECONDS)
         if not self.death.done():
             self._kill(self.pid)
             await asyncio.wait([self.death], timeout=GONE_WITHIN_SECONDS)
@@ -166,7 +166,7 @@ class Peer:
 
     async def _read_rest(self) -> None:
         """Read the remaining output, for a limited time: a subprocess may hold the pipe open."""
-        deadline = self._loop.time() + LAST_WORDS_SECONDS
+        deadline = self._loop.time() + FINAL_OUTPUT_SECONDS
         while self._read_output() and self._loop.time() < deadline:  # noqa: ASYNC110 - yields to the loop
             await asyncio.sleep(0)
 
