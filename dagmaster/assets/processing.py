@@ -35,7 +35,7 @@ def check_resubmission(asset: Asset, version: AssetVersion) -> None:
         raise Conflict(f"version {version.version_ordinal} is approved; submit the next version instead")
     if version.approval_state is ApprovalState.PENDING_REVIEW and not has_failed:
         raise Conflict(
-            f"version {version.version_ordinal} is in review; only a version that was rejected, or whose "
+            f"version {version.version_ordinal} waits for review; only a version that was rejected, or whose "
             "processing failed, can be resubmitted"
         )
 

@@ -43,7 +43,7 @@ async def get_version(conn: Connection, asset: Asset, ordinal: int | None) -> As
     review.check_live(asset)
     version = await find_version(conn, asset.asset_id, ordinal)
     if version is None:
-        which = f"version {ordinal}" if ordinal is not None else "version in review"
+        which = f"version {ordinal}" if ordinal is not None else "version that waits for review"
         raise UnknownVersion(f"asset {asset.asset_id!r} has no {which}")
     return version
 
