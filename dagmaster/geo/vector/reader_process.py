@@ -93,7 +93,8 @@ def _listed(names: list[str]) -> str:
 
 @contextmanager
 def _open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, Any], Any]]:
-    with pq.ParquetFile(path) as file:
+    # Mapped: otherwise all pages that were read would stay in memory until the end.
+    with pq.ParquetFile(path, memory_map=True) as file:
         geo = json.loads((file.schema_arrow.metadata or {}).get(b"geo", b"null"))
         if not isinstance(geo, dict):
             _refuse(f"{path.name} is Parquet without the metadata of GeoParquet")
