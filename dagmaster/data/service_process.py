@@ -14,7 +14,7 @@ import threading
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
@@ -286,7 +286,8 @@ def serve(path: Path) -> None:
     with (path / USERS).open("a") as users:
         threading.Thread(target=_stop_without_users, args=[service, users], daemon=True).start()
         write_address(path, Address(pid=os.getpid(), port=service.server_address[1], key=service.key))
-        os.write(1, READY)
+        with suppress(BrokenPipeError):  # The starting process was killed meanwhile; others may need the service.
+            os.write(1, READY)
         os.dup2(2, 1)  # The starting process reads this output to its end.
         service.serve_forever()
         (path / ADDRESS).unlink(missing_ok=True)
@@ -299,4 +300,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     path = parser.parse_args().folder
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    serve(path)
+    code = 1
+    try:
+        serve(path)
+        code = 0
+    except Exception:  # Whatever it is, the process must end.
+        log.exception("the data service ends")
+    # At the end of Python the engine may wait for ever for its own threads, and clients for a port that nobody serves.
+    os._exit(code)

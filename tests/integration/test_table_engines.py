@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from datetime import date
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pydantic import TypeAdapter
 from dagmaster.data import DataContext, Object, View, aggregates, col, get_data_context, table_store
 from dagmaster.data.engine import Limits, folder_of, folder_url
 from dagmaster.data.references import ObjectRef, Reference, TaggedReference, ViewRef
-from dagmaster.data.service import find_address
+from dagmaster.data.service import LAUNCH, LOG, ServiceHold, find_address
 from dagmaster.data.sql import table_name
 from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 
@@ -165,6 +166,19 @@ async def test_the_service_is_started_again_after_a_kill_and_has_all_rows(contex
     after = find_address(folder_of(context.url))
     assert after is not None
     assert after.pid != address.pid
+
+
+def test_the_service_serves_others_when_its_starter_was_killed(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # As the kernel does for a process that is killed.
+    hold = ServiceHold(tmp_path)
+    with (tmp_path / LOG).open("wb") as log:
+        subprocess.run([sys.executable, "-c", LAUNCH, str(tmp_path)], stdout=writing, stderr=log, check=True)
+    os.close(writing)
+    while (address := find_address(tmp_path)) is None:
+        time.sleep(0.05)
+    assert hold.address() == address
+    hold.release()
 
 
 @pytest.mark.parametrize("engine_url", ["service"], indirect=True)
