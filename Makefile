@@ -112,8 +112,9 @@ simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
 chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats a storm
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)
 
-data-kills: $(READY) ## Kill table writers and the data service ROUNDS times, and check for lost and duplicate rows
-	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 --log-cli-level info tests/integration/test_data_kills.py $(ARGS)
+data-kills: $(READY) ## Kill table writers, workers and the data service ROUNDS times; check for lost and duplicate rows and leaked tables
+	@DAGMASTER_DATA_KILL_ROUNDS=$(ROUNDS) $(BIN)/pytest -n 0 --timeout 0 --log-cli-level info \
+		tests/integration/test_data_kills.py tests/acceptance/test_table_kills.py $(ARGS)
 
 samples: $(READY) ## Record the times in the sample output of the documentation, from a real run; ARGS='-k how-to/fan-out.md' for a page
 	@DAGMASTER_RECORD_SAMPLES=1 $(BIN)/pytest -n 0 -q tests/acceptance/test_docs.py -k what_the_page_says_works $(ARGS)

@@ -64,7 +64,7 @@ class Intervals:
     housekeeping_seconds: float = 3600.0
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
-    data_reaper_seconds: float = 30.0
+    data_reaper_seconds: float = 20.0
     settle_seconds: float = 1.0  # Chores that are not urgent leave the first moments to the jobs.
     data_retention_days: float = 7.0
     data_url: str = field(default="chdb:", repr=False)  # An engine without tables to drop.
