@@ -342,7 +342,7 @@ def test_a_server_that_is_not_dagmaster_is_reported_as_such() -> None:
     client, _ = scripted({"hello": "world"}, lambda _: httpx.Response(418, text="teapot"))
     with pytest.raises(ClientError, match="is this a dagmaster server"):
         client.job(7)
-    with pytest.raises(ClientError, match="server answered 418: teapot"):
+    with pytest.raises(ClientError, match="server returned 418: teapot"):
         client.job(7)
 
 
