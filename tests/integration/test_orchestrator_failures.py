@@ -128,7 +128,7 @@ async def test_a_worker_ends_a_task_that_times_out(dsn: str) -> None:
         assert stopped.is_set()
         [result] = await rows(dsn, "SELECT status, execution_duration_ms FROM dagapp.dag_task_results")
         assert result["status"] == "failed"
-        assert 1000 <= result["execution_duration_ms"] < 10_000
+        assert 1000 <= result["execution_duration_ms"] < 60_000
 
 
 async def test_the_owner_times_out_a_task_whose_worker_cannot_stop_it(dsn: str) -> None:

@@ -91,7 +91,7 @@ async def test_a_handler_receives_its_task(pool: Executor) -> None:
     assert (ctx.correlation_id, ctx.resumed_from) == ("c", Checkpoint("two", {"n": 1}))
     assert (report.task_id, report.job_id, report.node_id, report.kind) == ("7_work_0", 7, "work", "completed")
     assert report.output == b"{}"
-    assert report.duration_ms is not None and report.duration_ms < 5000
+    assert report.duration_ms is not None and report.duration_ms < 60_000
 
 
 async def test_an_unknown_handler_is_a_permanent_failure(pool: Executor) -> None:
