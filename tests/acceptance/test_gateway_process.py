@@ -95,15 +95,15 @@ def start(stage: Stage, keys: dict[str, str], *, url: str = NOWHERE, **settings:
 
 
 def test_the_gateway_starts_without_a_database_and_serves_only_probes(stage: Stage, keys: dict[str, str]) -> None:
-    it = start(stage, keys, gateway_database_url="postgresql://reader:hidden-word@127.0.0.1:1/nothing")
-    assert it.get("/api/livez").json() == {"status": "alive"}
-    ready = it.get("/api/readyz")
+    gateway = start(stage, keys, gateway_database_url="postgresql://reader:hidden-word@127.0.0.1:1/nothing")
+    assert gateway.get("/api/livez").json() == {"status": "alive"}
+    ready = gateway.get("/api/readyz")
     assert ready.status_code == 503
     assert ready.json()["error"]["details"] == [{"check": "database", "message": "it cannot be reached"}]
-    assert (it.get("/api/assets").status_code, it.submit().status_code) == (503, 503)
-    it.process.terminate()
-    assert it.process.wait() == 0
-    assert "hidden-word" not in it.process.log.read_text()
+    assert (gateway.get("/api/assets").status_code, gateway.submit().status_code) == (503, 503)
+    gateway.process.terminate()
+    assert gateway.process.wait() == 0
+    assert "hidden-word" not in gateway.process.log.read_text()
 
 
 @pytest.fixture
@@ -115,41 +115,41 @@ def port() -> Iterator[str]:
 def test_the_gateway_waits_for_an_unreachable_orchestrator(
     stage: Stage, keys: dict[str, str], tmp_path: Path, port: str
 ) -> None:
-    it = start(stage, keys, url=f"http://127.0.0.1:{port}")
-    it.until("/api/readyz", 200)
-    refused = it.submit()
+    gateway = start(stage, keys, url=f"http://127.0.0.1:{port}")
+    gateway.until("/api/readyz", 200)
+    refused = gateway.submit()
     assert (refused.status_code, refused.json()["error"]["code"]) == (502, "bad_gateway")
-    assert it.get("/api/assets").status_code == 200
+    assert gateway.get("/api/assets").status_code == 200
     stage.launch(ORCHESTRATOR, WORKER)
     first_line(stage.start("api", "--port", port, workflows_dir=tmp_path), "serving")
-    accepted = it.submit()
+    accepted = gateway.submit()
     assert accepted.status_code == 202, accepted.text
     path = f"/api/platform/status/{accepted.json()['request_id']}"
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (status := it.get(path).json()["status"]) not in ("completed", "failed"):
+    while (status := gateway.get(path).json()["status"]) not in ("completed", "failed"):
         assert time.monotonic() < deadline
         time.sleep(POLL_SECONDS)
     assert status == "completed"
 
 
 def test_the_gateway_recovers_with_the_database(stage: Stage, keys: dict[str, str], server: EmbeddedServer) -> None:
-    it = start(stage, keys)
-    it.until("/api/readyz", 200)
-    assert it.get("/api/assets").status_code == 200
+    gateway = start(stage, keys)
+    gateway.until("/api/readyz", 200)
+    assert gateway.get("/api/assets").status_code == 200
     stage.database.close()
     os.kill(int((server.pgdata / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
-    failed = it.until("/api/readyz", 503)
+    failed = gateway.until("/api/readyz", 503)
     assert [detail["check"] for detail in failed["error"]["details"]] == ["database"]
-    assert it.get("/api/assets").status_code == 503
-    assert it.get("/api/livez").status_code == 200
+    assert gateway.get("/api/assets").status_code == 503
+    assert gateway.get("/api/livez").status_code == 200
     server.restart(immediate=True)
-    it.until("/api/readyz", 200)
-    it.until("/api/assets", 200)
+    gateway.until("/api/readyz", 200)
+    gateway.until("/api/assets", 200)
 
 
 def test_the_gateway_starts_quickly(stage: Stage, keys: dict[str, str]) -> None:
     stage.is_real = True
-    it = start(stage, keys)
-    assert it.get("/api/livez").status_code == 200
-    spent = psutil.Process(it.process.pid).cpu_times()
+    gateway = start(stage, keys)
+    assert gateway.get("/api/livez").status_code == 200
+    spent = psutil.Process(gateway.process.pid).cpu_times()
     assert spent.user + spent.system < START_CPU_SECONDS

@@ -178,17 +178,19 @@ class OrchestratorRole(Role):
         super().__init__()
         self.dsn, self.intervals = dsn, intervals
         self.notifier = Notifier(dsn)
-        self.it = Orchestrator(rules, self.notifier, poll_interval_seconds=poll)
+        self.instance = Orchestrator(rules, self.notifier, poll_interval_seconds=poll)
 
     @property
     def id(self) -> str:
-        return self.it.me.instance_id
+        return self.instance.me.instance_id
 
     async def start(self, *, listens: bool = True) -> None:
         ready = asyncio.Event()
-        running = process.run_orchestrator(self.dsn, self.it, self.intervals, self.notifier, self._stop, ready=ready)
+        running = process.run_orchestrator(
+            self.dsn, self.instance, self.intervals, self.notifier, self._stop, ready=ready
+        )
         if not listens:
-            setattr(self.it, "hear", _hear_nothing)  # noqa: B010 - mypy lets nobody assign a method
+            setattr(self.instance, "hear", _hear_nothing)  # noqa: B010 - mypy lets nobody assign a method
         self._begin(running, self.notifier.run())
         waiter = asyncio.ensure_future(ready.wait())
         await asyncio.wait([waiter, self._main], return_when=asyncio.FIRST_COMPLETED)
@@ -210,21 +212,21 @@ class WorkerRole(Role):
         self._is_local = owner is not None
         transport = PostgresTransport(dsn, self.notifier)
         logs = open_task_logs(load_settings())
-        near: dict[str, Any] = {"deliver": owner.it.deliver, "mailed": owner.it.check_mail} if owner else {}
-        self.it = Worker(transport, known, options, logs, **near)
+        near: dict[str, Any] = {"deliver": owner.instance.deliver, "mailed": owner.instance.check_mail} if owner else {}
+        self.instance = Worker(transport, known, options, logs, **near)
         if owner is not None:
-            owner.it.local = self.it
+            owner.instance.local = self.instance
 
     @property
     def id(self) -> WorkerId:
-        return self.it.worker_id
+        return self.instance.worker_id
 
     def start(self) -> None:
-        self._begin(self.it.run(self._stop), *([] if self._is_local else [self.notifier.run()]))
+        self._begin(self.instance.run(self._stop), *([] if self._is_local else [self.notifier.run()]))
 
     async def kill(self) -> None:
-        runners = [task.runner for task in self.it.slots.running.values()]
-        with patch.object(self.it, "_leave", _nothing):
+        runners = [task.runner for task in self.instance.slots.running.values()]
+        with patch.object(self.instance, "_leave", _nothing):
             await self._drop()
         for runner in runners:
             runner.cancel()

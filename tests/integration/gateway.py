@@ -137,32 +137,32 @@ def site(dsn: str, folder: Path) -> Iterator[Site]:
     with dropped_after(dsn, new_role()) as role:
         reader_dsn = asyncio.run(make_reader(dsn, role))
         with server(dsn, folder, ingest=processing.ingest) as running:
-            it = Site(dsn, reader_dsn, running, processing)
-            asyncio.run(_make_keys(it))
+            installed = Site(dsn, reader_dsn, running, processing)
+            asyncio.run(_make_keys(installed))
             try:
-                yield it
+                yield installed
             finally:
                 processing.goes_on.set()
 
 
-async def _make_keys(it: Site) -> None:
-    await it.key("admin", Role.ADMIN)
-    await it.key("gateway", Role.OPERATOR)
-    await it.key("operator", Role.OPERATOR)
-    await it.key("reviewer", Role.REVIEWER)
-    await it.key("ddh reviewer", Role.REVIEWER, "ddh")
-    await it.key("arcgis reviewer", Role.REVIEWER, "arcgis")
-    await it.key("partner", Role.PARTNER, "ddh")
-    await it.key("other", Role.PARTNER, "arcgis")
-    await it.key("homeless", Role.PARTNER)
-    await it.key("viewer", Role.VIEWER)
-    await it.key("worker", Role.WORKER)
+async def _make_keys(installed: Site) -> None:
+    await installed.key("admin", Role.ADMIN)
+    await installed.key("gateway", Role.OPERATOR)
+    await installed.key("operator", Role.OPERATOR)
+    await installed.key("reviewer", Role.REVIEWER)
+    await installed.key("ddh reviewer", Role.REVIEWER, "ddh")
+    await installed.key("arcgis reviewer", Role.REVIEWER, "arcgis")
+    await installed.key("partner", Role.PARTNER, "ddh")
+    await installed.key("other", Role.PARTNER, "arcgis")
+    await installed.key("homeless", Role.PARTNER)
+    await installed.key("viewer", Role.VIEWER)
+    await installed.key("worker", Role.WORKER)
 
 
 @asynccontextmanager
-async def gateway(it: Site, **settings: Any) -> AsyncIterator[Gateway]:
-    app = create_app(it.settings(**settings))
+async def gateway(installed: Site, **settings: Any) -> AsyncIterator[Gateway]:
+    app = create_app(installed.settings(**settings))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            yield Gateway(it, app, client)
+            yield Gateway(installed, app, client)

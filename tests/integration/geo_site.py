@@ -25,15 +25,15 @@ def make_cog(target: Path, source: Path = DEM) -> CogInfo:
     return create_cog(source, target, profile)
 
 
-async def run_job(it: Web, workflow_id: str, **inputs: Any) -> dict[str, Any]:
+async def run_job(api: Web, workflow_id: str, **inputs: Any) -> dict[str, Any]:
     """The nodes of a completed job by id."""
-    job = await it.post("/api/v1/jobs", {"workflow_id": workflow_id, "input_params": inputs}, 201)
-    await it.fleet.completed(int(job["job_id"]), seconds=90)
-    return await it.fleet.nodes(int(job["job_id"]))
+    job = await api.post("/api/v1/jobs", {"workflow_id": workflow_id, "input_params": inputs}, 201)
+    await api.fleet.completed(int(job["job_id"]), seconds=90)
+    return await api.fleet.nodes(int(job["job_id"]))
 
 
 async def submit_version(
-    it: Web, workflow_id: str, dataset: str, data_type: str = "raster", **inputs: Any
+    api: Web, workflow_id: str, dataset: str, data_type: str = "raster", **inputs: Any
 ) -> dict[str, Any]:
     """Submit a job for an asset; return the version when the job has ended."""
     body = {
@@ -43,8 +43,8 @@ async def submit_version(
         "data_type": data_type,
         "input_params": inputs,
     }
-    submitted = await it.post("/api/v1/submit", body, 201)
-    await it.fleet.ended(int(submitted["job_id"]), seconds=90)
-    asset = await it.get(f"/api/v1/assets/{submitted['asset_id']}")
+    submitted = await api.post("/api/v1/submit", body, 201)
+    await api.fleet.ended(int(submitted["job_id"]), seconds=90)
+    asset = await api.get(f"/api/v1/assets/{submitted['asset_id']}")
     version: dict[str, Any] = {**asset["versions"][0], "job_id": int(submitted["job_id"])}
     return version

@@ -11,11 +11,11 @@ OFFER = {"hostname": "far", "pid": 7, "queues": ["q"], "handlers": ["echo"], "co
 class HttpWorker:
     """A registered worker that the test controls."""
 
-    def __init__(self, it: Web, worker_id: str, headers: dict[str, str]) -> None:
-        self.it, self.id, self.headers = it, worker_id, headers
+    def __init__(self, api: Web, worker_id: str, headers: dict[str, str]) -> None:
+        self.api, self.id, self.headers = api, worker_id, headers
 
     async def post(self, verb: str, body: Any, status: int = 200) -> Any:
-        return await self.it.post(f"{WORKERS}/{self.id}/{verb}", body, status, headers=self.headers)
+        return await self.api.post(f"{WORKERS}/{self.id}/{verb}", body, status, headers=self.headers)
 
     async def claim(self, limit: int = 4, wait_seconds: float = 10, **body: Any) -> list[dict[str, Any]]:
         reply = await self.post("claim", {"limit": limit, "wait_seconds": wait_seconds, **body})
@@ -28,20 +28,20 @@ class HttpWorker:
         return await self.post("heartbeat", {"running": list(running), **counts}, status)
 
     async def claimed(self) -> list[str]:
-        reply = await self.it.get(f"{WORKERS}/{self.id}/tasks", headers=self.headers)
+        reply = await self.api.get(f"{WORKERS}/{self.id}/tasks", headers=self.headers)
         return [task["task_id"] for task in reply["tasks"]]
 
     async def leave(self) -> None:
-        await self.it.ask("DELETE", f"{WORKERS}/{self.id}", 204, headers=self.headers)
+        await self.api.ask("DELETE", f"{WORKERS}/{self.id}", 204, headers=self.headers)
 
 
-async def registered_worker(it: Web, headers: dict[str, str] | None = None, **offer: Any) -> HttpWorker:
-    reply = await it.post(WORKERS, {**OFFER, **offer}, 201, headers=headers)
-    return HttpWorker(it, reply["worker_id"], headers or {})
+async def registered_worker(api: Web, headers: dict[str, str] | None = None, **offer: Any) -> HttpWorker:
+    reply = await api.post(WORKERS, {**OFFER, **offer}, 201, headers=headers)
+    return HttpWorker(api, reply["worker_id"], headers or {})
 
 
-async def submitted(it: Web, workflow_id: str = "single", **body: Any) -> int:
-    return int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id, **body}, 201))["job_id"])
+async def submitted(api: Web, workflow_id: str = "single", **body: Any) -> int:
+    return int((await api.post("/api/v1/jobs", {"workflow_id": workflow_id, **body}, 201))["job_id"])
 
 
 def done(task_id: str, **fields: Any) -> dict[str, Any]:

@@ -53,8 +53,8 @@ async def explode(ctx: Any) -> dict[str, Any]:
 async def site(dsn: str, *graphs: Graph, runs: bool = True) -> AsyncIterator[Web]:
     functions = {"deliver": deliver, "publish": publish, "explode": explode}
     graphs = graphs or (ingest(), ingest("broken", "explode"), export())
-    async with web(dsn, *graphs, runs=runs, functions=functions) as it:
-        yield it
+    async with web(dsn, *graphs, runs=runs, functions=functions) as api:
+        yield api
 
 
 BODY = {
@@ -66,31 +66,31 @@ BODY = {
 }
 
 
-async def submit(it: Web, status: int = 201, headers: dict[str, str] | None = None, **fields: Any) -> Any:
-    return await it.post("/api/v1/submit", {**BODY, **fields}, status, headers=headers)
+async def submit(api: Web, status: int = 201, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+    return await api.post("/api/v1/submit", {**BODY, **fields}, status, headers=headers)
 
 
-async def submit_and_process(it: Web, **fields: Any) -> Any:
-    submitted = await submit(it, **fields)
-    await it.fleet.ended(int(submitted["job_id"]))
+async def submit_and_process(api: Web, **fields: Any) -> Any:
+    submitted = await submit(api, **fields)
+    await api.fleet.ended(int(submitted["job_id"]))
     return submitted
 
 
-async def decide(it: Web, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
-    return await it.post(f"/api/v1/assets/{ASSET_ID}{path}", body, status, **options)
+async def decide(api: Web, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
+    return await api.post(f"/api/v1/assets/{ASSET_ID}{path}", body, status, **options)
 
 
-async def events(it: Web) -> list[str]:
-    history = await it.get(f"/api/v1/assets/{ASSET_ID}/history")
+async def events(api: Web) -> list[str]:
+    history = await api.get(f"/api/v1/assets/{ASSET_ID}/history")
     return [event["event_type"] for event in history["items"]]
 
 
 async def test_a_submission_becomes_a_processed_version_with_the_outputs_of_its_job(dsn: str) -> None:
-    async with site(dsn) as it:
-        submitted = await submit_and_process(it, version_label="v1.0", platform_refs={**REFS, "version_id": "1.0"})
+    async with site(dsn) as api:
+        submitted = await submit_and_process(api, version_label="v1.0", platform_refs={**REFS, "version_id": "1.0"})
         assert submitted["asset_id"] == ASSET_ID
         assert (submitted["version_ordinal"], submitted["revision"]) == (0, 1)
-        asset = await it.get(f"/api/v1/assets/{ASSET_ID}")
+        asset = await api.get(f"/api/v1/assets/{ASSET_ID}")
         assert asset["platform_refs"] == REFS
         assert asset["latest_approved_version_ordinal"] is None
         [version] = asset["versions"]
@@ -98,12 +98,12 @@ async def test_a_submission_becomes_a_processed_version_with_the_outputs_of_its_
         assert version["bbox"] == [-105.9, 40.1, -105.4, 40.6]
         assert (version["approval_state"], version["processing_status"]) == ("pending_review", "completed")
         assert version["platform_refs"] == {**REFS, "version_id": "1.0"}
-        job = await it.get(f"/api/v1/jobs/{submitted['job_id']}")
+        job = await api.get(f"/api/v1/jobs/{submitted['job_id']}")
         assert (job["asset_id"], job["version_ordinal"]) == (ASSET_ID, 0)
         assert job["input_params"] == {"source": "bronze/a.zip", "asset_id": ASSET_ID, "version_ordinal": 0}
-        request = await it.get(f"/api/v1/requests/{submitted['request_id']}")
+        request = await api.get(f"/api/v1/requests/{submitted['request_id']}")
         assert (request["status"], request["job_id"]) == ("completed", submitted["job_id"])
-        assert await events(it) == [
+        assert await events(api) == [
             "asset_created",
             "version_submitted",
             "processing_started",
@@ -112,24 +112,24 @@ async def test_a_submission_becomes_a_processed_version_with_the_outputs_of_its_
 
 
 async def test_the_asset_of_a_job_cannot_be_forged_in_its_inputs(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
+    async with site(dsn, runs=False) as api:
         forged = {"source": "bronze/a.zip", "asset_id": "other", "version_ordinal": 7}
-        submitted = await submit(it, input_params=forged)
-        job = await it.get(f"/api/v1/jobs/{submitted['job_id']}")
+        submitted = await submit(api, input_params=forged)
+        job = await api.get(f"/api/v1/jobs/{submitted['job_id']}")
         assert job["input_params"] == {"source": "bronze/a.zip", "asset_id": ASSET_ID, "version_ordinal": 0}
 
 
 async def test_a_failed_job_stores_its_error_on_the_version_which_can_be_resubmitted(dsn: str) -> None:
-    async with site(dsn) as it:
-        await submit_and_process(it, workflow_id="broken")
-        [version] = (await it.get(f"/api/v1/assets/{ASSET_ID}"))["versions"]
+    async with site(dsn) as api:
+        await submit_and_process(api, workflow_id="broken")
+        [version] = (await api.get(f"/api/v1/assets/{ASSET_ID}"))["versions"]
         assert version["processing_status"] == "failed"
         assert "the file is not a raster" in version["processing_error"]
-        refused = await decide(it, "/approve", {"clearance_level": "ouo"}, 409)
+        refused = await decide(api, "/approve", {"clearance_level": "ouo"}, 409)
         assert "processing is failed" in refused["detail"]
-        again = await submit_and_process(it, resubmit=True)
+        again = await submit_and_process(api, resubmit=True)
         assert (again["version_ordinal"], again["revision"]) == (0, 2)
-        [version] = (await it.get(f"/api/v1/assets/{ASSET_ID}"))["versions"]
+        [version] = (await api.get(f"/api/v1/assets/{ASSET_ID}"))["versions"]
         assert (version["processing_status"], version["processing_error"], version["revision"]) == (
             "completed",
             None,
@@ -138,37 +138,37 @@ async def test_a_failed_job_stores_its_error_on_the_version_which_can_be_resubmi
 
 
 async def test_no_version_is_accepted_while_another_is_unresolved(dsn: str) -> None:
-    async with site(dsn) as it:
-        await submit_and_process(it, version_label="spring")
-        refused = await submit(it, 409)
+    async with site(dsn) as api:
+        await submit_and_process(api, version_label="spring")
+        refused = await submit(api, 409)
         assert "version 0 ('spring') is pending_review" in refused["detail"]
-        await decide(it, "/reject", {"reason": "blurred"})
-        refused = await submit(it, 409)
+        await decide(api, "/reject", {"reason": "blurred"})
+        refused = await submit(api, 409)
         assert "rejected: resubmit or delete it first" in refused["detail"]
-        again = await submit_and_process(it, resubmit=True)
+        again = await submit_and_process(api, resubmit=True)
         assert (again["version_ordinal"], again["revision"]) == (0, 2)
-        await decide(it, "/approve", {"clearance_level": "ouo"})
-        assert (await submit_and_process(it))["version_ordinal"] == 1
-        await it.ask("DELETE", f"/api/v1/assets/{ASSET_ID}/versions/1", 200)
-        assert (await submit(it))["version_ordinal"] == 2
+        await decide(api, "/approve", {"clearance_level": "ouo"})
+        assert (await submit_and_process(api))["version_ordinal"] == 1
+        await api.ask("DELETE", f"/api/v1/assets/{ASSET_ID}/versions/1", 200)
+        assert (await submit(api))["version_ordinal"] == 2
 
 
 async def test_one_of_fifty_concurrent_submissions_is_accepted(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
+    async with site(dsn, runs=False) as api:
         answers = await asyncio.gather(
             *(
-                it.client.post("/api/v1/submit", json={**BODY, "input_params": {"source": str(number)}})
+                api.client.post("/api/v1/submit", json={**BODY, "input_params": {"source": str(number)}})
                 for number in range(50)
             )
         )
         assert sorted(answer.status_code for answer in answers) == [201, *[409] * 49]
-        assert (await it.get("/api/v1/jobs?limit=100"))["items"][0]["status"] == "pending"
-        assert len((await it.get("/api/v1/jobs?limit=100"))["items"]) == 1
-        assert len((await it.get("/api/v1/requests"))["items"]) == 1
+        assert (await api.get("/api/v1/jobs?limit=100"))["items"][0]["status"] == "pending"
+        assert len((await api.get("/api/v1/jobs?limit=100"))["items"]) == 1
+        assert len((await api.get("/api/v1/requests"))["items"]) == 1
 
 
 async def test_a_refused_submission_stores_nothing(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
+    async with site(dsn, runs=False) as api:
         for fields, status in (
             ({"platform_id": "nowhere"}, 404),
             ({"workflow_id": "nothing"}, 404),
@@ -177,101 +177,101 @@ async def test_a_refused_submission_stores_nothing(dsn: str) -> None:
             ({"data_type": None}, 422),
             ({"input_params": {"colour": "red"}}, 422),
         ):
-            await submit(it, status, **fields)
+            await submit(api, status, **fields)
         with psycopg.connect(dsn) as conn:
             for table in ("geospatial_assets", "asset_versions", "asset_events", "dag_api_requests", "dag_jobs"):
                 assert conn.execute(f"SELECT count(*) FROM dagapp.{table}").fetchone() == (0,), table
 
 
 async def test_a_repeated_request_returns_the_first_result(dsn: str) -> None:
-    async with site(dsn, ingest(), single(workflow_id="plain"), runs=False) as it:
-        first = await submit(it, request_id="r-1")
-        again = await submit(it, 200, request_id="r-1")
+    async with site(dsn, ingest(), single(workflow_id="plain"), runs=False) as api:
+        first = await submit(api, request_id="r-1")
+        again = await submit(api, 200, request_id="r-1")
         assert (again["job_id"], again["asset_id"], again["version_ordinal"]) == (first["job_id"], ASSET_ID, 0)
         assert not again["is_new"]
-        other = await submit(it, 409, request_id="r-1", version_label="other")
+        other = await submit(api, 409, request_id="r-1", version_label="other")
         assert "request 'r-1'" in other["detail"]
-        keyed = await submit(it, platform_refs={**REFS, "dataset_id": "8"}, idempotency_key="k")
-        same = await submit(it, 200, platform_refs={**REFS, "dataset_id": "8"}, idempotency_key="k")
+        keyed = await submit(api, platform_refs={**REFS, "dataset_id": "8"}, idempotency_key="k")
+        same = await submit(api, 200, platform_refs={**REFS, "dataset_id": "8"}, idempotency_key="k")
         assert same["request_id"] == keyed["request_id"]
-        plain = await it.post("/api/v1/submit", {"workflow_id": "plain", "request_id": "p-1"}, 201)
+        plain = await api.post("/api/v1/submit", {"workflow_id": "plain", "request_id": "p-1"}, 201)
         assert plain["asset_id"] is None
-        job = await it.get(f"/api/v1/jobs/{plain['job_id']}")
+        job = await api.get(f"/api/v1/jobs/{plain['job_id']}")
         assert job["correlation_id"] == "p-1"
 
 
 async def test_an_asset_is_identified_by_the_references_that_its_platform_requires(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
-        numbers = await submit(it, platform_refs={"dataset_id": "0038272", "resource_id": "shapefile", "note": "x"})
+    async with site(dsn, runs=False) as api:
+        numbers = await submit(api, platform_refs={"dataset_id": "0038272", "resource_id": "shapefile", "note": "x"})
         assert numbers["asset_id"] == ASSET_ID
-        other = await submit(it, platform_refs={"dataset_id": 38272, "resource_id": "shapefile"})
+        other = await submit(api, platform_refs={"dataset_id": 38272, "resource_id": "shapefile"})
         assert other["asset_id"] != ASSET_ID
-        refused = await submit(it, 409, platform_refs=REFS, data_type="raster")
+        refused = await submit(api, 409, platform_refs=REFS, data_type="raster")
         assert "is a vector dataset" in refused["detail"]
         with psycopg.connect(dsn) as conn, pytest.raises(psycopg.Error, match="cannot change"):
             conn.execute("UPDATE dagapp.geospatial_assets SET platform_refs = '{}'")
-        matches = await it.get("/api/v1/assets", params={"refs": '{"dataset_id": "0038272"}'})
+        matches = await api.get("/api/v1/assets", params={"refs": '{"dataset_id": "0038272"}'})
         assert [asset["asset_id"] for asset in matches["items"]] == [ASSET_ID]
-        assert (await it.get("/api/v1/assets", params={"refs": '{"note": "x"}'}))["items"] == matches["items"]
-        assert (await it.get("/api/v1/assets", params={"platform_id": "arcgis"}))["items"] == []
+        assert (await api.get("/api/v1/assets", params={"refs": '{"note": "x"}'}))["items"] == matches["items"]
+        assert (await api.get("/api/v1/assets", params={"platform_id": "arcgis"}))["items"] == []
 
 
 async def test_approving_with_public_clearance_exports_the_version(dsn: str) -> None:
-    async with site(dsn) as it:
-        await submit_and_process(it)
-        refused = await decide(it, "/approve", {}, 409)
+    async with site(dsn) as api:
+        await submit_and_process(api)
+        refused = await decide(api, "/approve", {}, 409)
         assert "the asset is not cleared" in refused["detail"]
-        approved = await decide(it, "/approve", {"clearance_level": "public", "reviewer": "ana"})
+        approved = await decide(api, "/approve", {"clearance_level": "public", "reviewer": "ana"})
         assert approved["asset"]["clearance_state"] == "public"
         assert approved["asset"]["latest_approved_version_ordinal"] == 0
         assert (approved["version"]["approval_by"], approved["warnings"]) == ("ana", [])
         export_job = approved["version"]["export_job_id"]
-        await it.fleet.ended(int(export_job))
-        version = await it.get(f"/api/v1/assets/{ASSET_ID}/versions/latest")
+        await api.fleet.ended(int(export_job))
+        version = await api.get(f"/api/v1/assets/{ASSET_ID}/versions/latest")
         assert version["external_blob_path"] == "public/silver/ddh/0038272.tif"
         assert version["adf_run_id"] == "run-1"
         assert version["blob_path"] == "silver/ddh/0038272.tif"
-        job = await it.get(f"/api/v1/jobs/{export_job}")
+        job = await api.get(f"/api/v1/jobs/{export_job}")
         assert (job["asset_id"], job["version_ordinal"]) == (ASSET_ID, 0)
-        assert (await events(it))[-5:] == [
+        assert (await events(api))[-5:] == [
             "asset_cleared",
             "asset_made_public",
             "version_approved",
             "export_queued",
             "export_completed",
         ]
-        assert "is approved" in (await decide(it, "/versions/0/reject", {"reason": "late"}, 409))["detail"]
+        assert "is approved" in (await decide(api, "/versions/0/reject", {"reason": "late"}, 409))["detail"]
 
 
 async def test_without_the_export_workflow_the_approval_succeeds_with_a_warning(dsn: str) -> None:
-    async with site(dsn, ingest()) as it:
-        await submit_and_process(it)
-        approved = await decide(it, "/approve", {"clearance_level": "public"})
+    async with site(dsn, ingest()) as api:
+        await submit_and_process(api)
+        approved = await decide(api, "/approve", {"clearance_level": "public"})
         assert "'adf_export'" in approved["warnings"][0]
         assert approved["version"]["approval_state"] == "approved"
-        assert (await decide(it, "/versions/0/export", status=404))["code"] == "unknown_workflow"
+        assert (await decide(api, "/versions/0/export", status=404))["code"] == "unknown_workflow"
 
 
 async def test_public_clearance_exports_the_latest_approved_version(dsn: str) -> None:
-    async with site(dsn) as it:
-        await submit_and_process(it)
-        assert (await decide(it, "/clearance/cleared", {"reason": "checked"}))["clearance_state"] == "ouo"
-        approved = await decide(it, "/approve", {})
+    async with site(dsn) as api:
+        await submit_and_process(api)
+        assert (await decide(api, "/clearance/cleared", {"reason": "checked"}))["clearance_state"] == "ouo"
+        approved = await decide(api, "/approve", {})
         assert approved["version"]["export_job_id"] is None
-        cleared = await decide(it, "/clearance/public")
-        await it.fleet.ended(int(cleared["export_job_id"]))
-        again = await decide(it, "/clearance/public")
+        cleared = await decide(api, "/clearance/public")
+        await api.fleet.ended(int(cleared["export_job_id"]))
+        again = await decide(api, "/clearance/public")
         assert (again["export_job_id"], again["version"]) == (None, cleared["version"])
 
 
 async def test_reprocessing_creates_a_revision_and_keeps_ordinal_and_approval(dsn: str) -> None:
-    async with site(dsn) as it:
-        await submit_and_process(it)
-        await decide(it, "/approve", {"clearance_level": "ouo"})
-        again = await decide(it, "/versions/0/reprocess", status=201)
+    async with site(dsn) as api:
+        await submit_and_process(api)
+        await decide(api, "/approve", {"clearance_level": "ouo"})
+        again = await decide(api, "/versions/0/reprocess", status=201)
         assert (again["version_ordinal"], again["revision"], again["workflow_id"]) == (0, 2, "ingest")
-        await it.fleet.ended(int(again["job_id"]))
-        version = await it.get(f"/api/v1/assets/{ASSET_ID}/versions/0")
+        await api.fleet.ended(int(again["job_id"]))
+        version = await api.get(f"/api/v1/assets/{ASSET_ID}/versions/0")
         assert (version["approval_state"], version["revision"], version["processing_status"]) == (
             "approved",
             2,
@@ -280,16 +280,16 @@ async def test_reprocessing_creates_a_revision_and_keeps_ordinal_and_approval(ds
 
 
 async def test_a_deleted_asset_is_visible_only_in_its_history(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
-        await submit(it)
-        await it.ask("DELETE", f"/api/v1/assets/{ASSET_ID}?reason=duplicate", 200)
-        await it.get(f"/api/v1/assets/{ASSET_ID}", 404)
-        assert (await it.get("/api/v1/assets"))["items"] == []
-        assert "is deleted" in (await submit(it, 409))["detail"]
-        await decide(it, "/approve", {"clearance_level": "ouo"}, 404)
-        everything = await it.get("/api/v1/assets?include_deleted=true")
+    async with site(dsn, runs=False) as api:
+        await submit(api)
+        await api.ask("DELETE", f"/api/v1/assets/{ASSET_ID}?reason=duplicate", 200)
+        await api.get(f"/api/v1/assets/{ASSET_ID}", 404)
+        assert (await api.get("/api/v1/assets"))["items"] == []
+        assert "is deleted" in (await submit(api, 409))["detail"]
+        await decide(api, "/approve", {"clearance_level": "ouo"}, 404)
+        everything = await api.get("/api/v1/assets?include_deleted=true")
         assert everything["items"][0]["deleted_at"] is not None
-        history = await it.get(f"/api/v1/assets/{ASSET_ID}/history?include_deleted=true")
+        history = await api.get(f"/api/v1/assets/{ASSET_ID}/history?include_deleted=true")
         assert history["items"][-1]["reason"] == "duplicate"
 
 
@@ -322,70 +322,70 @@ def test_the_trigger_updates_a_version_as_the_model_does(dsn: str, current: Proc
 
 
 async def test_a_superseded_job_changes_nothing(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
-        first = await submit(it)
-        await decide(it, "/reject", {"reason": "wrong file"})
-        second = await submit(it, resubmit=True)
+    async with site(dsn, runs=False) as api:
+        first = await submit(api)
+        await decide(api, "/reject", {"reason": "wrong file"})
+        second = await submit(api, resubmit=True)
         with psycopg.connect(dsn, autocommit=True) as conn:
             mail = conn.execute("SELECT kind FROM dagapp.dag_mailbox WHERE job_id = %s", [first["job_id"]]).fetchall()
             assert ("cancel",) in mail
             conn.execute("UPDATE dagapp.dag_jobs SET status = 'cancelled' WHERE job_id = %s", [first["job_id"]])
-        version = await it.get(f"/api/v1/assets/{ASSET_ID}/versions/0")
+        version = await api.get(f"/api/v1/assets/{ASSET_ID}/versions/0")
         assert (version["current_job_id"], version["processing_status"]) == (second["job_id"], "processing")
 
 
 async def test_a_partner_sees_and_submits_only_for_its_own_platform(dsn: str) -> None:
-    async with site(dsn, runs=False) as it:
-        await it.key("me")
-        ddh = await it.key("ddh", Role.PARTNER, platform_id="ddh")
-        arcgis = await it.key("arcgis", Role.PARTNER, platform_id="arcgis")
-        loose = await it.key("loose", Role.PARTNER)
-        await submit(it, 403, arcgis)
-        await submit(it, 403, loose)
-        submitted = await submit(it, headers=ddh)
+    async with site(dsn, runs=False) as api:
+        await api.key("me")
+        ddh = await api.key("ddh", Role.PARTNER, platform_id="ddh")
+        arcgis = await api.key("arcgis", Role.PARTNER, platform_id="arcgis")
+        loose = await api.key("loose", Role.PARTNER)
+        await submit(api, 403, arcgis)
+        await submit(api, 403, loose)
+        submitted = await submit(api, headers=ddh)
         path = f"/api/v1/assets/{ASSET_ID}"
-        assert (await it.get(path, headers=ddh))["asset_id"] == ASSET_ID
-        assert (await it.get(path, 404, headers=arcgis))["code"] == "unknown_asset"
-        assert (await it.get("/api/v1/assets", headers=arcgis))["items"] == []
-        await it.get(f"/api/v1/requests/{submitted['request_id']}", 404, headers=arcgis)
-        await it.post(f"{path}/approve", {}, 403, headers=ddh)
-        await it.ask("DELETE", f"{path}/versions/0", 404, headers=arcgis)
-        await it.ask("DELETE", f"{path}/versions/0", 200, headers=ddh)
+        assert (await api.get(path, headers=ddh))["asset_id"] == ASSET_ID
+        assert (await api.get(path, 404, headers=arcgis))["code"] == "unknown_asset"
+        assert (await api.get("/api/v1/assets", headers=arcgis))["items"] == []
+        await api.get(f"/api/v1/requests/{submitted['request_id']}", 404, headers=arcgis)
+        await api.post(f"{path}/approve", {}, 403, headers=ddh)
+        await api.ask("DELETE", f"{path}/versions/0", 404, headers=arcgis)
+        await api.ask("DELETE", f"{path}/versions/0", 200, headers=ddh)
 
 
 async def test_data_is_served_according_to_approval_clearance_and_exposure(dsn: str) -> None:
-    async with site(dsn) as it:
-        await submit_and_process(it)
-        admin = await it.key("me")
-        viewer = await it.key("viewer", Role.VIEWER)
-        reviewer = await it.key("ana", Role.REVIEWER, platform_id="ddh")
-        foreign = await it.key("ben", Role.REVIEWER, platform_id="arcgis")
+    async with site(dsn) as api:
+        await submit_and_process(api)
+        admin = await api.key("me")
+        viewer = await api.key("viewer", Role.VIEWER)
+        reviewer = await api.key("ana", Role.REVIEWER, platform_id="ddh")
+        foreign = await api.key("ben", Role.REVIEWER, platform_id="arcgis")
         service = f"/assets/{ASSET_ID}/service"
 
         async def statuses(path: str = service) -> list[int]:
-            answers = [await it.client.get(path, headers=headers) for headers in ({}, viewer, reviewer)]
+            answers = [await api.client.get(path, headers=headers) for headers in ({}, viewer, reviewer)]
             return [answer.status_code for answer in answers]
 
         assert await statuses() == [404, 404, 404]
         assert await statuses(f"{service}?preview=true&version=0") == [403, 403, 200]
-        assert (await it.client.get(f"{service}?preview=true&version=0", headers=foreign)).status_code == 403
-        preview = await it.get(f"/tiles/{ASSET_ID}?preview=true&version=0", headers=reviewer)
+        assert (await api.client.get(f"{service}?preview=true&version=0", headers=foreign)).status_code == 403
+        preview = await api.get(f"/tiles/{ASSET_ID}?preview=true&version=0", headers=reviewer)
         assert (preview["is_preview"], preview["blob_path"]) == (True, OUTPUTS["blob_path"])
-        await decide(it, "/approve", {"clearance_level": "ouo"}, headers=admin)
+        await decide(api, "/approve", {"clearance_level": "ouo"}, headers=admin)
         assert await statuses() == [404, 200, 200]
-        cleared = await decide(it, "/clearance/public", headers=admin)
-        await it.fleet.ended(int(cleared["export_job_id"]))
+        cleared = await decide(api, "/clearance/public", headers=admin)
+        await api.fleet.ended(int(cleared["export_job_id"]))
         assert await statuses() == [200, 200, 200]
-        outside = await it.get(f"/tiles/{ASSET_ID}?version=latest")
+        outside = await api.get(f"/tiles/{ASSET_ID}?version=latest")
         assert outside["blob_path"] == "public/silver/ddh/0038272.tif"
-        second = await submit(it, headers=admin)
-        await it.fleet.ended(int(second["job_id"]))
+        second = await submit(api, headers=admin)
+        await api.fleet.ended(int(second["job_id"]))
         assert await statuses(f"{service}?version=1") == [404, 404, 404]
-        await decide(it, "/approve", {}, headers=admin)
-        assert (await it.get(service))["version_ordinal"] == 1
+        await decide(api, "/approve", {}, headers=admin)
+        assert (await api.get(service))["version_ordinal"] == 1
         assert await statuses(f"{service}?version=0") == [404, 200, 200]
-        await it.ask("PATCH", f"/api/v1/assets/{ASSET_ID}", 200, json={"exposure_mode": "all_versions"}, headers=admin)
+        await api.ask("PATCH", f"/api/v1/assets/{ASSET_ID}", 200, json={"exposure_mode": "all_versions"}, headers=admin)
         assert await statuses(f"{service}?version=0") == [200, 200, 200]
-        await it.ask("DELETE", f"/api/v1/assets/{ASSET_ID}/versions/1", 200, headers=admin)
-        assert (await it.get(service))["version_ordinal"] == 0
-        assert (await it.client.get(f"{service}?version=one")).status_code == 422
+        await api.ask("DELETE", f"/api/v1/assets/{ASSET_ID}/versions/1", 200, headers=admin)
+        assert (await api.get(service))["version_ordinal"] == 0
+        assert (await api.client.get(f"{service}?version=one")).status_code == 422

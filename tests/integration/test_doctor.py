@@ -246,7 +246,7 @@ async def test_a_repaired_job_runs_to_its_end(dsn: str, name: str) -> None:
         job_id = await running.submit(single(retry=retry(1)))
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
-        change(dsn, REPAIRED_BY_HAND[name], Owner(None, role.it.me, job_id=job_id))
+        change(dsn, REPAIRED_BY_HAND[name], Owner(None, role.instance.me, job_id=job_id))
         [finding] = await look(dsn, repair=True)
         assert (finding.name, finding.is_open) == (name, False)
         await running.worker()
@@ -263,7 +263,7 @@ async def test_a_live_job_with_a_failed_node_ends_as_failed(dsn: str) -> None:
         change(
             dsn,
             f"DELETE FROM dag_tasks_waiting; UPDATE dag_node_states SET status = {left}",
-            Owner(None, role.it.me, job_id=job_id),
+            Owner(None, role.instance.me, job_id=job_id),
         )
         [finding] = await look(dsn, repair=True)
         assert (finding.name, finding.is_open) == ("finished_live_jobs", False)

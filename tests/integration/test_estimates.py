@@ -49,19 +49,19 @@ class Gate:
 @asynccontextmanager
 async def gated(dsn: str, *graphs: Graph) -> AsyncIterator[tuple[Web, Gate]]:
     gate = Gate()
-    async with web(dsn, *graphs, runs=True, functions={"work": gate.work}) as it:
+    async with web(dsn, *graphs, runs=True, functions={"work": gate.work}) as api:
         try:
-            yield it, gate
+            yield api, gate
         finally:
             gate.open.set()
 
 
-async def begun(it: Web, workflow: Graph, inputs: dict[str, Any] | None = None, running: int = 1) -> dict[str, Any]:
+async def begun(api: Web, workflow: Graph, inputs: dict[str, Any] | None = None, running: int = 1) -> dict[str, Any]:
     """The job's progress once this many of its tasks run."""
-    job_id = await it.fleet.submit(workflow, inputs)
+    job_id = await api.fleet.submit(workflow, inputs)
     query = "SELECT count(*) = %s AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
-    await it.fleet.until(query, lambda: [running, job_id])
-    return dict(await it.get(f"/api/v1/jobs/{job_id}/progress"))
+    await api.fleet.until(query, lambda: [running, job_id])
+    return dict(await api.get(f"/api/v1/jobs/{job_id}/progress"))
 
 
 def seconds_until(timestamp: str) -> float:
@@ -70,36 +70,36 @@ def seconds_until(timestamp: str) -> float:
 
 async def test_a_jobs_end_is_estimated_from_earlier_runs(dsn: str) -> None:
     three = chain(3, "work")
-    async with gated(dsn, three) as (it, gate):
+    async with gated(dsn, three) as (api, gate):
         for _ in range(2):
-            await it.fleet.run(three)
+            await api.fleet.run(three)
         gate.open.clear()
-        progress = await begun(it, three)
+        progress = await begun(api, three)
         assert progress["estimate_basis"] == "history"
         assert progress["overall_percent"] == 20.0
         async with opened(dsn, application="test") as conn:
             times = await usual_times(conn, three)
         total = sum((times[node].run_seconds or 0) + times[node].wait_seconds for node in ("n0", "n1", "n2"))
         assert seconds_until(progress["estimated_completion"]) < 2 * total
-        started_at = await it.fleet.value("SELECT max(started_at) FROM dagapp.dag_node_states WHERE node_id = 'n0'")
+        started_at = await api.fleet.value("SELECT max(started_at) FROM dagapp.dag_node_states WHERE node_id = 'n0'")
         assert datetime.fromisoformat(progress["estimated_completion"]) > started_at + timedelta(seconds=total / 2)
         gate.open.set()
-        await it.fleet.completed(int(progress["job_id"]))
-        over = await it.get(f"/api/v1/jobs/{progress['job_id']}/progress")
+        await api.fleet.completed(int(progress["job_id"]))
+        over = await api.get(f"/api/v1/jobs/{progress['job_id']}/progress")
         assert (over["overall_percent"], over["estimated_completion"], over["estimate_basis"]) == (100.0, None, None)
 
 
 async def test_without_history_the_estimate_uses_the_current_run(dsn: str) -> None:
     two = chain(2, "work")
-    async with gated(dsn, two) as (it, gate):
+    async with gated(dsn, two) as (api, gate):
         gate.open.clear()
-        progress = await begun(it, two)
+        progress = await begun(api, two)
         assert (progress["estimated_completion"], progress["estimate_basis"]) == (None, None), "no task has ended yet"
         gate.let_through()
         job_id = progress["job_id"]
         query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'n1'"
-        await it.fleet.until(query, lambda: [int(job_id)])
-        progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
+        await api.fleet.until(query, lambda: [int(job_id)])
+        progress = await api.get(f"/api/v1/jobs/{job_id}/progress")
         assert progress["estimate_basis"] == "so_far"
         assert seconds_until(progress["estimated_completion"]) < 60
 
@@ -123,16 +123,16 @@ async def test_tolerated_failures_count_as_done(dsn: str) -> None:
 
 async def test_the_percentage_of_a_fan_out_never_falls_while_children_are_created(dsn: str) -> None:
     workflow = fan("collect", handler="work", max_parallel=2)
-    async with gated(dsn, workflow) as (it, gate):
+    async with gated(dsn, workflow) as (api, gate):
         gate.open.clear()
-        progress = await begun(it, workflow, {"items": list(range(6))}, running=2)
+        progress = await begun(api, workflow, {"items": list(range(6))}, running=2)
         path = f"/api/v1/jobs/{progress['job_id']}/progress"
         assert progress["overall_percent"] == 25.0, "of four nodes only START has ended, though the children are there"
         assert (progress["nodes"]["total"], progress["nodes"]["completed"]) == (10, 1)
         seen = [progress["overall_percent"]]
 
         async def percent() -> float:
-            seen.append((await it.get(path))["overall_percent"])
+            seen.append((await api.get(path))["overall_percent"])
             await asyncio.sleep(0.02)
             return seen[-1]
 
@@ -148,28 +148,28 @@ async def test_the_percentage_of_a_fan_out_never_falls_while_children_are_create
 
 async def test_children_are_estimated_by_their_parallelism(dsn: str) -> None:
     workflow = fan("collect", handler="work", max_parallel=2)
-    async with gated(dsn, workflow) as (it, gate):
-        await it.fleet.run(workflow, {"items": [1, 2, 3, 4]})
+    async with gated(dsn, workflow) as (api, gate):
+        await api.fleet.run(workflow, {"items": [1, 2, 3, 4]})
         await rows(dsn, TWO_AT_ONCE, PROMPT)  # A busy machine may run them one by one.
         async with opened(dsn, application="test") as conn:
             spread = (await usual_times(conn, workflow))["spread"]
         assert (spread.items, spread.parallel) == (4, 2.0)
         assert spread.run_seconds == pytest.approx(PROMPT)
         gate.open.clear()
-        progress = await begun(it, workflow, {"items": list(range(100))}, running=2)
+        progress = await begun(api, workflow, {"items": list(range(100))}, running=2)
         assert progress["estimate_basis"] == "history"
         assert seconds_until(progress["estimated_completion"]) == pytest.approx(50 * spread.run_seconds, rel=0.4, abs=1)
 
 
 async def test_a_paused_job_has_no_estimated_end(dsn: str) -> None:
     two = chain(2, "work")
-    async with gated(dsn, two) as (it, gate):
-        await it.fleet.run(two)
+    async with gated(dsn, two) as (api, gate):
+        await api.fleet.run(two)
         gate.open.clear()
-        progress = await begun(it, two)
+        progress = await begun(api, two)
         assert progress["estimate_basis"] == "history"
-        await it.post(f"/api/v1/jobs/{progress['job_id']}/pause")
-        paused = await it.get(f"/api/v1/jobs/{progress['job_id']}/progress")
+        await api.post(f"/api/v1/jobs/{progress['job_id']}/pause")
+        paused = await api.get(f"/api/v1/jobs/{progress['job_id']}/progress")
         assert (paused["estimated_completion"], paused["estimate_basis"]) == (None, None)
 
 
@@ -179,9 +179,9 @@ async def test_a_failed_job_keeps_its_percentage(dsn: str) -> None:
 
     nodes = {"a": task("echo", "b"), "b": task("stumble", "c"), "c": task("echo", "END")}
     broken = graph(nodes, "broken", start="a")
-    async with web(dsn, broken, runs=True, functions={"stumble": stumble}) as it:
-        job = await it.fleet.run(broken)
-        progress = await it.get(f"/api/v1/jobs/{job['job_id']}/progress")
+    async with web(dsn, broken, runs=True, functions={"stumble": stumble}) as api:
+        job = await api.fleet.run(broken)
+        progress = await api.get(f"/api/v1/jobs/{job['job_id']}/progress")
         assert (progress["job_status"], progress["overall_percent"]) == ("failed", 40.0)
         assert progress["nodes"]["skipped"] == 2, "they are counted as what they are"
 
@@ -258,8 +258,8 @@ async def test_skipped_branches_and_empty_fan_outs_are_recognised(dsn: str) -> N
         "spread": FanOutNode(source=[], task=child(), next=("END",)),
     }
     workflow = graph(nodes, "branched", start="choose")
-    async with web(dsn, workflow, runs=True) as it:
-        assert (await it.fleet.run(workflow))["status"] == "completed"
+    async with web(dsn, workflow, runs=True) as api:
+        assert (await api.fleet.run(workflow))["status"] == "completed"
     async with opened(dsn, application="test") as conn:
         assert await usual(conn, workflow) == {
             "repair": Usual(None, is_skipped=True),
@@ -313,17 +313,17 @@ async def test_a_job_without_node_rows_can_be_loaded(dsn: str) -> None:
 
 async def test_a_job_with_an_unclaimable_task_has_no_estimated_end(dsn: str) -> None:
     three = chain(3, "work")
-    async with gated(dsn, three) as (it, gate):
-        await it.fleet.run(three)
+    async with gated(dsn, three) as (api, gate):
+        await api.fleet.run(three)
         gate.open.clear()
-        progress = await begun(it, three)
+        progress = await begun(api, three)
         assert progress["estimated_completion"] is not None
         job_id = progress["job_id"]
         await rows(dsn, "UPDATE dagapp.dag_workers SET wanted = 'drain'")
         gate.open.set()
         waits = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE job_id = %s"
-        await it.fleet.until(waits, lambda: [int(job_id)])
-        progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
+        await api.fleet.until(waits, lambda: [int(job_id)])
+        progress = await api.get(f"/api/v1/jobs/{job_id}/progress")
         assert (progress["job_status"], progress["estimated_completion"]) == ("running", None)
         await rows(dsn, "UPDATE dagapp.dag_workers SET wanted = 'run'")
-        await it.fleet.completed(int(job_id))
+        await api.fleet.completed(int(job_id))

@@ -32,51 +32,51 @@ class Request:
 
 @pytest.fixture(scope="module")
 def installed(shared_dsn: str) -> Iterator[Site]:
-    with tempfile.TemporaryDirectory() as folder, site(shared_dsn, Path(folder)) as it:
-        it.rows(
+    with tempfile.TemporaryDirectory() as folder, site(shared_dsn, Path(folder)) as api:
+        api.rows(
             "INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status, heartbeat_at) "
             "VALUES (%s, %s, 4242424, 'leaky-key', 'stopped', now())",
             OWNER,
             HOST,
         )
-        yield it
+        yield api
 
 
 @pytest.fixture
-async def it(installed: Site) -> AsyncIterator[Gateway]:
+async def api(installed: Site) -> AsyncIterator[Gateway]:
     async with gateway(installed, worker_url="http://127.0.0.1:1") as site:
         yield site
 
 
-async def submit(it: Gateway, source: str) -> Request:
+async def submit(api: Gateway, source: str) -> Request:
     refs = {"dataset_id": str(uuid4()), "resource_id": "r"}
     body = {"workflow_id": "ingest", "input_params": {"source": source}, "platform_refs": refs, "data_type": "vector"}
-    accepted = await it.post("/api/platform/submit", body, 202)
-    return Request(accepted["request_id"], accepted["asset_id"], it.job_of(accepted["request_id"]))
+    accepted = await api.post("/api/platform/submit", body, 202)
+    return Request(accepted["request_id"], accepted["asset_id"], api.job_of(accepted["request_id"]))
 
 
-async def prepare(it: Gateway, state: str) -> Request:
+async def prepare(api: Gateway, state: str) -> Request:
     match state:
         case "completed" | "removed":
-            request = await submit(it, "good")
-            await it.until(request.request_id, "completed")
+            request = await submit(api, "good")
+            await api.until(request.request_id, "completed")
             if state == "removed":
                 for table in ("dag_jobs", "dag_node_states", "dag_job_events", "dag_task_results"):
-                    it.site.rows(f"DELETE FROM dagapp.{table} WHERE job_id = %s", request.job_id)
+                    api.site.rows(f"DELETE FROM dagapp.{table} WHERE job_id = %s", request.job_id)
         case "failed":
-            request = await submit(it, "bad")
-            await it.until(request.request_id, "failed")
+            request = await submit(api, "bad")
+            await api.until(request.request_id, "failed")
         case "running" | "cancelled":
-            request = await submit(it, "slow")
-            await it.until(request.request_id, "running")
+            request = await submit(api, "slow")
+            await api.until(request.request_id, "running")
             if state == "cancelled":
                 path = f"/api/proxy/orchestrator/api/v1/jobs/{request.job_id}/cancel"
-                await it.post(path, None, 200, "operator")
-                await it.until(request.request_id, "failed")
+                await api.post(path, None, 200, "operator")
+                await api.until(request.request_id, "failed")
         case _:
-            request = await submit(it, "good")
-            await it.until(request.request_id, "completed")
-            hold_back(it.site, request, has_job=state == "pending")
+            request = await submit(api, "good")
+            await api.until(request.request_id, "completed")
+            hold_back(api.site, request, has_job=state == "pending")
     return request
 
 
@@ -148,14 +148,14 @@ def machines(site: Site) -> set[str]:
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_no_endpoint_leaks_internals(it: Gateway, state: str) -> None:
-    request = await prepare(it, state)
-    hidden = machines(it.site)
+async def test_no_endpoint_leaks_internals(api: Gateway, state: str) -> None:
+    request = await prepare(api, state)
+    hidden = machines(api.site)
     assert len(hidden) >= 6
     statuses: set[int] = set()
     leaks = []
     for method, path, key, body in calls(request):
-        response = await it.send(method, path, key, json=body)
+        response = await api.send(method, path, key, json=body)
         statuses.add(response.status_code)
         assert response.status_code < 500 or path.endswith(("health", "publish-external")), f"{path}: {response.text}"
         words = set(hidden)
@@ -171,19 +171,19 @@ async def test_no_endpoint_leaks_internals(it: Gateway, state: str) -> None:
     assert statuses >= {200, 202}
 
 
-async def test_errors_before_routing_leak_no_internals(it: Gateway) -> None:
+async def test_errors_before_routing_leak_no_internals(api: Gateway) -> None:
     for method, path in (
         ("GET", "/api/nothing"),
         ("PUT", "/api/assets"),
         ("GET", "/api/assets/%00"),
         ("POST", "/api/x"),
     ):
-        response = await it.send(method, path)
+        response = await api.send(method, path)
         assert response.status_code in (404, 405, 422), f"{path}: {response.text}"
         assert not CODE.search(seen_in(response))
         assert response.json()["error"]["code"]
-    broken = await it.client.post(
-        "/api/platform/submit", content=b"{", headers={"Authorization": f"Bearer {it.site.keys['partner']}"}
+    broken = await api.client.post(
+        "/api/platform/submit", content=b"{", headers={"Authorization": f"Bearer {api.site.keys['partner']}"}
     )
     assert broken.status_code == 422
     assert not CODE.search(seen_in(broken))

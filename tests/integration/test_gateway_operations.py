@@ -79,18 +79,18 @@ ROLES = ("admin", "operator", "reviewer", "partner", "viewer", "worker")
 
 @pytest.fixture(scope="module")
 def installed(shared_dsn: str) -> Iterator[Site]:
-    with tempfile.TemporaryDirectory() as folder, site(shared_dsn, Path(folder)) as it:
-        yield it
+    with tempfile.TemporaryDirectory() as folder, site(shared_dsn, Path(folder)) as installation:
+        yield installation
 
 
 @pytest.fixture
-async def it(installed: Site) -> AsyncIterator[Gateway]:
+async def api(installed: Site) -> AsyncIterator[Gateway]:
     async with gateway(installed) as site:
         yield site
 
 
-async def operator_gets(it: Gateway, path: str, status: int = 200) -> Any:
-    return await it.get(path, status, "operator")
+async def operator_gets(api: Gateway, path: str, status: int = 200) -> Any:
+    return await api.get(path, status, "operator")
 
 
 # Roles.
@@ -118,101 +118,101 @@ def test_every_route_declares_its_roles() -> None:
     } == DECIDED
 
 
-async def test_every_role_is_checked_against_every_route(it: Gateway) -> None:
+async def test_every_role_is_checked_against_every_route(api: Gateway) -> None:
     wrong = []
     for name, allowed in DECIDED.items():
         method, path = name.split()
         path = path.replace("{target}/{path:path}", "worker/nowhere").replace("{ordinal}", "0")
         for role in ROLES if allowed != ALL else ():
-            response = await it.send(method, path, role, json={} if method in ("POST", "PUT") else None)
+            response = await api.send(method, path, role, json={} if method in ("POST", "PUT") else None)
             is_refused = response.status_code == 403 and "a key of role" in response.text
             if is_refused is (role in allowed):
                 wrong.append(f"{role} {name}: {response.status_code}")
     assert not wrong
 
 
-async def test_without_a_valid_key_nothing_is_revealed(it: Gateway) -> None:
-    key = it.site.keys["partner"]
+async def test_without_a_valid_key_nothing_is_revealed(api: Gateway) -> None:
+    key = api.site.keys["partner"]
     for name, allowed in DECIDED.items():
         if allowed == ALL:
             continue
         method, path = name.split()
         for presented in (None, "nonsense", key[:-1] + ("a" if key[-1] != "a" else "b")):
-            response = await it.send(method, path, presented)
+            response = await api.send(method, path, presented)
             assert response.status_code == 401, name
             assert response.headers["www-authenticate"] == "Bearer"
-    assert (await it.client.get("/api/assets", headers={"X-API-Key": key})).status_code == 200
+    assert (await api.client.get("/api/assets", headers={"X-API-Key": key})).status_code == 200
 
 
-async def test_a_revoked_key_is_refused(it: Gateway) -> None:
+async def test_a_revoked_key_is_refused(api: Gateway) -> None:
     name = str(uuid4())
-    await it.site.key(name, Role.PARTNER, "ddh")
-    it.site.rows("UPDATE dagapp.dag_api_keys SET revoked_at = now() WHERE name = %s", name)
-    await it.get("/api/assets", 401, name)
-    await it.site.key(name, Role.PARTNER, "ddh")
-    it.site.rows("UPDATE dagapp.dag_api_keys SET expires_at = now() WHERE name = %s", name)
-    await it.get("/api/assets", 401, name)
+    await api.site.key(name, Role.PARTNER, "ddh")
+    api.site.rows("UPDATE dagapp.dag_api_keys SET revoked_at = now() WHERE name = %s", name)
+    await api.get("/api/assets", 401, name)
+    await api.site.key(name, Role.PARTNER, "ddh")
+    api.site.rows("UPDATE dagapp.dag_api_keys SET expires_at = now() WHERE name = %s", name)
+    await api.get("/api/assets", 401, name)
 
 
-async def test_a_partner_key_without_a_platform_is_refused(it: Gateway) -> None:
-    refused = await it.get("/api/assets", 403, "homeless")
+async def test_a_partner_key_without_a_platform_is_refused(api: Gateway) -> None:
+    refused = await api.get("/api/assets", 403, "homeless")
     assert "not bound to a platform" in refused["error"]["message"]
 
 
-async def test_the_key_is_checked_before_the_body_is_read(it: Gateway) -> None:
+async def test_the_key_is_checked_before_the_body_is_read(api: Gateway) -> None:
     read = []
 
     async def body() -> AsyncIterator[bytes]:
         read.append(True)
         yield b"{}"
 
-    response = await it.client.post("/api/platform/submit", content=body())
+    response = await api.client.post("/api/platform/submit", content=body())
     assert (response.status_code, read) == (401, [])
 
 
 async def test_a_large_body_is_refused(installed: Site) -> None:
-    async with gateway(installed, max_body_bytes=100) as it:
+    async with gateway(installed, max_body_bytes=100) as api:
         body = {"workflow_id": "ingest", "input_params": {"source": "x" * 200}}
-        assert (await it.post("/api/platform/submit", body, 413))["error"]["code"] == "too_large"
+        assert (await api.post("/api/platform/submit", body, 413))["error"]["code"] == "too_large"
 
 
 async def test_each_key_has_its_own_rate_limit(installed: Site) -> None:
-    async with gateway(installed, gateway_rate_per_second=0.01, gateway_burst=2) as it:
+    async with gateway(installed, gateway_rate_per_second=0.01, gateway_burst=2) as api:
         for _ in range(2):
-            await it.get("/api/assets")
-        response = await it.send("GET", "/api/assets")
+            await api.get("/api/assets")
+        response = await api.send("GET", "/api/assets")
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "rate_limited"
         assert 1 <= int(response.headers["retry-after"]) <= 100
-        await it.get("/api/assets", key="other")
+        await api.get("/api/assets", key="other")
         # A request with a body counts once.
-        await it.post("/api/platform/submit", {"workflow_id": "ingest"}, 202, "operator")
-        await it.get("/api/assets", key="operator")
-        await it.get("/api/assets", 429, "operator")
+        await api.post("/api/platform/submit", {"workflow_id": "ingest"}, 202, "operator")
+        await api.get("/api/assets", key="operator")
+        await api.get("/api/assets", 429, "operator")
 
 
-async def test_the_openapi_document_requires_a_key(it: Gateway) -> None:
+async def test_the_openapi_document_requires_a_key(api: Gateway) -> None:
     for path in ("/openapi.json", "/api/openapi.json", "/docs", "/api/nothing"):
-        assert (await it.get(path, 404, None))["error"]["code"] == "not_found"
+        assert (await api.get(path, 404, None))["error"]["code"] == "not_found"
 
 
 # Submissions of operators.
 
 
-async def test_an_operator_can_submit_for_any_platform(it: Gateway) -> None:
+async def test_an_operator_can_submit_for_any_platform(api: Gateway) -> None:
     refs = {"item_id": str(uuid4())}
     body = {"workflow_id": "ingest", "platform_refs": refs, "data_type": "raster", "priority": 5, "metadata": {"a": 1}}
-    assert "platform_id is needed" in (await it.post("/api/gateway/submit", body, 422, "operator"))["detail"]
-    accepted = await it.post("/api/gateway/submit", {**body, "platform_id": "arcgis"}, 202, "operator")
-    assert (await it.until(accepted["request_id"], "completed", key="other"))["workflow_id"] == "ingest"
-    [job] = it.site.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = %s", it.job_of(accepted["request_id"]))
+    assert "platform_id is needed" in (await api.post("/api/gateway/submit", body, 422, "operator"))["detail"]
+    accepted = await api.post("/api/gateway/submit", {**body, "platform_id": "arcgis"}, 202, "operator")
+    assert (await api.until(accepted["request_id"], "completed", key="other"))["workflow_id"] == "ingest"
+    [job] = api.site.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = %s", api.job_of(accepted["request_id"]))
     assert (job["priority"], job["metadata"]["a"], job["submitted_by"]) == (5, 1, "operator")
 
 
-async def test_each_item_of_a_batch_has_its_own_outcome(it: Gateway) -> None:
+async def test_each_item_of_a_batch_has_its_own_outcome(api: Gateway) -> None:
     good = {"workflow_id": "ingest"}
     items = [good, {"workflow_id": "nothing"}, {"colour": "red"}, good]
-    reply = await it.post("/api/gateway/submit/batch", {"items": items}, 202, "operator")
+    reply = await api.post("/api/gateway/submit/batch", {"items": items}, 202, "operator")
     assert (reply["accepted"], reply["rejected"]) == (2, 2)
     assert [item["status"] for item in reply["items"]] == ["accepted", "rejected", "rejected", "accepted"]
     assert [item["index"] for item in reply["items"]] == [0, 1, 2, 3]
@@ -220,23 +220,23 @@ async def test_each_item_of_a_batch_has_its_own_outcome(it: Gateway) -> None:
     assert "colour" in reply["items"][2]["error"]["message"]
     assert "workflow_id" in reply["items"][2]["error"]["message"]
     for index in (0, 3):
-        await it.until(reply["items"][index]["request_id"], "completed", key="operator")
+        await api.until(reply["items"][index]["request_id"], "completed", key="operator")
 
 
 @pytest.mark.parametrize("number", [0, 101])
-async def test_a_batch_has_1_to_100_items(it: Gateway, number: int) -> None:
+async def test_a_batch_has_1_to_100_items(api: Gateway, number: int) -> None:
     items = [{"workflow_id": "ingest"}] * number
-    assert "items" in (await it.post("/api/gateway/submit/batch", {"items": items}, 422, "operator"))["detail"]
+    assert "items" in (await api.post("/api/gateway/submit/batch", {"items": items}, 422, "operator"))["detail"]
 
 
 # Status.
 
 
-async def test_jobs_nodes_and_events_are_shown_to_operators(it: Gateway) -> None:
-    request_id = await it.submit("bad")
-    await it.until(request_id, "failed")
-    job_id = str(it.job_of(request_id))
-    job = await operator_gets(it, f"/api/status/job/{job_id}?include_nodes=true")
+async def test_jobs_nodes_and_events_are_shown_to_operators(api: Gateway) -> None:
+    request_id = await api.submit("bad")
+    await api.until(request_id, "failed")
+    job_id = str(api.job_of(request_id))
+    job = await operator_gets(api, f"/api/status/job/{job_id}?include_nodes=true")
     assert (job["job_id"], job["status"], job["failed_node"], job["correlation_id"]) == (
         job_id,
         "failed",
@@ -244,75 +244,75 @@ async def test_jobs_nodes_and_events_are_shown_to_operators(it: Gateway) -> None
         request_id,
     )
     assert STEP in [node["node_id"] for node in job["nodes"]]
-    nodes = await operator_gets(it, f"/api/status/job/{job_id}/nodes")
+    nodes = await operator_gets(api, f"/api/status/job/{job_id}/nodes")
     assert {node["node_id"]: node["status"] for node in nodes["items"]}[STEP] == "failed"
-    events = await operator_gets(it, f"/api/status/job/{job_id}/events")
+    events = await operator_gets(api, f"/api/status/job/{job_id}/events")
     assert [event["event_type"] for event in events["items"]][-1] == "job_failed"
-    matches = await operator_gets(it, f"/api/status/lookup?correlation_id={request_id}")
+    matches = await operator_gets(api, f"/api/status/lookup?correlation_id={request_id}")
     assert [job["job_id"] for job in matches] == [job_id]
     for path in ("1", "x", "0", "9" * 30):
-        assert (await operator_gets(it, f"/api/status/job/{path}", 404))["error"]["code"] == "unknown_job"
-        await operator_gets(it, f"/api/status/job/{path}/nodes", 404)
-        await operator_gets(it, f"/api/status/job/{path}/events", 404)
+        assert (await operator_gets(api, f"/api/status/job/{path}", 404))["error"]["code"] == "unknown_job"
+        await operator_gets(api, f"/api/status/job/{path}/nodes", 404)
+        await operator_gets(api, f"/api/status/job/{path}/events", 404)
 
 
-async def test_jobs_are_listed_by_status_and_workflow(it: Gateway) -> None:
-    await it.until(await it.submit(), "completed")
-    listed = await operator_gets(it, "/api/status/jobs?status=completed&workflow_id=ingest&limit=1&include_nodes=true")
+async def test_jobs_are_listed_by_status_and_workflow(api: Gateway) -> None:
+    await api.until(await api.submit(), "completed")
+    listed = await operator_gets(api, "/api/status/jobs?status=completed&workflow_id=ingest&limit=1&include_nodes=true")
     assert [(job["status"], job["workflow_id"]) for job in listed["items"]] == [("completed", "ingest")]
     assert STEP in [node["node_id"] for node in listed["items"][0]["nodes"]]
-    assert (await operator_gets(it, "/api/status/jobs?workflow_id=other"))["items"] == []
+    assert (await operator_gets(api, "/api/status/jobs?workflow_id=other"))["items"] == []
     for query in ("limit=0", "limit=501", "offset=-1", "status=odd"):
-        await operator_gets(it, f"/api/status/jobs?{query}", 422)
-    await operator_gets(it, "/api/status/jobs?limit=500")
+        await operator_gets(api, f"/api/status/jobs?{query}", 422)
+    await operator_gets(api, "/api/status/jobs?limit=500")
 
 
-async def test_jobs_are_looked_up_by_one_of_two_keys(it: Gateway) -> None:
+async def test_jobs_are_looked_up_by_one_of_two_keys(api: Gateway) -> None:
     key = str(uuid4())
-    accepted = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
-    [job] = await operator_gets(it, f"/api/status/lookup?correlation_id={accepted['request_id']}")
+    accepted = await api.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
+    [job] = await operator_gets(api, f"/api/status/lookup?correlation_id={accepted['request_id']}")
     assert job["submitted_by"] == "partner"
-    assert [job["job_id"] for job in await operator_gets(it, f"/api/status/lookup?idempotency_key={key}")] == [
+    assert [job["job_id"] for job in await operator_gets(api, f"/api/status/lookup?idempotency_key={key}")] == [
         job["job_id"]
     ]
     for query in ("", "?correlation_id=a&idempotency_key=b"):
-        await operator_gets(it, f"/api/status/lookup{query}", 422)
-    assert (await operator_gets(it, "/api/status/lookup?correlation_id=nobody", 404))["error"]["code"] == "unknown_job"
+        await operator_gets(api, f"/api/status/lookup{query}", 422)
+    assert (await operator_gets(api, "/api/status/lookup?correlation_id=nobody", 404))["error"]["code"] == "unknown_job"
 
 
 async def test_orphans_are_jobs_of_a_silent_owner(installed: Site) -> None:
-    async with gateway(installed, heartbeat_interval_seconds=1, orphan_threshold_seconds=60) as it:
-        request_id = await it.submit("slow")
-        await it.until(request_id, "running")
-        job_id = str(it.job_of(request_id))
-        assert job_id in {job["job_id"] for job in (await operator_gets(it, "/api/admin/active-jobs"))["items"]}
-        assert job_id in {node["job_id"] for node in (await operator_gets(it, "/api/admin/running-nodes"))["items"]}
-        assert (await operator_gets(it, "/api/admin/orphans"))["items"] == []
-        it.site.rows(
+    async with gateway(installed, heartbeat_interval_seconds=1, orphan_threshold_seconds=60) as api:
+        request_id = await api.submit("slow")
+        await api.until(request_id, "running")
+        job_id = str(api.job_of(request_id))
+        assert job_id in {job["job_id"] for job in (await operator_gets(api, "/api/admin/active-jobs"))["items"]}
+        assert job_id in {node["job_id"] for node in (await operator_gets(api, "/api/admin/running-nodes"))["items"]}
+        assert (await operator_gets(api, "/api/admin/orphans"))["items"] == []
+        api.site.rows(
             "INSERT INTO dagapp.dag_jobs (job_id, workflow_id, workflow_version, workflow_hash, status, priority, "
             "owner_id, owner_heartbeat_at) VALUES (77, 'lost', 1, 'h', 'running', 0, 'gone', now() - interval '1 day')"
         )
-        orphans = (await operator_gets(it, "/api/admin/orphans"))["items"]
+        orphans = (await operator_gets(api, "/api/admin/orphans"))["items"]
         assert [(job["job_id"], job["is_orphaned"]) for job in orphans] == [("77", True)]
-        it.site.rows("DELETE FROM dagapp.dag_jobs WHERE job_id = 77")
-        it.site.processing.goes_on.set()
-        await it.until(request_id, "completed")
-        it.site.processing.goes_on.clear()
+        api.site.rows("DELETE FROM dagapp.dag_jobs WHERE job_id = 77")
+        api.site.processing.goes_on.set()
+        await api.until(request_id, "completed")
+        api.site.processing.goes_on.clear()
 
 
-async def test_operators_see_the_installation(it: Gateway) -> None:
-    await it.until(await it.submit("bad"), "failed")
-    stats = await operator_gets(it, "/api/status/stats")
+async def test_operators_see_the_installation(api: Gateway) -> None:
+    await api.until(await api.submit("bad"), "failed")
+    stats = await operator_gets(api, "/api/status/stats")
     assert stats["jobs"]["failed"] >= 1
     assert stats["requests"] >= 1
     assert 0 <= stats["orchestrator_silent_seconds"] < 60
-    assert (await operator_gets(it, "/api/admin/workflows"))["items"][0]["workflow_id"] == "ingest"
-    assert (await operator_gets(it, "/api/admin/recent-events?limit=1"))["has_more"]
-    assert (await operator_gets(it, "/api/admin/failed-nodes"))["items"][0]["node_id"] == STEP
-    config = await operator_gets(it, "/api/admin/config")
+    assert (await operator_gets(api, "/api/admin/workflows"))["items"][0]["workflow_id"] == "ingest"
+    assert (await operator_gets(api, "/api/admin/recent-events?limit=1"))["has_more"]
+    assert (await operator_gets(api, "/api/admin/failed-nodes"))["items"][0]["node_id"] == STEP
+    config = await operator_gets(api, "/api/admin/config")
     assert (config["has_orchestrator"], config["has_worker"], config["timeout_seconds"]) == (True, False, 30)
     for path in ("/api/gateway/health", "/api/admin/health"):
-        health = await operator_gets(it, path)
+        health = await operator_gets(api, path)
         assert {check["name"]: check["status"] for check in health["checks"]} == {
             "env_vars": "healthy",
             "database": "healthy",
@@ -320,54 +320,54 @@ async def test_operators_see_the_installation(it: Gateway) -> None:
         }
 
 
-async def test_layers_can_be_described_and_read(it: Gateway) -> None:
+async def test_layers_can_be_described_and_read(api: Gateway) -> None:
     body = {"workflow_id": "ingest", "platform_refs": {"item_id": str(uuid4())}, "data_type": "vector"}
-    accepted = await it.post("/api/gateway/submit", {**body, "platform_id": "arcgis"}, 202, "operator")
+    accepted = await api.post("/api/gateway/submit", {**body, "platform_id": "arcgis"}, 202, "operator")
     asset_id = accepted["asset_id"]
     path = "/api/admin/layer-metadata"
-    assert (await operator_gets(it, f"{path}/{asset_id}", 404))["error"]["code"] == "unknown_layer"
-    added = await it.post(path, {"asset_id": asset_id, "display_name": "Roads"}, 201, "operator")
+    assert (await operator_gets(api, f"{path}/{asset_id}", 404))["error"]["code"] == "unknown_layer"
+    added = await api.post(path, {"asset_id": asset_id, "display_name": "Roads"}, 201, "operator")
     assert (added["display_name"], added["version"], added["platform_id"]) == ("Roads", 1, "arcgis")
     replaced = {"display_name": "Streets", "version": 1}
-    changed = await it.ask("PUT", f"{path}/{asset_id}", 200, "operator", json=replaced)
+    changed = await api.ask("PUT", f"{path}/{asset_id}", 200, "operator", json=replaced)
     assert (changed["display_name"], changed["version"]) == ("Streets", 2)
-    assert (await it.ask("PUT", f"{path}/{asset_id}", 409, "operator", json=replaced))["error"]["code"] == "conflict"
-    assert await operator_gets(it, f"{path}/{asset_id}") == changed
-    assert asset_id in {layer["asset_id"] for layer in (await operator_gets(it, path))["items"]}
-    refused = await it.send("POST", f"{path}/{asset_id}/publish-external", "operator")
+    assert (await api.ask("PUT", f"{path}/{asset_id}", 409, "operator", json=replaced))["error"]["code"] == "conflict"
+    assert await operator_gets(api, f"{path}/{asset_id}") == changed
+    assert asset_id in {layer["asset_id"] for layer in (await operator_gets(api, path))["items"]}
+    refused = await api.send("POST", f"{path}/{asset_id}/publish-external", "operator")
     assert refused.status_code in (409, 502), refused.text
-    await it.ask("DELETE", f"{path}/{asset_id}", 204, "operator")
-    await operator_gets(it, f"{path}/{asset_id}", 404)
+    await api.ask("DELETE", f"{path}/{asset_id}", 204, "operator")
+    await operator_gets(api, f"{path}/{asset_id}", 404)
 
 
-async def test_the_catalogue_is_read_from_its_view(it: Gateway) -> None:
-    it.site.rows(
+async def test_the_catalogue_is_read_from_its_view(api: Gateway) -> None:
+    api.site.rows(
         "INSERT INTO dagapp.layer_catalog (table_name, source_asset_id, data_type, display_name, min_zoom, max_zoom, "
         "default_visible, sort_order) VALUES ('geo.roads', 'a', 'vector', 'Roads', 0, 24, true, 0)"
     )
-    assert [row["table_name"] for row in (await operator_gets(it, "/api/admin/layer-catalog"))["items"]] == [
+    assert [row["table_name"] for row in (await operator_gets(api, "/api/admin/layer-catalog"))["items"]] == [
         "geo.roads"
     ]
-    assert (await operator_gets(it, "/api/admin/layer-catalog?data_type=raster"))["items"] == []
-    assert (await operator_gets(it, "/api/admin/layer-catalog/geo.roads"))["display_name"] == "Roads"
-    assert (await operator_gets(it, "/api/admin/layer-catalog/none", 404))["error"]["code"] == "unknown_layer"
+    assert (await operator_gets(api, "/api/admin/layer-catalog?data_type=raster"))["items"] == []
+    assert (await operator_gets(api, "/api/admin/layer-catalog/geo.roads"))["display_name"] == "Roads"
+    assert (await operator_gets(api, "/api/admin/layer-catalog/none", 404))["error"]["code"] == "unknown_layer"
 
 
 # The proxy.
 
 
-async def test_the_proxy_reads_and_controls_jobs(it: Gateway) -> None:
-    request_id = await it.submit("slow")
-    await it.until(request_id, "running")
-    job_id = it.job_of(request_id)
-    job = await operator_gets(it, f"/api/proxy/orchestrator/api/v1/jobs/{job_id}")
+async def test_the_proxy_reads_and_controls_jobs(api: Gateway) -> None:
+    request_id = await api.submit("slow")
+    await api.until(request_id, "running")
+    job_id = api.job_of(request_id)
+    job = await operator_gets(api, f"/api/proxy/orchestrator/api/v1/jobs/{job_id}")
     assert (job["job_id"], job["status"]) == (str(job_id), "running")
     assert "owner_id" not in job
     path = f"/api/proxy/orchestrator/api/v1/jobs/{job_id}/cancel"
-    cancelled = await it.post(path, {"reason": "enough"}, 200, "operator")
+    cancelled = await api.post(path, {"reason": "enough"}, 200, "operator")
     assert cancelled["job_id"] == str(job_id)
-    assert (await it.post(path, None, 409, "operator"))["error"]["code"] == "job_ended"
-    listed = await operator_gets(it, "/api/proxy/orchestrator/api/v1/jobs?limit=1&status=cancelled")
+    assert (await api.post(path, None, 409, "operator"))["error"]["code"] == "job_ended"
+    listed = await operator_gets(api, "/api/proxy/orchestrator/api/v1/jobs?limit=1&status=cancelled")
     assert listed["items"][0]["job_id"] == str(job_id)
 
 
@@ -392,24 +392,26 @@ async def test_the_proxy_reads_and_controls_jobs(it: Gateway) -> None:
         ("GET", "worker/livez"),  # No worker is configured.
     ],
 )
-async def test_the_proxy_refuses_paths_that_are_not_listed(it: Gateway, method: str, path: str) -> None:
-    response = await it.send(method, f"/api/proxy/{path}", "admin")
+async def test_the_proxy_refuses_paths_that_are_not_listed(api: Gateway, method: str, path: str) -> None:
+    response = await api.send(method, f"/api/proxy/{path}", "admin")
     assert response.status_code == 404, response.text
     assert "allow-list" in response.json()["detail"]
 
 
-async def test_the_proxy_knows_two_targets_and_two_methods(it: Gateway) -> None:
-    assert (await it.send("GET", "/api/proxy/database/livez", "admin")).status_code == 422
-    assert (await it.send("DELETE", "/api/proxy/orchestrator/api/v1/jobs/1", "admin")).status_code == 405
+async def test_the_proxy_knows_two_targets_and_two_methods(api: Gateway) -> None:
+    assert (await api.send("GET", "/api/proxy/database/livez", "admin")).status_code == 422
+    assert (await api.send("DELETE", "/api/proxy/orchestrator/api/v1/jobs/1", "admin")).status_code == 405
 
 
 async def test_the_health_of_proxy_targets_is_reported(installed: Site) -> None:
-    async with gateway(installed, worker_url="http://127.0.0.1:1") as it:
-        health = await operator_gets(it, "/api/proxy/health", 503)
+    async with gateway(installed, worker_url="http://127.0.0.1:1") as api:
+        health = await operator_gets(api, "/api/proxy/health", 503)
         assert {check["name"]: check["message"] for check in health["checks"]} == {
             "orchestrator": "ready",
             "worker": "it cannot be reached",
         }
-        assert (await operator_gets(it, "/api/proxy/worker/livez", 502))["error"]["code"] == "bad_gateway"
-    async with gateway(installed) as it:
-        assert [check["name"] for check in (await operator_gets(it, "/api/proxy/health"))["checks"]] == ["orchestrator"]
+        assert (await operator_gets(api, "/api/proxy/worker/livez", 502))["error"]["code"] == "bad_gateway"
+    async with gateway(installed) as api:
+        assert [check["name"] for check in (await operator_gets(api, "/api/proxy/health"))["checks"]] == [
+            "orchestrator"
+        ]

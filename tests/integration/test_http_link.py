@@ -36,10 +36,10 @@ async def transport_to(url: str, key: str | None = None, **options: Any) -> Asyn
 
 
 @asynccontextmanager
-async def linked(it: Web, **options: Any) -> AsyncIterator[HttpLink]:
+async def linked(api: Web, **options: Any) -> AsyncIterator[HttpLink]:
     """A link registered at a server with an orchestrator."""
-    await it.fleet.orchestrator()
-    async with it.real_server() as url, transport_to(url, **options) as transport, transport.open(None) as link:
+    await api.fleet.orchestrator()
+    async with api.real_server() as url, transport_to(url, **options) as transport, transport.open(None) as link:
         await link.register(OFFER)
         yield link
 
@@ -49,8 +49,8 @@ def fits(transport: HttpTransport, link: HttpLink) -> tuple[Transport, Link]:
     return transport, link
 
 
-async def submitted(it: Web, workflow_id: str = "single") -> int:
-    return int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"])
+async def submitted(api: Web, workflow_id: str = "single") -> int:
+    return int((await api.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"])
 
 
 async def claimed(link: HttpLink, number: int = 1) -> list[TaskMessage]:
@@ -69,15 +69,15 @@ def failed(message: TaskMessage, **fields: Any) -> TaskReport:
 
 
 async def test_a_job_runs_over_the_link(dsn: str) -> None:
-    async with web(dsn, chain(3, params={"x": {"y": [1.5, None]}})) as it, linked(it) as link:
-        job_id = await submitted(it, "chain")
+    async with web(dsn, chain(3, params={"x": {"y": [1.5, None]}})) as api, linked(api) as link:
+        job_id = await submitted(api, "chain")
         for place in range(3):
             [message] = await claimed(link)
             assert (message.job_id, message.node_id, message.retry_count) == (job_id, f"n{place}", 0)
             assert orjson.loads(message.params) == {"x": {"y": [1.5, None]}}
             assert message.dispatched_at.tzinfo is not None
             await link.exchange([done(message)], 0)
-        [job] = await it.fleet.completed(job_id)
+        [job] = await api.fleet.completed(job_id)
         assert job["result_data"]["n2"] == {"n": 7}
         await link.leave(Heartbeat(3, 0))
         [worker] = await rows(dsn, "SELECT * FROM dagapp.dag_workers")
@@ -85,22 +85,22 @@ async def test_a_job_runs_over_the_link(dsn: str) -> None:
 
 
 async def test_reports_and_a_claim_share_one_request(dsn: str) -> None:
-    async with web(dsn, single()) as it, linked(it) as link:
-        jobs = [await submitted(it), await submitted(it)]
+    async with web(dsn, single()) as api, linked(api) as link:
+        jobs = [await submitted(api), await submitted(api)]
         [first] = await claimed(link)
         [second] = await link.exchange([done(first)], 4) or await claimed(link)
         await link.exchange([done(second), done(first)], 0)
-        await it.fleet.completed(*jobs)
+        await api.fleet.completed(*jobs)
 
 
 async def test_checkpoints_and_progress_are_sent_over_the_link(dsn: str) -> None:
-    async with web(dsn, single(retry=retry(1))) as it, linked(it) as link:
-        job_id = await submitted(it)
+    async with web(dsn, single(retry=retry(1))) as api, linked(api) as link:
+        job_id = await submitted(api)
         [first] = await claimed(link)
         await link.tell(first.task_id, Progress(1, 4, "a quarter"))
         await link.save(first.task_id, SavedCheckpoint("one", b'{"n":1}'))
         await link.save(first.task_id, SavedCheckpoint("two", b'{"n":2}', b'[{"path":"x"}]'))
-        assert (await it.get(f"/api/v1/jobs/{job_id}/nodes/work/progress"))["progress_percent"] == 25.0
+        assert (await api.get(f"/api/v1/jobs/{job_id}/nodes/work/progress"))["progress_percent"] == 25.0
         await link.exchange([failed(first, error_types=("ValueError",), details={"cpu_seconds": 0.5})], 0)
         [second] = await claimed(link)
         assert (second.checkpoint_phase, second.checkpoint_data) == ("two", b'{"n":2}')
@@ -118,39 +118,39 @@ async def test_checkpoints_and_progress_are_sent_over_the_link(dsn: str) -> None
 
 
 async def test_a_checkpoint_that_is_too_large_is_refused_permanently(dsn: str) -> None:
-    async with web(dsn, single(), max_output_bytes=1000) as it, linked(it) as link:
-        await submitted(it)
+    async with web(dsn, single(), max_output_bytes=1000) as api, linked(api) as link:
+        await submitted(api)
         [message] = await claimed(link)
         with pytest.raises(TooLarge, match="1,000"):
             await link.save(message.task_id, SavedCheckpoint("large", b'{"x":"' + b"x" * 2000 + b'"}'))
 
 
 async def test_orders_arrive_over_the_link(dsn: str) -> None:
-    async with web(dsn, single()) as it, linked(it) as link:
-        job_id = await submitted(it)
+    async with web(dsn, single()) as api, linked(api) as link:
+        job_id = await submitted(api)
         [message] = await claimed(link)
         assert await link.beat(Heartbeat(1, 2, {"memory": 3}))
         orders = await link.orders([message.task_id])
         assert (orders.withdrawn, orders.desired_state) == (frozenset(), "run")
         [worker] = await rows(dsn, "SELECT * FROM dagapp.dag_workers")
         assert (worker["tasks_completed"], worker["tasks_failed"], worker["stats"]) == (1, 2, {"memory": 3})
-        await it.post(f"/api/v1/workers/{worker['worker_id']}/stop")
-        await it.post(f"/api/v1/jobs/{job_id}/cancel", {})
-        await it.fleet.ended(job_id)
+        await api.post(f"/api/v1/workers/{worker['worker_id']}/stop")
+        await api.post(f"/api/v1/jobs/{job_id}/cancel", {})
+        await api.fleet.ended(job_id)
         orders = await link.orders([message.task_id])
         assert (orders.withdrawn, orders.desired_state) == (frozenset([message.task_id]), "stop")
 
 
 async def test_tasks_of_a_lost_claim_response_are_found(dsn: str) -> None:
-    async with web(dsn, single()) as it, linked(it) as link:
-        await submitted(it)
+    async with web(dsn, single()) as api, linked(api) as link:
+        await submitted(api)
         [message] = await claimed(link)
         assert await link.forgotten([]) == [message]
         assert await link.forgotten([message.task_id]) == []
 
 
 async def test_a_lost_worker_registers_again(dsn: str) -> None:
-    async with web(dsn) as it, linked(it) as link:
+    async with web(dsn) as api, linked(api) as link:
         assert await link.beat(Heartbeat())
         await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
         assert not await link.beat(Heartbeat())
@@ -168,19 +168,19 @@ async def test_a_lost_worker_registers_again(dsn: str) -> None:
 
 
 async def test_a_refused_result_fails_only_its_task(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with web(dsn, single(), max_output_bytes=1000, max_body_bytes=100_000) as it, linked(it) as link:
-        jobs = [await submitted(it) for _ in range(3)]
+    async with web(dsn, single(), max_output_bytes=1000, max_body_bytes=100_000) as api, linked(api) as link:
+        jobs = [await submitted(api) for _ in range(3)]
         large, huge, small = await claimed(link, 3)
         sizes = {large.task_id: 2000, huge.task_id: 200_000, small.task_id: 10}
         outputs = [orjson.dumps({"x": "y" * sizes[message.task_id]}) for message in (large, huge, small)]
         pairs = zip((large, huge, small), outputs, strict=True)
         with caplog.at_level(logging.CRITICAL, "dagmaster"):
             await link.exchange([done(message, output) for message, output in pairs], 0)
-        ended = {job["job_id"]: job for job in await it.fleet.ended(*jobs)}
+        ended = {job["job_id"]: job for job in await api.fleet.ended(*jobs)}
         assert ended[small.job_id]["status"] == "completed"
         for message in (large, huge):
             assert ended[message.job_id]["status"] == "failed"
-            assert "rejected" in (await it.fleet.nodes(message.job_id))["work"]["error_message"]
+            assert "rejected" in (await api.fleet.nodes(message.job_id))["work"]["error_message"]
 
 
 def test_reports_are_split_into_requests_that_fit() -> None:
@@ -200,9 +200,9 @@ def test_reports_are_split_into_requests_that_fit() -> None:
 
 
 async def test_the_link_recovers_from_a_server_outage(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        async with it.real_server() as url:
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        async with api.real_server() as url:
             transport = HttpTransport(url)
             async with transport.open(None) as link:
                 await link.register(OFFER)
@@ -258,9 +258,9 @@ async def test_a_worker_unknown_to_the_server_is_lost() -> None:
 
 async def test_another_protocol_version_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "PROTOCOL", 2)
-    async with web(dsn) as it:
+    async with web(dsn) as api:
         with pytest.raises(Misconfigured, match="speaks protocol 2"):
-            async with linked(it):
+            async with linked(api):
                 pass
 
 
@@ -283,8 +283,8 @@ async def test_a_key_without_tls_causes_a_warning(caplog: pytest.LogCaptureFixtu
 
 
 async def test_a_key_of_another_role_is_refused_with_a_hint(dsn: str) -> None:
-    async with web(dsn) as it, it.real_server() as url:
-        key = (await it.key("me", Role.VIEWER))["Authorization"].removeprefix("Bearer ")
+    async with web(dsn) as api, api.real_server() as url:
+        key = (await api.key("me", Role.VIEWER))["Authorization"].removeprefix("Bearer ")
         async with transport_to(url, key) as transport, transport.open(None) as link:
             with pytest.raises(Misconfigured, match="a key of role viewer may not"):
                 await link.register(OFFER)
@@ -301,14 +301,14 @@ async def test_a_cancelled_claim_leaves_no_request_open(dsn: str, monkeypatch: p
             is_over.set()
 
     monkeypatch.setattr(remote_workers, "claim", notifying_claim)
-    async with web(dsn, single()) as it, linked(it) as link:
+    async with web(dsn, single()) as api, linked(api) as link:
         waiting = asyncio.create_task(link.exchange([], 4))
-        await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN dagmaster_t%%'")
+        await api.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN dagmaster_t%%'")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await asyncio.wait_for(is_over.wait(), 60)  # The server has received it.
-        await submitted(it)
+        await submitted(api)
         assert len(await claimed(link)) == 1
 
 
@@ -316,8 +316,8 @@ async def test_a_cancelled_claim_leaves_no_request_open(dsn: str, monkeypatch: p
 
 
 async def test_logs_are_uploaded_in_chunks_and_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with web(dsn, single(), max_body_bytes=10_000) as it, linked(it) as link:
-        await submitted(it)
+    async with web(dsn, single(), max_body_bytes=10_000) as api, linked(api) as link:
+        await submitted(api)
         [message] = await claimed(link)
         logs = HttpLogs(link._transport)
         await logs.append(message.task_id, b"a" * 12_345)
@@ -337,7 +337,7 @@ async def test_logs_are_uploaded_in_chunks_and_once(dsn: str, monkeypatch: pytes
         await logs.append(message.task_id, b"b" * 12_345)
         await logs.append(message.task_id, b"\xff\x00")
         expected = b"a" * 12_345 + b"b" * 12_345 + b"\xff\x00"
-        assert await it.services.task_logs.read(message.task_id) == expected
+        assert await api.services.task_logs.read(message.task_id) == expected
         assert f"/jobs/{message.job_id}/nodes/work/logs" in logs.path_of(message.task_id)
         await logs.append("17_other_0", b"of nobody: dropped")
 

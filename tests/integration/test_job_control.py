@@ -348,7 +348,7 @@ async def test_a_pending_reopen_survives_the_new_owners_death(dsn: str) -> None:
 async def test_a_full_queue_delays_dispatch_until_it_has_room(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator()
-        role.it.closed_queues.add("q")
+        role.instance.closed_queues.add("q")
         await running.worker()
         job_id = await running.submit(fan(), {"items": list(range(5))})
         await running.completed(job_id)

@@ -36,7 +36,7 @@ class Desk:
     dsn: str
     conn: HotConnection
     sender: Connection
-    it: Orchestrator
+    instance: Orchestrator
     heard: list[str] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     worker = this_instance()
@@ -49,13 +49,13 @@ class Desk:
 
     async def cycle(self, *payloads: str) -> None:
         for payload in payloads:
-            self.it.hear(MAIL, payload)
-        while await self.it.cycle(self.conn):
+            self.instance.hear(MAIL, payload)
+        while await self.instance.cycle(self.conn):
             pass
 
     async def submit(self, **inputs: Any) -> JobId:
         new = submission.NewJob(GRAPH, {"x": 1, **inputs})
-        owner_id = self.it.me.instance_id
+        owner_id = self.instance.me.instance_id
         return (await submission.submit(self.sender, new, threshold_seconds=60, owner_id=owner_id)).job_id
 
     async def begin(self, **inputs: Any) -> JobId:
@@ -101,10 +101,10 @@ async def opened_desk(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             return mail
 
         monkeypatch.setattr(inbox, "read_mail", counted)
-        await instances.register_orchestrator(conn, desk.it.me)
+        await instances.register_orchestrator(conn, desk.instance.me)
         await instances.register_worker(conn, desk.worker, ["q"], 4)
         await conn.listen(MAIL, lambda _, payload: desk.heard.append(payload))
-        desk.it.definitions.add(GRAPH)
+        desk.instance.definitions.add(GRAPH)
         await desk.cycle()
         desk.reads.clear()
         yield desk
@@ -135,7 +135,7 @@ async def test_duplicate_and_late_notifications_change_nothing(desk: Desk) -> No
     before = await desk.job(job_id)
     await desk.report(job_id)
     reported = await desk.payload()
-    desk.it.check_mail()
+    desk.instance.check_mail()
     await desk.cycle()
     ended = await desk.job(job_id)
     assert (ended["status"], ended["events"] > before["events"]) == ("completed", True)
@@ -153,11 +153,11 @@ async def test_duplicate_and_late_notifications_change_nothing(desk: Desk) -> No
 
 async def test_mail_is_read_even_if_its_notification_is_lost(desk: Desk) -> None:
     job_id = await desk.submit()
-    desk.it.check_mail()
+    desk.instance.check_mail()
     await desk.cycle()
     assert len(await tasks.claim(desk.sender, desk.worker.worker_id, 5)) == 1
     await desk.report(job_id)
-    desk.it.check_mail()
+    desk.instance.check_mail()
     await desk.cycle()
     assert (await desk.job(job_id))["status"] == "completed"
 
@@ -200,7 +200,7 @@ async def test_mail_of_a_job_that_changed_owner_waits_for_its_new_owner(desk: De
     await desk.cycle(submitted, reported)
     assert (await desk.job(job_id), await desk.job(new_id)) == before
     assert before[0]["mails"] == before[1]["mails"] == 1
-    assert len(desk.it.jobs) == 0
+    assert len(desk.instance.jobs) == 0
 
 
 async def test_a_forged_notification_is_ignored(desk: Desk) -> None:
@@ -232,8 +232,8 @@ async def test_a_forged_notification_does_not_poison_its_job(
     if break_decision:
         monkeypatch.setattr(orchestrator, "decide", fail_once(decide))
     await desk.cycle(payload if break_decision else forged(payload, 0, 2**63))
-    assert desk.it.stats.errors == 0
-    desk.it.check_mail()
+    assert desk.instance.stats.errors == 0
+    desk.instance.check_mail()
     await desk.cycle()
     assert (await desk.job(job_id))["status"] == "completed"
 

@@ -54,7 +54,7 @@ class Storm:
         await rows(self.running.dsn, "UPDATE dagapp.dag_workers SET status = 'lost' WHERE random() < 0.5")
 
     async def forget(self) -> None:
-        self.pairs[0][0].it.forget_all()
+        self.pairs[0][0].instance.forget_all()
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["fixed", "fresh"])

@@ -68,8 +68,8 @@ async def test_a_chore_that_waits_for_a_lock_does_not_block_the_others(dsn: str)
     async with fleet(dsn) as running:
         role = await running.orchestrator(worker_lost_after_seconds=0.5, back_pressure_seconds=0.05)
         async with locked(dsn, "dagapp.dag_workers"):
-            role.it.closed_queues.add("full")  # Opened again by the chore that watches the queues.
-            await wait_until(lambda: "full" not in role.it.closed_queues)
+            role.instance.closed_queues.add("full")  # Opened again by the chore that watches the queues.
+            await wait_until(lambda: "full" not in role.instance.closed_queues)
 
 
 @asynccontextmanager

@@ -90,13 +90,13 @@ async def adds_groups(ctx: HandlerContext) -> None:
 
 
 async def test_the_graph_shows_added_groups_and_dependencies(dsn: str) -> None:
-    async with web(dsn, single("adds")) as it:
-        it.fleet.known = handlers(adds=adds_groups)
-        await it.fleet.orchestrator()
-        await it.fleet.worker()
-        job_id = await it.fleet.submit(single("adds"))
-        await it.fleet.completed(job_id)
-        drawn = await it.get(f"/api/v1/jobs/{job_id}/graph")
+    async with web(dsn, single("adds")) as api:
+        api.fleet.known = handlers(adds=adds_groups)
+        await api.fleet.orchestrator()
+        await api.fleet.worker()
+        job_id = await api.fleet.submit(single("adds"))
+        await api.fleet.completed(job_id)
+        drawn = await api.get(f"/api/v1/jobs/{job_id}/graph")
     groups = [(group["group_id"], group["parent_group_id"], group["name"], group["nodes"]) for group in drawn["groups"]]
     assert groups == [("70", "71", "inner", 1), ("71", None, "outer", 0)]
     ends = ("previous_type", "previous_id", "previous_node_id", "next_type", "next_id", "next_node_id")
@@ -303,39 +303,41 @@ async def waiting_behind_the_api(dsn: str) -> AsyncIterator[tuple[Web, asyncio.E
     async def waits(ctx: HandlerContext) -> None:
         await go_on.wait()
 
-    async with web(dsn, single("waits")) as it:
-        it.fleet.known = handlers(waits=waits)
-        yield it, go_on
+    async with web(dsn, single("waits")) as api:
+        api.fleet.known = handlers(waits=waits)
+        yield api, go_on
 
 
 async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
-    async with waiting_behind_the_api(dsn) as (it, go_on):
-        job_id = await waiting_job(it.fleet)
+    async with waiting_behind_the_api(dsn) as (api, go_on):
+        job_id = await waiting_job(api.fleet)
         path = f"/api/v1/jobs/{job_id}/tasks"
         task = {"handler": "echo", "queue": "q", "params": {"x": 1}, "after": ["work"], "retry": {"max_attempts": 0}}
-        reply = await it.post(path, {"tasks": [task, {**task, "label": "second"}]}, 201)
+        reply = await api.post(path, {"tasks": [task, {**task, "label": "second"}]}, 201)
         assert reply["is_done"] is True and len(reply["node_ids"]) == 2
         for bad, reason in (
             ({"after": ["nobody"]}, "no node nobody"),
             ({"retry": {"max_attempts": -1}}, "retry policy"),
             ({"after": ["a b"]}, "must be a node id"),
         ):
-            error = await it.post(path, {"tasks": [{**task, **bad}]}, 422)
+            error = await api.post(path, {"tasks": [{**task, **bad}]}, 422)
             assert reason in error["error"]["message"]
         go_on.set()
-        await it.fleet.completed(job_id)
-        assert {name for name in await it.fleet.statuses(job_id) if name.startswith("added.")} == set(reply["node_ids"])
-        await it.post(path, {"tasks": [task]}, 409)
-        await it.post("/api/v1/jobs/1/tasks", {"tasks": [task]}, 404)
+        await api.fleet.completed(job_id)
+        assert {name for name in await api.fleet.statuses(job_id) if name.startswith("added.")} == set(
+            reply["node_ids"]
+        )
+        await api.post(path, {"tasks": [task]}, 409)
+        await api.post("/api/v1/jobs/1/tasks", {"tasks": [task]}, 404)
 
 
 async def test_nodes_added_by_the_api_follow_their_handlers_contract(dsn: str) -> None:
-    async with waiting_behind_the_api(dsn) as (it, go_on):
-        it.services.registry = Registry()
-        it.services.registry.register(Handler("own", adds_a_chain, queue="special", timeout_seconds=7, retry=ONCE))
-        path = f"/api/v1/jobs/{await waiting_job(it.fleet)}/tasks"
+    async with waiting_behind_the_api(dsn) as (api, go_on):
+        api.services.registry = Registry()
+        api.services.registry.register(Handler("own", adds_a_chain, queue="special", timeout_seconds=7, retry=ONCE))
+        path = f"/api/v1/jobs/{await waiting_job(api.fleet)}/tasks"
         added = [{"handler": "own"}, {"handler": "own", "queue": "q", "timeout_seconds": 9}]
-        reply = await it.post(path, {"tasks": added}, 201)
+        reply = await api.post(path, {"tasks": added}, 201)
         nodes = await rows(dsn, "SELECT * FROM dagapp.dag_node_states WHERE node_id = ANY(%s)", reply["node_ids"])
         defined = {node["node_id"]: node["definition"] for node in nodes}
         first, second = (defined[node_id] for node_id in reply["node_ids"])
@@ -346,36 +348,36 @@ async def test_nodes_added_by_the_api_follow_their_handlers_contract(dsn: str) -
 
 async def test_a_refused_addition_is_reported_to_the_caller(dsn: str) -> None:
     nodes: dict[str, Any] = {"work": task("echo", "END"), "last": WaitNode(signal="go")}
-    async with web(dsn, graph(nodes, start="work", finally_=("last",)), runs=True) as it:
-        job_id = (await it.post("/api/v1/jobs", {"workflow_id": "test"}, 201))["job_id"]
-        await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'last'")
+    async with web(dsn, graph(nodes, start="work", finally_=("last",)), runs=True) as api:
+        job_id = (await api.post("/api/v1/jobs", {"workflow_id": "test"}, 201))["job_id"]
+        await api.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'last'")
         added = {"tasks": [{"handler": "echo", "queue": "q"}]}
-        error = await it.post(f"/api/v1/jobs/{job_id}/tasks", added, 409)
+        error = await api.post(f"/api/v1/jobs/{job_id}/tasks", added, 409)
         assert "the added nodes were refused: only the finalizers of the job are left" in error["error"]["message"]
 
 
 async def test_a_remote_worker_adds_nodes_over_http(dsn: str) -> None:
-    async with web(dsn, single("echo")) as it:
-        await it.fleet.orchestrator()
-        async with it.real_server() as url:
+    async with web(dsn, single("echo")) as api:
+        await api.fleet.orchestrator()
+        async with api.real_server() as url:
             transport = HttpTransport(url)
             try:
                 async with transport.open(None) as link:
                     await link.register(Registration("far", 7, ("q",), ("echo",), 4))
-                    job_id = int((await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201))["job_id"])
+                    job_id = int((await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201))["job_id"])
                     [task] = await link.exchange([], 1)
                     slices = encode_slices([AddedNode(f"work.{n}", "echo", retry=ONCE) for n in range(3)], size=2)
                     await link.add(task.task_id, slices)
                     await link.add(task.task_id, slices)
                     report = TaskReport(task.task_id, task.job_id, task.node_id, "completed", b"{}")
                     await link.exchange([report], 0)
-                    await it.fleet.until(
+                    await api.fleet.until(
                         "SELECT count(*) = 3 AS ok FROM dagapp.dag_node_states WHERE node_id LIKE 'work.%'"
                     )
                     with pytest.raises(TaskOver):
                         await link.add(task.task_id, slices)
-                await it.fleet.worker()
-                await it.fleet.completed(job_id)
+                await api.fleet.worker()
+                await api.fleet.completed(job_id)
             finally:
                 await transport.close()
 
@@ -391,29 +393,29 @@ async def test_added_nodes_are_visible_in_api_and_pages(dsn: str) -> None:
     async def waits(ctx: HandlerContext) -> None:
         await go_on.wait()
 
-    async with web(dsn, single("adds")) as it:
-        it.fleet.known = handlers(adds=adds, waits=waits)
-        await it.fleet.orchestrator()
-        await it.fleet.worker()
-        job_id = await it.fleet.submit(single("adds"))
-        await it.fleet.until(
+    async with web(dsn, single("adds")) as api:
+        api.fleet.known = handlers(adds=adds, waits=waits)
+        await api.fleet.orchestrator()
+        await api.fleet.worker()
+        job_id = await api.fleet.submit(single("adds"))
+        await api.fleet.until(
             "SELECT count(*) = 3 AS ok FROM dagapp.dag_node_states WHERE "
             "(node_id, status::text) IN (('work.1', 'completed'), ('work.2', 'running'), ('work.3', 'pending'))"
         )
-        await it.fleet.until("SELECT result_of IS NOT NULL AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
+        await api.fleet.until("SELECT result_of IS NOT NULL AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
         path = f"/api/v1/jobs/{job_id}"
-        progress = await it.get(f"{path}/progress")
+        progress = await api.get(f"{path}/progress")
         assert (progress["nodes"]["total"], progress["nodes"]["completed"]) == (6, 2)
         assert progress["estimated_completion"] is None and 0 < progress["overall_percent"] < 100
-        [drawn] = [node for node in (await it.get(f"{path}/graph"))["nodes"] if node["node_id"] == "work"]
+        [drawn] = [node for node in (await api.get(f"{path}/graph"))["nodes"] if node["node_id"] == "work"]
         assert (drawn["children"], drawn["added"]) == ({}, {"completed": 1, "running": 1, "pending": 1})
-        explanations = {name: await it.get(f"{path}/nodes/{name}/explain") for name in ("work", "work.2", "work.3")}
+        explanations = {name: await api.get(f"{path}/nodes/{name}/explain") for name in ("work", "work.2", "work.3")}
         assert "returns the result of `work.3`, which is waiting" in explanations["work"]["sentence"]
         assert "waits for `work.2`, which is running" in explanations["work.3"]["sentence"]
-        sentence = (await it.get(f"{path}/explain"))["sentence"]
+        sentence = (await api.get(f"{path}/explain"))["sentence"]
         assert "waits for `work.2` that `work` has added" in sentence
         # Two of them start at the same moment in either order.
-        assert sorted(item["node_id"] for item in (await it.get(f"{path}/nodes?parent=work"))["items"]) == [
+        assert sorted(item["node_id"] for item in (await api.get(f"{path}/nodes?parent=work"))["items"]) == [
             "work.1",
             "work.2",
             "work.3",
@@ -422,5 +424,5 @@ async def test_added_nodes_are_visible_in_api_and_pages(dsn: str) -> None:
             cursor = await run(conn, "find_lost_runs", {"settle_seconds": 0.0, "limit": 10})
             assert await cursor.fetchall() == []
         go_on.set()
-        await it.fleet.completed(job_id)
-        assert (await it.get(f"{path}/progress"))["overall_percent"] == 100
+        await api.fleet.completed(job_id)
+        assert (await api.get(f"{path}/progress"))["overall_percent"] == 100

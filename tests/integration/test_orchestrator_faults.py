@@ -101,7 +101,7 @@ async def test_a_job_on_which_the_engine_raises_fails_alone(dsn: str, monkeypatc
         await running.cancel(next(iter(bad)))
         await running.completed(*good)
         await assert_poisoned(running, next(iter(bad)), "a bug")
-        assert role.it.stats.errors >= 3 and "a bug" in (role.it.stats.last_error or "")
+        assert role.instance.stats.errors >= 3 and "a bug" in (role.instance.stats.last_error or "")
         beat = "SELECT (stats->>'errors')::int >= 3 AS ok FROM dagapp.dag_orchestrators"
         await running.until(beat)  # It keeps sending heartbeats.
         await running.completed(*await good_jobs(running, 2))
@@ -296,7 +296,7 @@ async def test_a_timer_that_expires_during_a_database_outage_still_fires(
 
     async def fail_with_timers(*args: Any, **limits: Any) -> Any:
         nonlocal failures
-        if role.it.stats.results_processed == 1 and failures < 5:
+        if role.instance.stats.results_processed == 1 and failures < 5:
             failures += 1
             raise psycopg.OperationalError("no connection")
         return await read_mail(*args, **limits)
@@ -354,7 +354,7 @@ async def test_after_an_outage_no_worker_is_declared_lost_for_one_lease(
     async with fleet(dsn) as running, opened(dsn, application="test") as conn:
         role = await running.orchestrator(worker_lost_after_seconds=NEVER)
         await register_worker(conn, this_instance(), queues=["q"], concurrency=1)
-        rescue = chores.Rescue(role.it, replace(role.intervals, worker_lost_after_seconds=10.0), role.notifier)
+        rescue = chores.Rescue(role.instance, replace(role.intervals, worker_lost_after_seconds=10.0), role.notifier)
         await rescue.run_once(conn)
         await running.rows(old)
         now += 8  # The previous check was too long ago.

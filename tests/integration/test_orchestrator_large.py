@@ -38,7 +38,7 @@ def swell(ctx: Any) -> dict[str, Any]:
 
 def held_values(owner: OrchestratorRole) -> list[bytes]:
     """The outputs that the owner keeps in memory."""
-    jobs = [job.state for job_id in owner.it.jobs if (job := owner.it.jobs.get(job_id)) is not None]
+    jobs = [job.state for job_id in owner.instance.jobs if (job := owner.instance.jobs.get(job_id)) is not None]
     return [node.output for job in jobs for node in job.nodes.values() if isinstance(node.output, bytes)]
 
 
@@ -63,7 +63,7 @@ async def test_a_large_output_is_loaded_only_for_expressions_and_not_cached(dsn:
         job_id = await running.submit(definition)
         query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE node_id = 'hold' AND status = 'running'"
         await running.until(query)
-        output = owner.it.jobs.get(job_id).state.nodes["make"].output
+        output = owner.instance.jobs.get(job_id).state.nodes["make"].output
         assert isinstance(output, StoredValue) and output.size > LARGE
         assert max(map(len, held_values(owner))) < SMALL.inline_bytes
         await running.cancel(job_id)
@@ -115,7 +115,7 @@ async def test_a_fan_in_over_the_size_limit_fails_its_job(dsn: str):
         assert row["status"] == "failed"
         assert "a fan-in may gather 195.3 KiB (max_fan_in_bytes)" in row["error_message"]
         assert "let each task return a reference to its data" in row["error_message"]
-        assert owner.it.stats.errors == 0
+        assert owner.instance.stats.errors == 0
         children = [node for name, node in (await running.nodes(job_id)).items() if name.startswith("spread__")]
         assert {len(node["output"]["text"]) for node in children} == {30_000}
 
@@ -217,7 +217,7 @@ async def test_large_submissions_without_an_orchestrator_are_started_in_parts(ds
         owner = await running.orchestrator(rules=SMALL)
         await running.worker()
         await running.completed(neighbour, *jobs)
-        assert owner.it.stats.errors == 0
+        assert owner.instance.stats.errors == 0
         assert (await running.nodes(jobs[7]))["look"]["output"] == {"size": 15_000}
 
 
@@ -279,7 +279,7 @@ async def test_a_job_that_is_too_large_to_be_written_can_be_cancelled(dsn: str, 
     async with fleet(dsn) as running:
         owner = await running.orchestrator()
         job_id = await running.submit(single())
-        await wait_until(lambda: owner.it.stats.errors > 0)
+        await wait_until(lambda: owner.instance.stats.errors > 0)
         await running.cancel(job_id)
         [row] = await running.ended(job_id)
         assert row["status"] == "cancelled"

@@ -171,7 +171,7 @@ async def test_a_report_for_a_job_that_is_not_in_memory_is_refused(dsn: str) -> 
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker(owner=role)
-        assert role.it.deliver(TaskReport(TaskId("1_a_0"), JobId(1), "a", "completed")) is False
+        assert role.instance.deliver(TaskReport(TaskId("1_a_0"), JobId(1), "a", "completed")) is False
 
 
 async def test_a_stopped_orchestrator_accepts_no_reports(dsn: str) -> None:
@@ -195,7 +195,7 @@ async def test_a_stopped_orchestrator_accepts_no_reports(dsn: str) -> None:
         second = await running.orchestrator()
         await running.completed(job_id)
         assert runs == [f"{job_id}_n0_0", f"{job_id}_n1_0"]
-        await wait_until(lambda: second.it.stats.jobs_ended == 1)  # The row exists before its owner knows.
+        await wait_until(lambda: second.instance.stats.jobs_ended == 1)  # The row exists before its owner knows.
         await running.is_clean()
 
 

@@ -59,7 +59,7 @@ async def test_two_orchestrators_share_the_jobs(dsn: str) -> None:
         await running.worker(concurrency=16)
         ids = [await running.submit(chain(3)) for _ in range(40)]
         await running.completed(*ids)
-        ended = [role.it.stats.jobs_ended for role in pair]
+        ended = [role.instance.stats.jobs_ended for role in pair]
         assert sum(ended) == 40 and all(ended)
         for job_id in ids:
             await assert_nothing_doubled(running, job_id)
@@ -82,7 +82,7 @@ async def test_a_lost_owners_job_is_taken_over_and_its_running_task_counts(dsn: 
         gate.open.set()
         await running.completed(job_id)
         assert gate.runs == {f"{job_id}_a_0": 1}
-        assert second.it.stats.jobs_reclaimed == 1
+        assert second.instance.stats.jobs_reclaimed == 1
         [taken] = await running.events(job_id, "job_taken_over")
         assert taken["event_data"] == {"from": first.id, "to": second.id, "epoch": 2}
         await assert_nothing_doubled(running, job_id)
@@ -97,21 +97,21 @@ async def test_a_former_owner_that_resumes_can_change_nothing(dsn: str) -> None:
         await asyncio.wait_for(gate.entered.wait(), 60)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         await first.kill()
-        assert job_id in first.it.jobs
+        assert job_id in first.instance.jobs
         await make_stale(running, first)
         second = await running.orchestrator()
         assert await owner_of(running, job_id) == (second.id, 2)
         async with await connect_hot(dsn, application="woken") as conn:
             keep_json(conn)
             before = await running.events(job_id), await running.nodes(job_id)
-            first.it.inbox.extend([Envelope(job_id, TimerDue(TimerKind.TIMEOUT, "n0", 0))])
-            await first.it.cycle(conn)
-            assert job_id not in first.it.jobs
+            first.instance.inbox.extend([Envelope(job_id, TimerDue(TimerKind.TIMEOUT, "n0", 0))])
+            await first.instance.cycle(conn)
+            assert job_id not in first.instance.jobs
             assert before == (await running.events(job_id), await running.nodes(job_id))
             gate.open.set()
             await running.completed(job_id)
             before = await running.events(job_id), await running.nodes(job_id)
-            await first.it.cycle(conn)
+            await first.instance.cycle(conn)
             assert before == (await running.events(job_id), await running.nodes(job_id))
         await assert_nothing_doubled(running, job_id)
 
@@ -126,7 +126,7 @@ async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
         await asyncio.wait_for(gate.entered.wait(), 60)
         second = await running.orchestrator()
         await running.rows("UPDATE dagapp.dag_jobs SET owner_id = %s, owner_epoch = owner_epoch + 1", second.id)
-        second.it.adopt([job_id])
+        second.instance.adopt([job_id])
         await running.until("SELECT true AS ok")
         gate.open.set()
         await running.completed(job_id)
@@ -255,7 +255,7 @@ async def test_reloading_all_jobs_loses_no_local_report(dsn: str) -> None:
         job_id = await running.submit(chain(40))
         for _ in range(10):
             await asyncio.sleep(0.01)
-            role.it.forget_all()
+            role.instance.forget_all()
         await running.completed(job_id)
         await assert_nothing_doubled(running, job_id)
 
@@ -283,16 +283,16 @@ async def test_an_instance_with_a_blocked_loop_is_stalled_until_it_continues(
     async with fleet(dsn) as running:
         role = await running.orchestrator(heartbeat_seconds=NEVER, poll=NEVER, listens=False)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE heartbeat_at > started_at")
-        judged = role.it.liveness
+        judged = role.instance.liveness
         await wait_until(lambda: judged._cycled_at is not None and judged.seconds_without_progress == 0)
         async with await connect(dsn, application="test") as conn:
             for _ in range(3):
                 assert await running.value(STATUS) == "running"
                 pass_time(role.intervals.orphan_threshold_seconds / 2.5)
-                await chores.beat(conn, role.it, role.intervals)
+                await chores.beat(conn, role.instance, role.intervals)
             assert await running.value(STATUS) == "stalled"
             await wait_until(lambda: judged.seconds_since_cycle < 1)
-            await chores.beat(conn, role.it, role.intervals)
+            await chores.beat(conn, role.instance, role.intervals)
             assert await running.value(STATUS) == "running"
 
 
@@ -303,7 +303,7 @@ async def test_a_suspended_instance_is_not_stalled(dsn: str, pass_time: Callable
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE heartbeat_at > started_at")
         async with await connect(dsn, application="test") as conn:
             pass_time(3600)
-            await chores.beat(conn, role.it, role.intervals)
+            await chores.beat(conn, role.instance, role.intervals)
             assert await running.value(STATUS) == "running"
 
 
@@ -319,7 +319,7 @@ async def test_all_timestamps_are_the_databases(dsn: str, monkeypatch: pytest.Mo
         role = await running.orchestrator()
         await running.worker()
         await running.until("SELECT heartbeat_at > started_at AS ok FROM dagapp.dag_orchestrators")
-        assert abs((role.it.clock.now() - datetime.now(UTC)).total_seconds()) < 60
+        assert abs((role.instance.clock.now() - datetime.now(UTC)).total_seconds()) < 60
         job = await running.run(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.1)))
         near = timedelta(minutes=1)  # As exact as a round trip to the database on a busy machine.
         for event in await running.events(job["job_id"]):
@@ -338,8 +338,8 @@ async def test_a_waiting_job_causes_no_queries(dsn: str) -> None:
         await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
         async with asyncio.timeout(60):  # Until the notifications of its start have all been read.
             before = -1
-            while role.it.stats.cycles != before:
-                before = role.it.stats.cycles
+            while role.instance.stats.cycles != before:
+                before = role.instance.stats.cycles
                 await asyncio.sleep(0.4)
         gate.open.set()
         await running.completed(job_id)
@@ -349,9 +349,9 @@ async def test_an_idle_orchestrator_queries_once_per_poll(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=0.1)
         await asyncio.sleep(0.2)
-        before, began = role.it.stats.cycles, monotonic()
+        before, began = role.instance.stats.cycles, monotonic()
         await asyncio.sleep(0.5)
-        assert role.it.stats.cycles - before <= (monotonic() - began) / 0.1 + 2
+        assert role.instance.stats.cycles - before <= (monotonic() - began) / 0.1 + 2
 
 
 async def test_jobs_run_without_notifications(dsn: str) -> None:

@@ -78,7 +78,7 @@ async def test_no_job_fails_because_the_database_is_read_only(dsn: str) -> None:
             async with read_only(dsn):
                 await asyncio.sleep(0.1)
         await running.completed(*job_ids, await running.submit(single()))
-        assert role.it.stats.errors == 0
+        assert role.instance.stats.errors == 0
 
 
 async def test_a_process_that_runs_jobs_waits_at_start_and_one_that_reads_does_not(dsn: str) -> None:
@@ -91,11 +91,11 @@ async def test_a_process_that_runs_jobs_waits_at_start_and_one_that_reads_does_n
 
 
 async def test_over_http_a_read_only_database_is_a_retryable_503(dsn: str) -> None:
-    async with web(dsn, single()) as it, read_only(dsn):
-        refusal = await it.post(WORKERS, OFFER, 503)
+    async with web(dsn, single()) as api, read_only(dsn):
+        refusal = await api.post(WORKERS, OFFER, 503)
         assert refusal["error"]["code"] == "unavailable"
-        await it.post("/api/v1/jobs", {"workflow_id": "single"}, 503)
-        await it.get("/api/v1/jobs")
+        await api.post("/api/v1/jobs", {"workflow_id": "single"}, 503)
+        await api.get("/api/v1/jobs")
 
 
 @pytest.mark.parametrize("ping", [Ping.REJECT, Ping.NO_RESPONSE])

@@ -31,22 +31,22 @@ async def one_step_ahead(dsn: str) -> AsyncIterator[None]:
 
 
 async def test_everything_works_while_columns_are_added(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        await it.fleet.worker()
-        job_id = await it.fleet.submit(chain(2))
-        await it.fleet.completed(job_id)
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        await api.fleet.worker()
+        job_id = await api.fleet.submit(chain(2))
+        await api.fleet.completed(job_id)
         pages = [f"jobs/{job_id}", f"jobs/{job_id}/nodes/n0", f"jobs/{job_id}/timeline", "jobs", "schedules"]
         for _ in range(PREPARED_AFTER):
             for page in pages:
-                await it.get(f"/api/v1/{page}")
-            await it.fleet.run(single())
+                await api.get(f"/api/v1/{page}")
+            await api.fleet.run(single())
         async with one_step_ahead(dsn):
             for page in pages:
-                await it.get(f"/api/v1/{page}")
-            submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-            job_ids = [int(submitted["job_id"]), await it.fleet.submit(chain(2))]
-            await it.fleet.until(DONE, lambda: [job_ids])
+                await api.get(f"/api/v1/{page}")
+            submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+            job_ids = [int(submitted["job_id"]), await api.fleet.submit(chain(2))]
+            await api.fleet.until(DONE, lambda: [job_ids])
 
 
 async def test_a_stale_plan_is_prepared_again(dsn: str) -> None:

@@ -89,8 +89,8 @@ def with_secret(graph: Graph) -> Graph:
 async def spilling(dsn: str, **settings: Any) -> AsyncIterator[Web]:
     seen.clear()
     known = {"spill": spill, "use": use}
-    async with web(dsn, with_secret(inner()), with_secret(leaky()), runs=True, functions=known, **settings) as it:
-        yield it
+    async with web(dsn, with_secret(inner()), with_secret(leaky()), runs=True, functions=known, **settings) as api:
+        yield api
 
 
 async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
@@ -111,12 +111,12 @@ async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
 async def test_a_secret_is_in_no_row_log_response_or_page(
     dsn: str, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with spilling(dsn) as it:
+    async with spilling(dsn) as api:
         body = {"workflow_id": "leaky", "input_params": {"token": CLEAR}, "idempotency_key": "once"}
-        submitted = await it.post("/api/v1/jobs", body, 201)
-        again = await it.post("/api/v1/jobs", body)
+        submitted = await api.post("/api/v1/jobs", body, 201)
+        again = await api.post("/api/v1/jobs", body)
         assert again["job_id"] == submitted["job_id"], "the same content is the same job"
-        await it.fleet.completed(int(submitted["job_id"]))
+        await api.fleet.completed(int(submitted["job_id"]))
         assert seen[:2] == [(CLEAR, f"Bearer {CLEAR}!")] * 2
         assert seen[2:] == [(CLEAR, None)] * 3, "two children, and the called workflow"
         assert await leaks(dsn) == []
@@ -132,17 +132,17 @@ async def test_a_secret_is_in_no_row_log_response_or_page(
             f"{path}/nodes/spill/logs",
             "/ui/submit?workflow=leaky&job=" + submitted["job_id"],
         ):
-            answer = (await it.client.get(address)).text
+            answer = (await api.client.get(address)).text
             assert CLEAR not in answer and "hunter2" not in answer, address
             assert "dms1[" not in answer, address
-        assert (await it.get(path))["input_params"] == {"token": "***"}
+        assert (await api.get(path))["input_params"] == {"token": "***"}
     written = [logging.Formatter().format(record) for record in caplog.records]
     assert any("logged" in line for line in written)
 
 
 async def test_a_configured_key_is_in_no_table(dsn: str) -> None:
-    async with web(dsn, with_secret(inner()), secret_key="s" * 32) as it:
-        await it.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
+    async with web(dsn, with_secret(inner()), secret_key="s" * 32) as api:
+        await api.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
         [job] = await rows(dsn, "SELECT input_params -> 'token' AS sealed FROM dagapp.dag_jobs")
         async with opened(dsn, application="test") as conn:
             assert (await open_sealer(conn, b"s" * 32)).open([job["sealed"]]) == {job["sealed"]: CLEAR}
@@ -151,13 +151,13 @@ async def test_a_configured_key_is_in_no_table(dsn: str) -> None:
 
 
 async def test_a_remote_worker_gets_only_the_secrets_of_its_own_task(dsn: str) -> None:
-    async with web(dsn, with_secret(inner())) as it:
-        await it.fleet.orchestrator()
-        async with it.real_server() as url:
+    async with web(dsn, with_secret(inner())) as api:
+        await api.fleet.orchestrator()
+        async with api.real_server() as url:
             transport = HttpTransport(url)
             async with transport.open(None) as link:
                 await link.register(Registration("far", 7, ("q",), ("use",), 1))
-                await it.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
+                await api.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
                 [message] = await link.exchange([], 1)
                 [reference] = [
                     row["sealed"]
@@ -167,16 +167,16 @@ async def test_a_remote_worker_gets_only_the_secrets_of_its_own_task(dsn: str) -
                 assert await link.open_secrets(message.task_id, [reference]) == {reference: CLEAR}
                 other = Sealer([b"x"]).seal("something else")
                 body = {"task_id": message.task_id, "references": [other]}
-                await it.post(f"/api/v1/workers/{link._transport.worker_id}/secrets", body, 403)
+                await api.post(f"/api/v1/workers/{link._transport.worker_id}/secrets", body, 403)
             await transport.close()
 
 
 async def test_a_submitted_sealed_reference_is_refused(dsn: str) -> None:
-    async with web(dsn, with_secret(inner())) as it:
+    async with web(dsn, with_secret(inner())) as api:
         body = {"workflow_id": "inner", "input_params": {"token": Sealer([b"x"]).seal("stolen")}}
-        refused = await it.post("/api/v1/jobs", body, 422)
+        refused = await api.post("/api/v1/jobs", body, 422)
         assert "looks like a sealed secret" in refused["error"]["message"]
-        short = await it.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": "abc"}}, 422)
+        short = await api.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": "abc"}}, 422)
         assert "at least 4 characters" in short["error"]["message"] and "abc" not in short["error"]["message"]
 
 
@@ -235,10 +235,10 @@ async def test_a_secret_is_redacted_in_handler_processes_too(dsn: str, log_dir: 
                 inputs=DECLARED,
             )
         ),
-    ) as it:
-        await it.fleet.worker(owner=await it.fleet.orchestrator(), known=known)
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "apart", "input_params": {"token": CLEAR}}, 201)
-        [job] = await it.fleet.completed(int(submitted["job_id"]))
+    ) as api:
+        await api.fleet.worker(owner=await api.fleet.orchestrator(), known=known)
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "apart", "input_params": {"token": CLEAR}}, 201)
+        [job] = await api.fleet.completed(int(submitted["job_id"]))
         assert job["result_data"]["use"]["length"] == len(CLEAR)
         assert await leaks(dsn) == []
         assert [path for path in log_dir.rglob("*.log") if CLEAR in path.read_text(errors="replace")] == []

@@ -59,8 +59,8 @@ async def over_the_database(dsn: str, *, runs: bool) -> AsyncIterator[Service]:
 @asynccontextmanager
 async def over_http(dsn: str, *, runs: bool) -> AsyncIterator[Service]:
     async with (
-        web(dsn, *GRAPHS.values(), runs=runs) as it,
-        it.real_server() as url,
+        web(dsn, *GRAPHS.values(), runs=runs) as api,
+        api.real_server() as url,
         AsyncClient(url) as client,
     ):
         yield HttpService(client)

@@ -57,12 +57,12 @@ async def site(dsn: str) -> AsyncIterator[Web]:
         graph(nodes, "ingest", start="work", inputs={"output": "object"}),
         runs=True,
         functions={"deliver": deliver},
-    ) as it:
-        yield it
+    ) as api:
+        yield api
 
 
 async def deliver_version(
-    it: Web, dataset: str = "7", *, approve: str | None = "public", **output: Any
+    api: Web, dataset: str = "7", *, approve: str | None = "public", **output: Any
 ) -> dict[str, Any]:
     """A version whose job has this output."""
     body = {
@@ -72,16 +72,16 @@ async def deliver_version(
         "data_type": "raster",
         "input_params": {"output": {"stac_collection": COLLECTION, **output}},
     }
-    submitted: dict[str, Any] = await it.post("/api/v1/submit", body, 201)
-    [job] = await it.fleet.ended(int(submitted["job_id"]))
+    submitted: dict[str, Any] = await api.post("/api/v1/submit", body, 201)
+    [job] = await api.fleet.ended(int(submitted["job_id"]))
     assert job["status"] == "completed", job["error_message"]
     if approve is not None:
-        await it.post(f"/api/v1/assets/{submitted['asset_id']}/approve", {"clearance_level": approve})
+        await api.post(f"/api/v1/assets/{submitted['asset_id']}/approve", {"clearance_level": approve})
     return submitted
 
 
-async def search_ids(it: Web, query: str = "", **options: Any) -> list[str]:
-    page = await it.get(f"/stac/search?limit=1000&{query}", **options)
+async def search_ids(api: Web, query: str = "", **options: Any) -> list[str]:
+    page = await api.get(f"/stac/search?limit=1000&{query}", **options)
     return sorted(feature["id"] for feature in page["features"])
 
 
@@ -94,8 +94,8 @@ async def test_items_are_found_by_bounding_box_also_across_the_antimeridian(dsn:
         item("world", (-180, -90, 180, 90)),
         item("nowhere", bbox=()),
     ]
-    async with site(dsn) as it:
-        await deliver_version(it, stac_items=items)
+    async with site(dsn) as api:
+        await deliver_version(api, stac_items=items)
         for bbox, expected in {
             "9,49,12,52": ["europe", "world"],
             "11.5,51.5,12,52": ["world"],
@@ -105,12 +105,12 @@ async def test_items_are_found_by_bounding_box_also_across_the_antimeridian(dsn:
             "179,-18,-179.9,-17": ["fiji", "world"],
             "9,49,0,12,52,100": ["europe", "world"],
         }.items():
-            assert await search_ids(it, f"bbox={bbox}") == expected, bbox
-        assert len(await search_ids(it)) == 6
-        collection = await it.get("/stac/collections/c")
+            assert await search_ids(api, f"bbox={bbox}") == expected, bbox
+        assert len(await search_ids(api)) == 6
+        collection = await api.get("/stac/collections/c")
         assert collection["extent"]["spatial"]["bbox"] == [[-180.0, -90.0, 180.0, 90.0]]
         for bbox in ("1,2,3", "a,b,c,d", "0,10,1,5", "0,0,400,1", "nan,0,1,1"):
-            await it.get(f"/stac/search?bbox={bbox}", 422)
+            await api.get(f"/stac/search?bbox={bbox}", 422)
 
 
 async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
@@ -126,8 +126,8 @@ async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
             },
         ),
     ]
-    async with site(dsn) as it:
-        await deliver_version(it, stac_items=items)
+    async with site(dsn) as api:
+        await deliver_version(api, stac_items=items)
         for query, expected in {
             "datetime=2026-05-01T00:00:00Z": ["may"],
             "datetime=2026-05-10T00:00:00Z/2026-06-30T00:00:00Z": ["june", "summer"],
@@ -137,22 +137,24 @@ async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
             "collections=c&ids=may": ["may"],
             "collections=other": [],
         }.items():
-            assert await search_ids(it, query) == expected, query
+            assert await search_ids(api, query) == expected, query
         for text in ("yesterday", "../..", "2026-06-01T00:00:00Z/2026-05-01T00:00:00Z"):
-            await it.get(f"/stac/search?datetime={text}", 422)
-        collection = await it.get("/stac/collections/c")
+            await api.get(f"/stac/search?datetime={text}", 422)
+        collection = await api.get("/stac/collections/c")
         assert collection["extent"]["temporal"]["interval"] == [["2026-05-01T00:00:00Z", "2026-08-31T00:00:00Z"]]
         validate_dict(collection)
 
 
 async def test_pages_have_no_gaps(dsn: str) -> None:
     items = [item(f"i{number:02}", at=f"2026-05-{number // 3 + 1:02}T00:00:00Z") for number in range(25)]
-    async with site(dsn) as it:
-        await deliver_version(it, stac_items=items)
+    async with site(dsn) as api:
+        await deliver_version(api, stac_items=items)
         for method in ("GET", "POST"):
             seen: list[str] = []
             page = (
-                await it.get("/stac/search?limit=7") if method == "GET" else await it.post("/stac/search", {"limit": 7})
+                await api.get("/stac/search?limit=7")
+                if method == "GET"
+                else await api.post("/stac/search", {"limit": 7})
             )
             while True:
                 seen += [feature["id"] for feature in page["features"]]
@@ -160,12 +162,12 @@ async def test_pages_have_no_gaps(dsn: str) -> None:
                 if following is None:
                     break
                 if method == "GET":
-                    page = await it.get(following["href"])
+                    page = await api.get(following["href"])
                 else:
-                    page = await it.post(following["href"], {"limit": 7, **following["body"]})
+                    page = await api.post(following["href"], {"limit": 7, **following["body"]})
             assert seen == [item["id"] for item in sorted(items, key=_by_time, reverse=True)], method
-        assert len((await it.get("/stac/collections/c/items?limit=20"))["features"]) == 20
-        await it.get("/stac/search?token=nonsense", 422)
+        assert len((await api.get("/stac/collections/c/items?limit=20"))["features"]) == 20
+        await api.get("/stac/search?token=nonsense", 422)
 
 
 def _by_time(item: dict[str, Any]) -> tuple[str, str]:
@@ -206,22 +208,22 @@ FILTERS = {
 
 
 async def test_items_are_found_by_their_properties(dsn: str) -> None:
-    async with site(dsn) as it:
-        await deliver_version(it, stac_items=CLOUDS)
+    async with site(dsn) as api:
+        await deliver_version(api, stac_items=CLOUDS)
         for text, expected in FILTERS.items():
-            assert await search_ids(it, urlencode({"filter": text})) == expected, text
+            assert await search_ids(api, urlencode({"filter": text})) == expected, text
             body = {"filter": parse_text(text), "filter-lang": "cql2-json"}
-            page = await it.post("/stac/search", body)
+            page = await api.post("/stac/search", body)
             assert sorted(feature["id"] for feature in page["features"]) == expected, text
-        answer = await it.get("/stac/search?filter=cloud%20~%205", 422)
+        answer = await api.get("/stac/search?filter=cloud%20~%205", 422)
         assert "filter: '~ 5' at character 7 cannot be read" in answer["detail"]
-        queryables = await it.get("/stac/collections/c/queryables")
+        queryables = await api.get("/stac/collections/c/queryables")
         assert "datetime" in queryables["properties"]
 
 
 async def test_items_are_sorted_and_paged_in_order(dsn: str) -> None:
-    async with site(dsn) as it:
-        await deliver_version(it, stac_items=CLOUDS)
+    async with site(dsn) as api:
+        await deliver_version(api, stac_items=CLOUDS)
         for sortby, expected in {
             "cloud": ["clear", "hazy", "dull", "blank"],
             "-cloud": ["dull", "hazy", "clear", "blank"],
@@ -231,14 +233,14 @@ async def test_items_are_sorted_and_paged_in_order(dsn: str) -> None:
             seen: list[str] = []
             path = f"/stac/search?limit=3&sortby={sortby}"
             while path:
-                page = await it.get(path)
+                page = await api.get(path)
                 seen += [feature["id"] for feature in page["features"]]
                 path = next((link["href"] for link in page["links"] if link["rel"] == "next"), "")
             assert seen == expected, sortby
-        await it.get("/stac/search?sortby=a,b,c,d", 422)
-        first = await it.get("/stac/search?limit=1")
+        await api.get("/stac/search?sortby=a,b,c,d", 422)
+        first = await api.get("/stac/search?limit=1")
         [following] = [link["href"] for link in first["links"] if link["rel"] == "next"]
-        await it.get(f"{following}&sortby=cloud", 422)
+        await api.get(f"{following}&sortby=cloud", 422)
 
 
 async def test_items_are_found_by_intersecting_geometry(dsn: str) -> None:
@@ -253,8 +255,8 @@ async def test_items_are_found_by_intersecting_geometry(dsn: str) -> None:
     many = [item(f"t{number}", (0, 0, 10, 10), geometry=triangle) for number in range(5)]
     items = [*many, item("fiji", (177, -20, -178, -15), geometry=fiji), item("boxed", (0, 0, 10, 10))]
     names = [item["id"] for item in many]
-    async with site(dsn) as it:
-        await deliver_version(it, stac_items=items)
+    async with site(dsn) as api:
+        await deliver_version(api, stac_items=items)
         for geometry, expected in (
             ({"type": "Point", "coordinates": [1, 1]}, names),
             ({"type": "Point", "coordinates": [9, 9]}, []),
@@ -264,22 +266,22 @@ async def test_items_are_found_by_intersecting_geometry(dsn: str) -> None:
             ({"type": "Polygon", "coordinates": [[[179, -18], [183, -18], [183, -17], [179, -18]]]}, ["fiji"]),
         ):
             body = {"intersects": geometry, "limit": 100}
-            page = await it.post("/stac/search", body)
+            page = await api.post("/stac/search", body)
             assert sorted(feature["id"] for feature in page["features"]) == expected, geometry
-            assert await search_ids(it, urlencode({"intersects": json.dumps(geometry)})) == expected
+            assert await search_ids(api, urlencode({"intersects": json.dumps(geometry)})) == expected
         body = {"intersects": {"type": "Point", "coordinates": [1, 1]}, "limit": 2}
-        first = await it.post("/stac/search", body)
+        first = await api.post("/stac/search", body)
         [following] = [link for link in first["links"] if link["rel"] == "next"]
-        second = await it.post("/stac/search", {**body, **following["body"]})
+        second = await api.post("/stac/search", {**body, **following["body"]})
         assert len({feature["id"] for page in (first, second) for feature in page["features"]}) == 4
-        answer = await it.post("/stac/search", {"intersects": {}}, 422)
+        answer = await api.post("/stac/search", {"intersects": {}}, 422)
         assert "intersects: must be a GeoJSON geometry" in answer["detail"]
-        await it.post("/stac/search", {**body, "bbox": [0, 0, 1, 1]}, 422)
+        await api.post("/stac/search", {**body, "bbox": [0, 0, 1, 1]}, 422)
 
 
 async def test_callers_can_select_fields(dsn: str) -> None:
-    async with site(dsn) as it:
-        await deliver_version(it, stac_item=CLOUDS[0])
+    async with site(dsn) as api:
+        await deliver_version(api, stac_item=CLOUDS[0])
         basic = {"type", "stac_version", "id", "collection", "bbox", "links", "assets", "properties"}
         for fields, names, properties in (
             ("properties.cloud", basic, {"datetime", "cloud"}),
@@ -287,25 +289,25 @@ async def test_callers_can_select_fields(dsn: str) -> None:
             ("id,-properties,-bbox", basic - {"properties", "bbox"}, set()),
             ("-properties.cloud", basic, {"datetime", "sensor", "is_raw"}),
         ):
-            page = (await it.client.get(f"/stac/search?fields={fields}")).json()
+            page = (await api.client.get(f"/stac/search?fields={fields}")).json()
             [feature] = page["features"]
             assert (set(feature), set(feature.get("properties", {}))) == (names, properties), fields
 
 
 async def test_each_caller_sees_only_permitted_items(dsn: str) -> None:
-    async with site(dsn) as it:
-        await deliver_version(it, "public", stac_item=item("public"))
-        await deliver_version(it, "ouo", approve="ouo", stac_item=item("ouo"))
-        await deliver_version(it, "pending", approve=None, stac_item=item("pending"))
+    async with site(dsn) as api:
+        await deliver_version(api, "public", stac_item=item("public"))
+        await deliver_version(api, "ouo", approve="ouo", stac_item=item("ouo"))
+        await deliver_version(api, "pending", approve=None, stac_item=item("pending"))
         keys = {
-            "viewer": await it.key("viewer", Role.VIEWER),
-            "admin": await it.key("admin", Role.ADMIN),
-            "own reviewer": await it.key("reviewer", Role.REVIEWER, platform_id="ddh"),
-            "other reviewer": await it.key("other", Role.REVIEWER, platform_id="arcgis"),
-            "partner": await it.key("partner", Role.PARTNER, platform_id="ddh"),
+            "viewer": await api.key("viewer", Role.VIEWER),
+            "admin": await api.key("admin", Role.ADMIN),
+            "own reviewer": await api.key("reviewer", Role.REVIEWER, platform_id="ddh"),
+            "other reviewer": await api.key("other", Role.REVIEWER, platform_id="arcgis"),
+            "partner": await api.key("partner", Role.PARTNER, platform_id="ddh"),
         }
-        seen = {name: await search_ids(it, headers=headers) for name, headers in keys.items()}
-        seen["nobody"] = await search_ids(it)
+        seen = {name: await search_ids(api, headers=headers) for name, headers in keys.items()}
+        seen["nobody"] = await search_ids(api)
         assert seen == {
             "viewer": ["ouo", "public"],
             "admin": ["ouo", "public"],
@@ -314,38 +316,38 @@ async def test_each_caller_sees_only_permitted_items(dsn: str) -> None:
             "partner": ["public"],
             "nobody": ["public"],
         }
-        page = await it.client.get("/stac/search")
+        page = await api.client.get("/stac/search")
         assert "secret-place" not in page.text
-        await it.get("/stac/search", 401, headers={"Authorization": "Bearer dm_wrong"})
+        await api.get("/stac/search", 401, headers={"Authorization": "Bearer dm_wrong"})
 
 
 async def test_an_item_follows_its_version(dsn: str) -> None:
-    async with site(dsn) as it:
-        first = await deliver_version(it, stac_item=item("v0"))
+    async with site(dsn) as api:
+        first = await deliver_version(api, stac_item=item("v0"))
         path = f"/api/v1/assets/{first['asset_id']}"
-        again = await it.post(
+        again = await api.post(
             f"{path}/versions/0/reprocess", {"input_params": {"output": {"stac_item": item("v0b")}}}, 201
         )
-        await it.fleet.completed(int(again["job_id"]))
-        assert await search_ids(it) == ["v0b"], "the entry of the first revision is replaced"
-        await deliver_version(it, stac_item=item("v1"))
-        await it.key("admin")
-        assert await search_ids(it) == ["v1"], "the public sees the latest only"
-        admin = await it.key("second")
-        await it.ask("PATCH", path, 200, json={"exposure_mode": "all_versions"}, headers=admin)
-        assert await search_ids(it) == ["v0b", "v1"]
-        await it.ask("DELETE", f"{path}/versions/1", 200, headers=admin)
-        assert await search_ids(it) == ["v0b"]
-        await it.ask("DELETE", path, 200, headers=admin)
-        assert await search_ids(it) == []
-        await it.get("/stac/collections/c", 404)
+        await api.fleet.completed(int(again["job_id"]))
+        assert await search_ids(api) == ["v0b"], "the entry of the first revision is replaced"
+        await deliver_version(api, stac_item=item("v1"))
+        await api.key("admin")
+        assert await search_ids(api) == ["v1"], "the public sees the latest only"
+        admin = await api.key("second")
+        await api.ask("PATCH", path, 200, json={"exposure_mode": "all_versions"}, headers=admin)
+        assert await search_ids(api) == ["v0b", "v1"]
+        await api.ask("DELETE", f"{path}/versions/1", 200, headers=admin)
+        assert await search_ids(api) == ["v0b"]
+        await api.ask("DELETE", path, 200, headers=admin)
+        assert await search_ids(api) == []
+        await api.get("/stac/collections/c", 404)
 
 
 async def test_an_id_belongs_to_the_first_version_that_used_it(dsn: str) -> None:
-    async with site(dsn) as it:
-        await deliver_version(it, "mine", stac_item=item("x", title="mine"))
-        await deliver_version(it, "yours", stac_item=item("x", title="yours"))
-        [feature] = (await it.get("/stac/search"))["features"]
+    async with site(dsn) as api:
+        await deliver_version(api, "mine", stac_item=item("x", title="mine"))
+        await deliver_version(api, "yours", stac_item=item("x", title="yours"))
+        [feature] = (await api.get("/stac/search"))["features"]
         assert feature["title"] == "mine"
 
 
@@ -366,20 +368,20 @@ NOT_STAC: list[dict[str, Any]] = [
 
 
 async def test_an_output_that_is_not_a_stac_document_does_not_stop_the_job(dsn: str) -> None:
-    async with site(dsn) as it:
+    async with site(dsn) as api:
         for number, output in enumerate(NOT_STAC):
-            await deliver_version(it, str(number), **output)
-        assert await search_ids(it) == []
+            await deliver_version(api, str(number), **output)
+        assert await search_ids(api) == []
 
 
 async def test_a_collection_with_items_outlives_the_layer_that_created_it(dsn: str, conn: Connection) -> None:
     await add_collection(conn, Collection("c", COLLECTION, layer_asset_id=None))
     await add_collection(conn, Collection("empty", COLLECTION, layer_asset_id=None))
-    async with site(dsn) as it:
-        await deliver_version(it, stac_item=item("x"))
+    async with site(dsn) as api:
+        await deliver_version(api, stac_item=item("x"))
         for collection_id in ("c", "empty"):
             await remove_collection(conn, collection_id)
-        assert [item["id"] for item in (await it.get("/stac/collections"))["collections"]] == ["c"]
+        assert [item["id"] for item in (await api.get("/stac/collections"))["collections"]] == ["c"]
         assert await lock_collection(conn, "empty") is None
 
 
@@ -391,8 +393,8 @@ def test_an_invalid_bounding_box_is_ignored(shared_dsn: str, bbox: Any) -> None:
 
 async def test_the_catalogue_shows_what_each_versions_exposure_allows(dsn: str, conn: Connection) -> None:
     """The statement and the functions agree in all states."""
-    async with site(dsn) as it:
-        submitted = [await deliver_version(it, stac_item=item(f"v{ordinal}")) for ordinal in range(2)]
+    async with site(dsn) as api:
+        submitted = [await deliver_version(api, stac_item=item(f"v{ordinal}")) for ordinal in range(2)]
     asset_id = submitted[0]["asset_id"]
     states = product(ClearanceState, ExposureMode, ApprovalState, (False, True), (None, 0, 1))
     for clearance, exposure, approval, is_deleted, latest in states:
@@ -424,15 +426,15 @@ async def is_allowed(conn: Connection, asset_id: str, ordinal: int, audience: Au
 
 
 async def test_the_landing_page_links_to_everything(dsn: str) -> None:
-    async with site(dsn) as it:
-        await deliver_version(it, stac_item=item("x"))
-        landing = await it.get("/stac")
+    async with site(dsn) as api:
+        await deliver_version(api, stac_item=item("x"))
+        landing = await api.get("/stac")
         validate_dict(landing)
-        conformance = await it.get("/stac/conformance")
+        conformance = await api.get("/stac/conformance")
         assert conformance["conformsTo"] == landing["conformsTo"]
         for link in landing["links"]:
             if link.get("method") != "POST" and link["rel"] != "service-desc":
-                await it.get(link["href"])
+                await api.get(link["href"])
         rels = [link["rel"] for link in landing["links"]]
         assert {"self", "root", "conformance", "data", "search", "service-desc", "child"} <= set(rels)
 

@@ -135,30 +135,30 @@ def ingest() -> Graph:
     return compile_graph(workflow.model_copy(update={"nodes": nodes}))
 
 
-async def run_jobs(it: Web, refusing: str) -> dict[str, str]:
+async def run_jobs(api: Web, refusing: str) -> dict[str, str]:
     """The status of each job by id."""
     signed = f"https://127.0.0.1:1/dem.tif?sv=2021-08-06&sig={URL_SIGNATURE}"
     sources = ["bronze/dem.tif", "bronze/no-raster.tif", "external/dem.tif", signed, f"/vsicurl/{signed}"]
     submitted = [
-        await it.post("/api/v1/jobs", {"workflow_id": "raster_ingest", "input_params": {"source": source}}, 201)
+        await api.post("/api/v1/jobs", {"workflow_id": "raster_ingest", "input_params": {"source": source}}, 201)
         for source in sources
     ]
     by_gdal = {"workflow_id": "by_gdal", "input_params": {"url": f"{refusing}/gone.tif?sig={GDAL_SIGNATURE}"}}
-    submitted.append(await it.post("/api/v1/jobs", by_gdal, 201))
+    submitted.append(await api.post("/api/v1/jobs", by_gdal, 201))
     for job in submitted:
-        await it.fleet.ended(int(job["job_id"]), seconds=90)
-    return {job["job_id"]: (await it.get(f"/api/v1/jobs/{job['job_id']}"))["status"] for job in submitted}
+        await api.fleet.ended(int(job["job_id"]), seconds=90)
+    return {job["job_id"]: (await api.get(f"/api/v1/jobs/{job['job_id']}"))["status"] for job in submitted}
 
 
-async def responses(it: Web, job_ids: list[str]) -> dict[str, str]:
+async def responses(api: Web, job_ids: list[str]) -> dict[str, str]:
     addresses = ["/api/v1/jobs", "/ui/jobs", "/ui", "/ui/nodes?status=failed", "/stac/search", "/api/v1/layers"]
     for job_id in job_ids:
         job, page = f"/api/v1/jobs/{job_id}", f"/ui/jobs/{job_id}"
         addresses += [job, f"{job}/timeline", f"{job}/explain", page, f"{page}?tab=data", f"{page}?tab=timeline"]
-        for node in (await it.get(job))["nodes"]:
+        for node in (await api.get(job))["nodes"]:
             name = node["node_id"]
             addresses += [f"{job}/nodes/{name}", f"{job}/nodes/{name}/logs", f"{page}/nodes/{name}"]
-    return {address: (await it.client.get(address)).text for address in addresses}
+    return {address: (await api.client.get(address)).text for address in addresses}
 
 
 def command_lines(dsn: str, job_ids: list[str]) -> dict[str, str]:
@@ -190,10 +190,10 @@ async def test_no_key_signature_or_password_leaks(dsn: str, configured: str, log
     work = {"work": task("open_signed", "END", params={"url": "{{ inputs.url }}"})}
     by_gdal = graph(work, "by_gdal", start="work", inputs={"url": "string"})
     with written_logs() as log:
-        async with web(with_password, ingest(), by_gdal, runs=True, functions={"open_signed": open_signed}) as it:
-            ended = await run_jobs(it, configured)
+        async with web(with_password, ingest(), by_gdal, runs=True, functions={"open_signed": open_signed}) as api:
+            ended = await run_jobs(api, configured)
             assert list(ended.values()) == ["completed", *["failed"] * 5]
-            texts = await responses(it, list(ended))
+            texts = await responses(api, list(ended))
             tables = await table_texts(dsn)
             texts |= {name: text for name, text in tables.items() if name not in AS_WRITTEN}
             texts |= await asyncio.to_thread(command_lines, with_password, list(ended))

@@ -127,7 +127,7 @@ async def test_without_a_connection_tasks_run_with_one_warning(
     count = Counter()
     async with at_work(dsn, knowing(count)) as running:
         [worker] = [role for role in running.roles if isinstance(role, WorkerRole)]
-        monkeypatch.setattr(worker.it.task_runner.execution.cache, "_link", Away)
+        monkeypatch.setattr(worker.instance.task_runner.execution.cache, "_link", Away)
         with caplog.at_level(logging.WARNING, "dagmaster.worker.result_cache"):
             for calls in (1, 2):
                 assert (await output(running, counting(x=1)))["call"] == calls

@@ -58,28 +58,28 @@ def test_cached_results_can_be_deleted_on_the_command_line(dsn: str, place: list
 
 async def test_a_deleted_result_is_computed_again(dsn: str) -> None:
     count = Counter()
-    async with web(dsn, counting(x=1)) as it:
-        await it.fleet.orchestrator()
-        await it.fleet.worker(known=knowing(count))
-        await output(it.fleet, counting(x=1))
-        assert await cleared(it, "other") == 0
-        assert await cleared(it, "count") == 1
-        assert (await output(it.fleet, counting(x=1)))["call"] == 2
-        [entry] = (await it.get("/api/v1/audit?limit=1"))["items"]
+    async with web(dsn, counting(x=1)) as api:
+        await api.fleet.orchestrator()
+        await api.fleet.worker(known=knowing(count))
+        await output(api.fleet, counting(x=1))
+        assert await cleared(api, "other") == 0
+        assert await cleared(api, "count") == 1
+        assert (await output(api.fleet, counting(x=1)))["call"] == 2
+        [entry] = (await api.get("/api/v1/audit?limit=1"))["items"]
         assert (entry["command"], entry["data"]["handler"], entry["data"]["removed"]) == ("cache.clear", "count", 1)
 
 
-async def cleared(it: Web, handler: str) -> int:
-    reply = await it.ask("DELETE", "/api/v1/cache", 200, params={"handler": handler})
+async def cleared(api: Web, handler: str) -> int:
+    reply = await api.ask("DELETE", "/api/v1/cache", 200, params={"handler": handler})
     return int(reply["removed"])
 
 
 async def test_viewers_cannot_delete_cached_results(dsn: str) -> None:
-    async with web(dsn) as it:
+    async with web(dsn) as api:
         await keep(dsn, "a")
-        viewer, operator = await it.key("viewer", Role.VIEWER), await it.key("operator", Role.OPERATOR)
-        await it.ask("DELETE", "/api/v1/cache", 403, headers=viewer)
-        assert await it.ask("DELETE", "/api/v1/cache", 200, headers=operator) == {"handler": None, "removed": 1}
+        viewer, operator = await api.key("viewer", Role.VIEWER), await api.key("operator", Role.OPERATOR)
+        await api.ask("DELETE", "/api/v1/cache", 403, headers=viewer)
+        assert await api.ask("DELETE", "/api/v1/cache", 200, headers=operator) == {"handler": None, "removed": 1}
 
 
 async def test_expired_results_are_removed_in_batches(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,31 +40,31 @@ async def claimed(link: Link) -> TaskMessage:
 
 async def test_a_remote_worker_reuses_cached_results(dsn: str) -> None:
     count = Counter()
-    async with web(dsn, counting(x=1)) as it:
-        await it.fleet.orchestrator()
-        await it.fleet.worker(known=knowing(count))
-        first = await it.fleet.run(counting(x=1))
-        await it.fleet.roles.pop().stop()
-        async with it.real_server() as url, working_far(url, knowing(Counter(fails=9))):
-            second = await it.fleet.run(counting(x=1))
+    async with web(dsn, counting(x=1)) as api:
+        await api.fleet.orchestrator()
+        await api.fleet.worker(known=knowing(count))
+        first = await api.fleet.run(counting(x=1))
+        await api.fleet.roles.pop().stop()
+        async with api.real_server() as url, working_far(url, knowing(Counter(fails=9))):
+            second = await api.fleet.run(counting(x=1))
             assert second["result_data"]["work"] == first["result_data"]["work"]
-            other = await it.fleet.run(counting(x=2))
+            other = await api.fleet.run(counting(x=2))
             assert other["status"] == "failed"
         path = f"/api/v1/jobs/{second['job_id']}/nodes/work"
-        [attempt] = (await it.get(path))["attempts"]
+        [attempt] = (await api.get(path))["attempts"]
         assert attempt["metrics"] == {"cached": True}
         at = (await rows(dsn, CACHED))[0]["stored_at"].isoformat(timespec="seconds")
-        log = await it.get(f"{path}/logs")
+        log = await api.get(f"{path}/logs")
         assert log == f"[dagmaster: result taken from the cache; stored by job {first['job_id']} at {at}]\n"
 
 
 async def test_a_remote_worker_caches_its_results(dsn: str) -> None:
     count = Counter()
-    async with web(dsn, counting(x=1)) as it:
-        await it.fleet.orchestrator()
-        async with it.real_server() as url, working_far(url, knowing(count)):
-            assert (await output(it.fleet, counting(x=1)))["call"] == 1
-            assert (await output(it.fleet, counting(x=1)))["call"] == 1
+    async with web(dsn, counting(x=1)) as api:
+        await api.fleet.orchestrator()
+        async with api.real_server() as url, working_far(url, knowing(count)):
+            assert (await output(api.fleet, counting(x=1)))["call"] == 1
+            assert (await output(api.fleet, counting(x=1)))["call"] == 1
     assert count.calls == 1
 
 
@@ -82,10 +82,10 @@ async def working_far(url: str, known: Registry) -> AsyncIterator[None]:
 
 
 async def test_a_worker_reads_and_writes_only_results_of_its_own_tasks(dsn: str) -> None:
-    async with web(dsn, counting(x=1)) as it:
-        await it.fleet.orchestrator()
-        async with it.real_server() as url, linked(url) as holder, linked(url) as other:
-            await it.fleet.submit(counting(x=1))
+    async with web(dsn, counting(x=1)) as api:
+        await api.fleet.orchestrator()
+        async with api.real_server() as url, linked(url) as holder, linked(url) as other:
+            await api.fleet.submit(counting(x=1))
             task_id = (await claimed(holder)).task_id
             await holder.remember(task_id, "", b'{"n":1}', 60)
             with pytest.raises(TaskOver, match="not this worker's"):
@@ -96,7 +96,7 @@ async def test_a_worker_reads_and_writes_only_results_of_its_own_tasks(dsn: str)
             assert isinstance(recalled, Recalled)
             assert recalled.output == b'{"n":1}'
             assert await holder.recall(task_id, "2") is None
-            await it.fleet.submit(counting(x=2))
+            await api.fleet.submit(counting(x=2))
             mine = (await claimed(other)).task_id
             assert await other.recall(mine, "") is None
             await other.remember(mine, "", b'{"n":3}', None)
@@ -107,8 +107,8 @@ async def test_a_worker_reads_and_writes_only_results_of_its_own_tasks(dsn: str)
 
 
 async def test_a_malformed_result_is_refused(dsn: str) -> None:
-    async with web(dsn, max_output_bytes=1000) as it:
-        worker = await it.post("/api/v1/workers", {**OFFER}, 201)
+    async with web(dsn, max_output_bytes=1000) as api:
+        worker = await api.post("/api/v1/workers", {**OFFER}, 201)
         path = f"/api/v1/workers/{worker['worker_id']}/cache"
         for wrong in (
             {"output": [1]},
@@ -119,5 +119,5 @@ async def test_a_malformed_result_is_refused(dsn: str) -> None:
             {"output": {}, "version": "\0"},
             {"output": {}, "cache_key": "0"},
         ):
-            await it.post(path, {"task_id": "1_a_0", **wrong}, 422)
-        await it.post(path, {"task_id": "1_a_0", "output": {}}, 409)
+            await api.post(path, {"task_id": "1_a_0", **wrong}, 422)
+        await api.post(path, {"task_id": "1_a_0", "output": {}}, 409)

@@ -44,17 +44,17 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def site(dsn: str, storage: Path, **settings: Any) -> AsyncIterator[Web]:
-    async with web(dsn, data_dir=storage.parents[1], **settings) as it:
-        yield it
+    async with web(dsn, data_dir=storage.parents[1], **settings) as api:
+        yield api
 
 
 async def add_raster(dsn: str, asset_id: str, blob_path: str, **columns: Any) -> str:
     return await add_asset(dsn, asset_id, data_type="raster", blob_path=blob_path, **columns)
 
 
-async def image(it: Web, path: str, **options: Any) -> Any:
+async def image(api: Web, path: str, **options: Any) -> Any:
     """The pixels of an image, bands first."""
-    answer = await it.client.get(path, **options)
+    answer = await api.client.get(path, **options)
     assert answer.status_code == 200, answer.text
     with warnings.catch_warnings(), MemoryFile(answer.content) as file:
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
@@ -64,12 +64,12 @@ async def image(it: Web, path: str, **options: Any) -> Any:
 
 async def test_a_tile_shows_the_pixels_of_the_file(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "rgb", RGB_PATH)
-    async with site(dsn, storage) as it:
-        tilejson = await it.get("/tiles/rgb/WebMercatorQuad/tilejson.json?tilesize=256")
+    async with site(dsn, storage) as api:
+        tilejson = await api.get("/tiles/rgb/WebMercatorQuad/tilejson.json?tilesize=256")
         assert tilejson["tiles"] == [
             f"http://127.0.0.1/tiles/rgb/{TILE.rpartition('/9/')[0]}/{{z}}/{{x}}/{{y}}?tilesize=256"
         ]
-        drawn = await image(it, f"/tiles/rgb/{TILE}.png")
+        drawn = await image(api, f"/tiles/rgb/{TILE}.png")
         assert drawn.shape == (4, 256, 256)
         with rasterio.open(RGB) as original:
             assert tilejson["bounds"] == pytest.approx(
@@ -98,7 +98,7 @@ async def test_a_tile_is_drawn_while_other_threads_change_the_filters_of_warning
 
 async def test_the_image_type_follows_the_path_or_the_accept_header(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "dem", DEM_PATH)
-    async with site(dsn, storage) as it:
+    async with site(dsn, storage) as api:
         for path, accept, kind in (
             (f"{TILE}.png", "*/*", "image/png"),
             (f"{TILE}.webp", "image/png", "image/webp"),
@@ -107,31 +107,31 @@ async def test_the_image_type_follows_the_path_or_the_accept_header(dsn: str, st
             (TILE, "*/*", "image/png"),
             ("preview", "image/jpeg", "image/jpeg"),
         ):
-            answer = await it.client.get(f"/tiles/dem/{path}", headers={"accept": accept})
+            answer = await api.client.get(f"/tiles/dem/{path}", headers={"accept": accept})
             assert (answer.status_code, answer.headers["content-type"]) == (200, kind), path
-        await it.get(f"/tiles/dem/{TILE}.tif", 422)
+        await api.get(f"/tiles/dem/{TILE}.tif", 422)
 
 
 async def test_point_statistics_and_legend_return_values(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "dem", DEM_PATH)
     await add_raster(dsn, "rgb", RGB_PATH)
-    async with site(dsn, storage) as it:
+    async with site(dsn, storage) as api:
         with rasterio.open(DEM) as original:
             [[expected]] = original.sample([(-105.7, 40.3)])
             values = original.read(masked=True)
-        assert (await it.get("/tiles/dem/point/-105.7,40.3"))["values"] == [expected]
-        band = (await it.get("/tiles/dem/statistics"))["b1"]
+        assert (await api.get("/tiles/dem/point/-105.7,40.3"))["values"] == [expected]
+        band = (await api.get("/tiles/dem/statistics"))["b1"]
         assert (band["min"], band["max"]) == (values.min(), values.max())
         assert band["mean"] == pytest.approx(values.mean())
-        legend = await it.get("/tiles/dem/legend?colormap_name=terrain")
+        legend = await api.get("/tiles/dem/legend?colormap_name=terrain")
         assert legend["kind"] == "gradient"
         ends = legend["entries"][0]["value"], legend["entries"][-1]["value"]
         assert ends == pytest.approx(np.percentile(values.compressed(), (2, 98)), abs=5)
         assert legend["entries"][0]["colour"] == "#333399"
-        chosen = await it.get("/tiles/dem/legend?colormap_name=terrain&rescale=0,80")
+        chosen = await api.get("/tiles/dem/legend?colormap_name=terrain&rescale=0,80")
         assert [entry["value"] for entry in chosen["entries"]] == [0, 10, 20, 30, 40, 50, 60, 70, 80]
-        assert (await it.get("/tiles/rgb/legend"))["kind"] == "picture"
-        drawn = await image(it, "/tiles/dem/preview/20x10.png?colormap_name=terrain")
+        assert (await api.get("/tiles/rgb/legend"))["kind"] == "picture"
+        drawn = await image(api, "/tiles/dem/preview/20x10.png?colormap_name=terrain")
         assert drawn.shape == (4, 10, 20)
 
 
@@ -140,12 +140,12 @@ async def test_each_caller_gets_tiles_only_of_permitted_data(dsn: str, storage: 
     await add_version(dsn, "public", 1, is_approved=False, blob_path=RGB_PATH)
     await add_raster(dsn, "ouo", DEM_PATH)
     await add_raster(dsn, "uncleared", DEM_PATH, clearance="uncleared", latest=None)
-    async with site(dsn, storage) as it:
+    async with site(dsn, storage) as api:
         keys = {
-            "reviewer": await it.key("reviewer", Role.REVIEWER, platform_id="ddh"),
-            "other reviewer": await it.key("other", Role.REVIEWER, platform_id="arcgis"),
-            "viewer": await it.key("viewer", Role.VIEWER),
-            "partner": await it.key("partner", Role.PARTNER, platform_id="ddh"),
+            "reviewer": await api.key("reviewer", Role.REVIEWER, platform_id="ddh"),
+            "other reviewer": await api.key("other", Role.REVIEWER, platform_id="arcgis"),
+            "viewer": await api.key("viewer", Role.VIEWER),
+            "partner": await api.key("partner", Role.PARTNER, platform_id="ddh"),
             "nobody": {},
         }
         paths = {
@@ -156,7 +156,7 @@ async def test_each_caller_gets_tiles_only_of_permitted_data(dsn: str, storage: 
             "first preview": "/tiles/uncleared/info?version=0&preview=true",
         }
         seen = {
-            name: [(await it.client.get(path, headers=headers)).status_code for path in paths.values()]
+            name: [(await api.client.get(path, headers=headers)).status_code for path in paths.values()]
             for name, headers in keys.items()
         }
         assert seen == {
@@ -166,27 +166,27 @@ async def test_each_caller_gets_tiles_only_of_permitted_data(dsn: str, storage: 
             "partner": [200, 404, 404, 403, 403],
             "nobody": [200, 404, 404, 403, 403],
         }
-        await it.get("/tiles/public/info", 401, headers={"Authorization": "Bearer dm_wrong"})
-        await it.get("/tiles/unknown/info", 404)
+        await api.get("/tiles/public/info", 401, headers={"Authorization": "Bearer dm_wrong"})
+        await api.get("/tiles/unknown/info", 404)
 
 
 async def test_caches_must_revalidate_unless_the_data_is_public(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "ouo", DEM_PATH, content_hash="sha256:1")
     await add_raster(dsn, "public", DEM_PATH, clearance="public")
-    async with site(dsn, storage) as it:
+    async with site(dsn, storage) as api:
         path = f"/tiles/ouo/{TILE}.png"
-        first = await it.client.get(path)
+        first = await api.client.get(path)
         assert first.headers["cache-control"] == "private, no-cache"
         known = {"If-None-Match": first.headers["etag"]}
-        again = await it.client.get(path, headers=known)
+        again = await api.client.get(path, headers=known)
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
-        other = await it.client.get(f"{path}?colormap_name=terrain", headers=known)
+        other = await api.client.get(f"{path}?colormap_name=terrain", headers=known)
         assert other.status_code == 200
-        await it.fleet.value("UPDATE dagapp.asset_versions SET revision = 2 WHERE asset_id = 'ouo' RETURNING 1")
-        assert (await it.client.get(path, headers=known)).status_code == 200, "it was processed again"
-        await it.fleet.value("UPDATE dagapp.asset_versions SET deleted_at = now() WHERE asset_id = 'ouo' RETURNING 1")
-        assert (await it.client.get(path, headers=known)).status_code == 404
-        public = await it.client.get(f"/tiles/public/{TILE}.png")
+        await api.fleet.value("UPDATE dagapp.asset_versions SET revision = 2 WHERE asset_id = 'ouo' RETURNING 1")
+        assert (await api.client.get(path, headers=known)).status_code == 200, "it was processed again"
+        await api.fleet.value("UPDATE dagapp.asset_versions SET deleted_at = now() WHERE asset_id = 'ouo' RETURNING 1")
+        assert (await api.client.get(path, headers=known)).status_code == 404
+        public = await api.client.get(f"/tiles/public/{TILE}.png")
         assert public.headers["cache-control"] == "public, max-age=300"
 
 
@@ -213,13 +213,13 @@ REFUSED = {
 
 async def test_callers_cannot_pass_urls_formulas_or_unbounded_sizes(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "dem", DEM_PATH)
-    async with site(dsn, storage) as it:
+    async with site(dsn, storage) as api:
         for path, message in REFUSED.items():
-            assert message in (await it.get(f"/tiles/dem/{path}", 422))["detail"], path
+            assert message in (await api.get(f"/tiles/dem/{path}", 422))["detail"], path
         for path in ("tiles/WebMercatorQuad/9/0/0", "tiles/WebMercatorQuad/60/1/1", "point/0,0", "map.html", ""):
-            await it.get(f"/tiles/dem/{path}", 404)
-        await it.post("/tiles/dem/feature", {}, 405)
-        await it.post("/tiles/dem/statistics", {}, 405)
+            await api.get(f"/tiles/dem/{path}", 404)
+        await api.post("/tiles/dem/feature", {}, 405)
+        await api.post("/tiles/dem/statistics", {}, 405)
 
 
 async def test_an_unusable_raster_is_refused(dsn: str, storage: Path) -> None:
@@ -228,7 +228,7 @@ async def test_an_unusable_raster_is_refused(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "large", "silver/large.tif")
     await add_raster(dsn, "outside", "/etc/passwd")
     await add_asset(dsn, "table", data_type="vector")
-    async with site(dsn, storage) as it:
+    async with site(dsn, storage) as api:
         for asset_id, status, message in (
             ("vrt", 422, "is not a TIFF file"),
             ("missing", 404, "there is no file"),
@@ -236,7 +236,7 @@ async def test_an_unusable_raster_is_refused(dsn: str, storage: Path) -> None:
             ("outside", 422, "outside of the storage zones"),
             ("table", 404, "has no raster"),
         ):
-            answer = await it.get(f"/tiles/{asset_id}/info", status)
+            answer = await api.get(f"/tiles/{asset_id}/info", status)
             assert message in answer["detail"]
 
 
@@ -244,19 +244,19 @@ async def test_without_the_libraries_the_server_names_what_to_install(
     dsn: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiles, "TILE_ROUTES", "titiler_that_is_not_installed")
-    async with site(dsn, storage) as it:
-        answer = await it.get("/tiles/any/info", 503)
+    async with site(dsn, storage) as api:
+        answer = await api.get("/tiles/any/info", 503)
         assert "pip install 'dagmaster[serve]'" in answer["detail"]
-        await it.get("/tiles/any/data.pmtiles", 404)
+        await api.get("/tiles/any/data.pmtiles", 404)
 
 
 async def test_the_first_bands_are_drawn_unless_others_are_named(dsn: str, storage: Path) -> None:
     await add_raster(dsn, "bands", "silver/bands.tif")
-    async with site(dsn, storage) as it:
-        assert (await image(it, "/tiles/bands/preview.png")).shape == (2, 48, 64)
-        assert (await image(it, "/tiles/bands/preview.png?bidx=6&bidx=5&bidx=4")).shape == (4, 48, 64)
-        assert list(await it.get("/tiles/bands/statistics?bidx=2&bidx=6")) == ["b2", "b6"]
-        assert len((await it.get("/tiles/bands/point/10.1,49.9"))["values"]) == 6
+    async with site(dsn, storage) as api:
+        assert (await image(api, "/tiles/bands/preview.png")).shape == (2, 48, 64)
+        assert (await image(api, "/tiles/bands/preview.png?bidx=6&bidx=5&bidx=4")).shape == (4, 48, 64)
+        assert list(await api.get("/tiles/bands/statistics?bidx=2&bidx=6")) == ["b2", "b6"]
+        assert len((await api.get("/tiles/bands/point/10.1,49.9"))["values"]) == 6
 
 
 @pytest.fixture
@@ -278,10 +278,10 @@ async def test_a_raster_in_an_object_store_is_read_by_ranges(dsn: str, storage: 
     obstore.put(from_url(bucket), "dems/dem.tif", DEM.read_bytes())
     await add_raster(dsn, "remote", "silver/dems/dem.tif")
     await add_raster(dsn, "missing", "silver/dems/missing.tif")
-    async with site(dsn, storage, storage_silver=bucket) as it:
-        drawn = await image(it, f"/tiles/remote/{TILE}.png")
+    async with site(dsn, storage, storage_silver=bucket) as api:
+        drawn = await image(api, f"/tiles/remote/{TILE}.png")
         assert drawn[-1].any()
-        answer = await it.get("/tiles/missing/info", 503)
+        answer = await api.get("/tiles/missing/info", 503)
         assert "very-secret" not in str(answer)
 
 
@@ -309,8 +309,8 @@ def write_archive(path: Path) -> None:
 async def test_vector_tiles_are_read_one_by_one_from_the_archive(dsn: str, storage: Path) -> None:
     write_archive(storage / "counties.pmtiles")
     await add_asset(dsn, "counties", blob_path="silver/counties.parquet", table_name=None)
-    async with site(dsn, storage) as it:
-        tilejson = await it.get("/tiles/counties/vector/tilejson.json?version=0")
+    async with site(dsn, storage) as api:
+        tilejson = await api.get("/tiles/counties/vector/tilejson.json?version=0")
         assert tilejson["tiles"] == ["http://127.0.0.1/tiles/counties/vector/{z}/{x}/{y}.mvt?version=0"]
         assert (tilejson["minzoom"], tilejson["maxzoom"], tilejson["bounds"]) == (0, 1, [0, 0, 10, 50])
         assert tilejson["vector_layers"][0]["id"] == "features"
@@ -321,13 +321,13 @@ async def test_vector_tiles_are_read_one_by_one_from_the_archive(dsn: str, stora
             ("0/5/5", 204, b""),
             ("99/0/0", 422, None),
         ):
-            answer = await it.client.get(f"/tiles/counties/vector/{place}.mvt")
+            answer = await api.client.get(f"/tiles/counties/vector/{place}.mvt")
             assert answer.status_code == status, place
             assert content in (None, answer.content)
-        tile = await it.client.get("/tiles/counties/vector/0/0/0.mvt")
+        tile = await api.client.get("/tiles/counties/vector/0/0/0.mvt")
         assert tile.headers["cache-control"] == "private, no-cache"
-        await it.key("admin")
-        await it.get("/tiles/counties/vector/0/0/0.mvt", 404)
+        await api.key("admin")
+        await api.get("/tiles/counties/vector/0/0/0.mvt", 404)
 
 
 async def test_vector_tiles_are_read_by_ranges_by_permitted_callers(dsn: str, storage: Path) -> None:
@@ -336,8 +336,8 @@ async def test_vector_tiles_are_read_by_ranges_by_permitted_callers(dsn: str, st
     await add_asset(dsn, "parcels", blob_path="silver/parcels.parquet")
     await add_asset(dsn, "unmade", blob_path="silver/unmade.parquet")
     path = "/tiles/parcels/data.pmtiles"
-    async with site(dsn, storage) as it:
-        whole = await it.client.get(path)
+    async with site(dsn, storage) as api:
+        whole = await api.client.get(path)
         assert (whole.status_code, whole.content) == (200, content)
         assert whole.headers["cache-control"] == "private, no-cache"
         etag = whole.headers["etag"]
@@ -351,12 +351,12 @@ async def test_vector_tiles_are_read_by_ranges_by_permitted_callers(dsn: str, st
             ("lines=1-2", 200, content),
             ("bytes=2048-", 416, b""),
         ):
-            part = await it.client.get(path, headers={"Range": header})
+            part = await api.client.get(path, headers={"Range": header})
             assert (part.status_code, part.content) == (status, expected), header
-        part = await it.client.get(path, headers={"Range": "bytes=10-19", "If-Range": etag})
+        part = await api.client.get(path, headers={"Range": "bytes=10-19", "If-Range": etag})
         assert part.headers["content-range"] == "bytes 10-19/2048"
-        assert (await it.client.get(path, headers={"Range": "bytes=10-19", "If-Range": '"old"'})).status_code == 200
-        assert (await it.client.get(path, headers={"If-None-Match": etag})).status_code == 304
-        assert "there is no file" in (await it.get("/tiles/unmade/data.pmtiles", 404))["detail"]
-        await it.key("admin")
-        assert (await it.client.get(path)).status_code == 404
+        assert (await api.client.get(path, headers={"Range": "bytes=10-19", "If-Range": '"old"'})).status_code == 200
+        assert (await api.client.get(path, headers={"If-None-Match": etag})).status_code == 304
+        assert "there is no file" in (await api.get("/tiles/unmade/data.pmtiles", 404))["detail"]
+        await api.key("admin")
+        assert (await api.client.get(path)).status_code == 404

@@ -46,32 +46,32 @@ FAILS = graph({"step": task("fail", "END", params={"password": "hunter2"}, retry
 
 
 @pytest.fixture
-async def it(dsn: str) -> AsyncIterator[Web]:
+async def api(dsn: str) -> AsyncIterator[Web]:
     async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, RETURNS, runs=True) as started:
         yield started
 
 
-async def run(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> JobId:
-    created = await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, headers=headers)
+async def run(api: Web, workflow_id: str, headers: dict[str, str] | None = None) -> JobId:
+    created = await api.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, headers=headers)
     return JobId(int(created["job_id"]))
 
 
-async def until_ended(it: Web, job_id: JobId) -> None:
+async def until_ended(api: Web, job_id: JobId) -> None:
     query = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
-    await it.fleet.until(query, lambda: [job_id])
+    await api.fleet.until(query, lambda: [job_id])
 
 
-async def chart(it: Web, job_id: JobId, *, nodes: int = 10) -> Gantt:
-    async with opened(it.dsn, application="test") as conn:
+async def chart(api: Web, job_id: JobId, *, nodes: int = 10) -> Gantt:
+    async with opened(api.dsn, application="test") as conn:
         job = await get_job(conn, job_id)
         return await gantt_of(conn, job, await definition_of(conn, job), nodes=nodes, offset=0)
 
 
 @pytest.mark.parametrize("nodes", [10, 1_000_000])
-async def test_the_chart_has_every_attempt_from_timeline_or_reports(it: Web, nodes: int) -> None:
-    job_id = await run(it, "stumbles")
-    await until_ended(it, job_id)
-    rows = {row.node_id: row for row in (await chart(it, job_id, nodes=nodes)).rows}
+async def test_the_chart_has_every_attempt_from_timeline_or_reports(api: Web, nodes: int) -> None:
+    job_id = await run(api, "stumbles")
+    await until_ended(api, job_id)
+    rows = {row.node_id: row for row in (await chart(api, job_id, nodes=nodes)).rows}
     bars = rows["step"].bars
     assert [(bar.attempt, bar.status) for bar in bars] == [(1, "failed"), (2, "failed"), (3, "completed")]
     assert all(bar.started_at and bar.ended_at and bar.started_at <= bar.ended_at for bar in bars)
@@ -81,10 +81,10 @@ async def test_the_chart_has_every_attempt_from_timeline_or_reports(it: Web, nod
     assert max(strip.running) <= 3
 
 
-async def test_nodes_are_folded_described_and_filtered(it: Web) -> None:
-    job_id = await run(it, "stumbles")
-    await until_ended(it, job_id)
-    async with opened(it.dsn, application="test") as conn:
+async def test_nodes_are_folded_described_and_filtered(api: Web) -> None:
+    job_id = await run(api, "stumbles")
+    await until_ended(api, job_id)
+    async with opened(api.dsn, application="test") as conn:
         job = await get_job(conn, job_id)
         definition = await definition_of(conn, job)
         own = await find_nodes(conn, job_id, NodeFilter(order=list(STUMBLES.nodes)), limit=100)
@@ -97,33 +97,33 @@ async def test_nodes_are_folded_described_and_filtered(it: Web) -> None:
     assert failed == []
 
 
-async def test_added_nodes_are_listed_below_their_parents(it: Web) -> None:
-    job_id = await run(it, "asks")
-    added = await it.post(f"/api/v1/jobs/{job_id}/tasks", {"tasks": [{"handler": "echo"}]}, 201)
+async def test_added_nodes_are_listed_below_their_parents(api: Web) -> None:
+    job_id = await run(api, "asks")
+    added = await api.post(f"/api/v1/jobs/{job_id}/tasks", {"tasks": [{"handler": "echo"}]}, 201)
     [outside] = added["node_ids"]
     below = [(f"{outside}.1", outside), (f"{outside}.1.1", f"{outside}.1"), ("ask.1", "ask"), ("ask.1.1", "ask.1")]
     for node_id, parent in below:
         await rows(
-            it.dsn,
+            api.dsn,
             """INSERT INTO dagapp.dag_node_states (job_id, node_id, parent_node_id, status, definition)
                VALUES (%s, %s, %s, 'skipped', '{"handler": "echo"}')""",
             job_id,
             node_id,
             parent,
         )
-    page = await it.get(f"/ui/jobs/{job_id}")
+    page = await api.get(f"/ui/jobs/{job_id}")
     for node_id in (outside, "ask"):
         link = f"/ui/jobs/{job_id}?parent={node_id}#nodes"
         assert page.count(link) == 1
-        lines = re.findall(r'<tr id="node-([^"]+)"', await it.get(link.partition("#")[0]))
+        lines = re.findall(r'<tr id="node-([^"]+)"', await api.get(link.partition("#")[0]))
         assert lines == [f"{node_id}.1", f"{node_id}.1.1"]
-        assert "2 children" in await it.get(f"/ui/jobs/{job_id}/nodes/{node_id}")
+        assert "2 children" in await api.get(f"/ui/jobs/{job_id}/nodes/{node_id}")
 
 
-async def test_the_timeline_is_paged_in_both_orders(it: Web) -> None:
-    job_id = await run(it, "stumbles")
-    await until_ended(it, job_id)
-    async with opened(it.dsn, application="test") as conn:
+async def test_the_timeline_is_paged_in_both_orders(api: Web) -> None:
+    job_id = await run(api, "stumbles")
+    await until_ended(api, job_id)
+    async with opened(api.dsn, application="test") as conn:
         job = await get_job(conn, job_id)
         every = [row["event_id"] for row in await find_events(conn, job, EventFilter(is_newest_first=False), limit=500)]
         down = await find_events(conn, job, EventFilter(cursor=every[5]), limit=3)
@@ -134,115 +134,115 @@ async def test_the_timeline_is_paged_in_both_orders(it: Web) -> None:
     assert len(of_step) == 2
 
 
-async def test_a_workflows_return_value_is_on_the_job_page_and_in_the_api(it: Web) -> None:
-    job_id = await run(it, "returns")
-    await until_ended(it, job_id)
-    page = await it.get(f"/ui/jobs/{job_id}?tab=data")
+async def test_a_workflows_return_value_is_on_the_job_page_and_in_the_api(api: Web) -> None:
+    job_id = await run(api, "returns")
+    await until_ended(api, job_id)
+    page = await api.get(f"/ui/jobs/{job_id}?tab=data")
     assert "Return value" in page
     assert "seven" in page
-    assert (await it.get(f"/api/v1/jobs/{job_id}"))["value"] == {"seven": 7}
+    assert (await api.get(f"/api/v1/jobs/{job_id}"))["value"] == {"seven": 7}
 
 
-async def test_partners_see_only_their_own_jobs(it: Web) -> None:
-    ours, theirs = await it.key("ours", Role.PARTNER), await it.key("theirs", Role.PARTNER)
-    job_id = await run(it, "stumbles", ours)
-    await until_ended(it, job_id)
+async def test_partners_see_only_their_own_jobs(api: Web) -> None:
+    ours, theirs = await api.key("ours", Role.PARTNER), await api.key("theirs", Role.PARTNER)
+    job_id = await run(api, "stumbles", ours)
+    await until_ended(api, job_id)
     for path in ("", "?tab=gantt", "?tab=timeline", "?tab=data", "?tab=related", "/timeline", "/nodes/step"):
-        await it.get(f"/ui/jobs/{job_id}{path}", headers=ours)
-        await it.get(f"/ui/jobs/{job_id}{path}", 404, headers=theirs)
-    page = await it.get(f"/ui/jobs/{job_id}", headers=ours)
+        await api.get(f"/ui/jobs/{job_id}{path}", headers=ours)
+        await api.get(f"/ui/jobs/{job_id}{path}", 404, headers=theirs)
+    page = await api.get(f"/ui/jobs/{job_id}", headers=ours)
     assert "/ui/workflows/" not in page
     assert "Submit again" in page
 
 
-async def test_viewers_have_no_action_buttons(it: Web) -> None:
-    admin, viewer = await it.key("root"), await it.key("eve", Role.VIEWER)
-    job_id = await run(it, "fails", admin)
-    await until_ended(it, job_id)
+async def test_viewers_have_no_action_buttons(api: Web) -> None:
+    admin, viewer = await api.key("root"), await api.key("eve", Role.VIEWER)
+    job_id = await run(api, "fails", admin)
+    await until_ended(api, job_id)
     for path in ("", "/nodes/step"):
-        assert "data-action" in await it.get(f"/ui/jobs/{job_id}{path}", headers=admin)
-        assert "data-action" not in await it.get(f"/ui/jobs/{job_id}{path}", headers=viewer)
+        assert "data-action" in await api.get(f"/ui/jobs/{job_id}{path}", headers=admin)
+        assert "data-action" not in await api.get(f"/ui/jobs/{job_id}{path}", headers=viewer)
 
 
-async def test_a_job_that_waits_for_a_decision_is_shown_as_waiting(it: Web) -> None:
-    job_id = await run(it, "asks")
+async def test_a_job_that_waits_for_a_decision_is_shown_as_waiting(api: Web) -> None:
+    job_id = await run(api, "asks")
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(query, lambda: [job_id])
-    listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
+    await api.fleet.until(query, lambda: [job_id])
+    listed = (await api.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
     assert "needs approval" in listed
     assert "is-running" not in listed
-    assert "needs approval" in (await it.get(f"/ui/jobs/{job_id}?tab=data")).partition('id="job-head"')[2]
+    assert "needs approval" in (await api.get(f"/ui/jobs/{job_id}?tab=data")).partition('id="job-head"')[2]
     for page in ("/ui/", "/ui/workflows"):
-        workflow = (await it.get(page)).partition('id="workflow-asks"')[2]
+        workflow = (await api.get(page)).partition('id="workflow-asks"')[2]
         assert "needs approval" in workflow.partition("</tr>")[0].partition("</li>")[0]
-    assert "needs approval" in (await it.get("/ui/workflows/asks")).partition("Last run")[2].partition("</dd>")[0]
+    assert "needs approval" in (await api.get("/ui/workflows/asks")).partition("Last run")[2].partition("</dd>")[0]
 
 
-async def test_the_page_shows_the_same_as_the_api(it: Web) -> None:
-    job_id = await run(it, "stumbles")
-    await until_ended(it, job_id)
-    graph = await it.get(f"/api/v1/jobs/{job_id}/graph")
-    answer = await it.client.get(f"/ui/jobs/{job_id}/graph", headers={"Accept-Encoding": "gzip"})
+async def test_the_page_shows_the_same_as_the_api(api: Web) -> None:
+    job_id = await run(api, "stumbles")
+    await until_ended(api, job_id)
+    graph = await api.get(f"/api/v1/jobs/{job_id}/graph")
+    answer = await api.client.get(f"/ui/jobs/{job_id}/graph", headers={"Accept-Encoding": "gzip"})
     drawn = answer.json()
     assert drawn["nodes"]["node_id"] == [node["node_id"] for node in graph["nodes"]]
     assert drawn["nodes"]["children"] == [node["children"] or None for node in graph["nodes"]]
     assert drawn["edges"]["length"] == len(graph["edges"])
     assert drawn["last_event_id"] == graph["last_event_id"]
-    assert f'data-graph="/ui/jobs/{job_id}/graph"' in await it.get(f"/ui/jobs/{job_id}")
-    await it.get("/ui/jobs/1/graph", 404)
+    assert f'data-graph="/ui/jobs/{job_id}/graph"' in await api.get(f"/ui/jobs/{job_id}")
+    await api.get("/ui/jobs/1/graph", 404)
 
 
-async def test_a_job_shows_its_deadline(it: Web) -> None:
-    job_id = await run(it, "asks")
+async def test_a_job_shows_its_deadline(api: Web) -> None:
+    job_id = await run(api, "asks")
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(query, lambda: [job_id])  # From then on its owner writes nothing.
-    assert "<dt>Deadline</dt>" not in await it.get(f"/ui/jobs/{job_id}?tab=data")
+    await api.fleet.until(query, lambda: [job_id])  # From then on its owner writes nothing.
+    assert "<dt>Deadline</dt>" not in await api.get(f"/ui/jobs/{job_id}?tab=data")
     await rows(
-        it.dsn, "UPDATE dagapp.dag_jobs SET deadline_at = now() + interval '23.5 hours' WHERE job_id = %s", job_id
+        api.dsn, "UPDATE dagapp.dag_jobs SET deadline_at = now() + interval '23.5 hours' WHERE job_id = %s", job_id
     )
-    page = await it.get(f"/ui/jobs/{job_id}?tab=data")
+    page = await api.get(f"/ui/jobs/{job_id}?tab=data")
     assert re.search(r"<dt>Deadline</dt><dd><time[^>]*>in 23 h</time>", page)
 
 
-async def test_only_approvers_get_approval_buttons(it: Web) -> None:
-    ann, bob = await it.key("ann"), await it.key("bob")
-    job_id = await run(it, "asks", ann)
+async def test_only_approvers_get_approval_buttons(api: Web) -> None:
+    ann, bob = await api.key("ann"), await api.key("bob")
+    job_id = await run(api, "asks", ann)
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(query, lambda: [job_id])
+    await api.fleet.until(query, lambda: [job_id])
     for path in ("", "/nodes/ask", "/nodes/ask/panel"):
-        assert "nodes/ask/approve" in await it.get(f"/ui/jobs/{job_id}{path}", headers=ann)
-        assert "nodes/ask/approve" not in await it.get(f"/ui/jobs/{job_id}{path}", headers=bob)
-    page = await it.get(f"/ui/jobs/{job_id}", headers=bob)
+        assert "nodes/ask/approve" in await api.get(f"/ui/jobs/{job_id}{path}", headers=ann)
+        assert "nodes/ask/approve" not in await api.get(f"/ui/jobs/{job_id}{path}", headers=bob)
+    page = await api.get(f"/ui/jobs/{job_id}", headers=bob)
     assert "Your key is not an approver" in page
 
 
-async def test_secrets_are_hidden(it: Web) -> None:
-    job_id = await run(it, "fails")
-    await until_ended(it, job_id)
-    page = await it.get(f"/ui/jobs/{job_id}/nodes/step")
+async def test_secrets_are_hidden(api: Web) -> None:
+    job_id = await run(api, "fails")
+    await until_ended(api, job_id)
+    page = await api.get(f"/ui/jobs/{job_id}/nodes/step")
     assert "password" in page
     assert "hunter2" not in page
 
 
-async def test_a_job_and_its_children_link_to_each_other(it: Web) -> None:
-    job_id = await run(it, "calls")
-    await until_ended(it, job_id)
-    async with opened(it.dsn, application="test") as conn:
+async def test_a_job_and_its_children_link_to_each_other(api: Web) -> None:
+    job_id = await run(api, "calls")
+    await until_ended(api, job_id)
+    async with opened(api.dsn, application="test") as conn:
         cursor = await conn.execute("SELECT job_id FROM dagapp.dag_jobs WHERE parent_job_id = $1", [job_id])
         [child] = await cursor.fetchall()
-    assert f"/ui/jobs/{child['job_id']}" in await it.get(f"/ui/jobs/{job_id}?tab=related")
-    assert f"/ui/jobs/{job_id}/nodes/sub" in await it.get(f"/ui/jobs/{child['job_id']}?tab=related")
+    assert f"/ui/jobs/{child['job_id']}" in await api.get(f"/ui/jobs/{job_id}?tab=related")
+    assert f"/ui/jobs/{job_id}/nodes/sub" in await api.get(f"/ui/jobs/{child['job_id']}?tab=related")
 
 
-async def test_a_job_whose_definition_is_gone_is_still_shown(it: Web) -> None:
-    job_id = await run(it, "fails")
-    await until_ended(it, job_id)
-    async with opened(it.dsn, application="test") as conn:
+async def test_a_job_whose_definition_is_gone_is_still_shown(api: Web) -> None:
+    job_id = await run(api, "fails")
+    await until_ended(api, job_id)
+    async with opened(api.dsn, application="test") as conn:
         job = await get_job(conn, job_id)
         await conn.execute("DELETE FROM dagapp.dag_workflows WHERE workflow_hash = $1", [job["workflow_hash"]])
         assert await load_definitions(conn, [job["workflow_hash"]]) == {}
     for path in ("", "?tab=gantt", "/nodes/step"):
-        await it.get(f"/ui/jobs/{job_id}{path}")
+        await api.get(f"/ui/jobs/{job_id}{path}")
 
 
 PAGES = ("", "?tab=gantt", "?tab=timeline", "/timeline", "/nodes/step")
@@ -254,40 +254,40 @@ def mark_in(page: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_an_ended_jobs_page_is_rendered_again_only_after_a_change(it: Web, path: str) -> None:
-    job_id = await run(it, "fails")
-    await until_ended(it, job_id)
-    known = {"If-None-Match": mark_in(await it.get(f"/ui/jobs/{job_id}{path}"))}
-    await until_ended(it, await run(it, "fails"))
-    await it.get(f"/ui/jobs/{job_id}{path}", 304, headers=known)
-    await it.post(f"/api/v1/jobs/{job_id}/retry", {})
-    await until_ended(it, job_id)
-    assert mark_in(await it.get(f"/ui/jobs/{job_id}{path}", headers=known)) != known["If-None-Match"]
+async def test_an_ended_jobs_page_is_rendered_again_only_after_a_change(api: Web, path: str) -> None:
+    job_id = await run(api, "fails")
+    await until_ended(api, job_id)
+    known = {"If-None-Match": mark_in(await api.get(f"/ui/jobs/{job_id}{path}"))}
+    await until_ended(api, await run(api, "fails"))
+    await api.get(f"/ui/jobs/{job_id}{path}", 304, headers=known)
+    await api.post(f"/api/v1/jobs/{job_id}/retry", {})
+    await until_ended(api, job_id)
+    assert mark_in(await api.get(f"/ui/jobs/{job_id}{path}", headers=known)) != known["If-None-Match"]
 
 
-async def test_running_jobs_and_pages_of_related_jobs_are_always_rendered_again(it: Web) -> None:
-    job_id = await run(it, "asks")
-    assert mark_in(await it.get(f"/ui/jobs/{job_id}")) == ""
-    ended = await run(it, "fails")
-    await until_ended(it, ended)
-    assert mark_in(await it.get(f"/ui/jobs/{ended}?tab=related")) == ""
+async def test_running_jobs_and_pages_of_related_jobs_are_always_rendered_again(api: Web) -> None:
+    job_id = await run(api, "asks")
+    assert mark_in(await api.get(f"/ui/jobs/{job_id}")) == ""
+    ended = await run(api, "fails")
+    await until_ended(api, ended)
+    assert mark_in(await api.get(f"/ui/jobs/{ended}?tab=related")) == ""
 
 
 async def test_the_explanation_of_a_large_job_is_loaded_after_its_page(
-    it: Web, monkeypatch: pytest.MonkeyPatch
+    api: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = await run(it, "asks")
+    job_id = await run(api, "asks")
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(query, lambda: [job_id])
+    await api.fleet.until(query, lambda: [job_id])
     pages = [f"/ui/jobs/{job_id}{path}" for path in ("", "/nodes/ask", "/nodes/ask/panel")]
     for page in pages:
-        assert "waits for approval" in await it.get(page)
+        assert "waits for approval" in await api.get(page)
     monkeypatch.setattr(job, "QUICKLY_EXPLAINED", 2)
     monkeypatch.setattr(waits, "QUICKLY_EXPLAINED", 2)
     for page in pages:
-        [address] = re.findall(r'hx-get="([^"]*/why)"', await it.get(page))
-        assert "<code>ask</code>" in await it.get(address)
-        assert "<html" not in await it.get(address)
+        [address] = re.findall(r'hx-get="([^"]*/why)"', await api.get(page))
+        assert "<code>ask</code>" in await api.get(address)
+        assert "<html" not in await api.get(address)
 
 
 def test_a_value_too_large_or_too_deep_is_shown_as_text() -> None:

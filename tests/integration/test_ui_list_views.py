@@ -30,26 +30,26 @@ DAILY = graph({"a": task("echo", "END")}, "daily", start="a", schedule={"cron": 
 
 
 @pytest.fixture
-async def it(dsn: str) -> AsyncIterator[Web]:
+async def api(dsn: str) -> AsyncIterator[Web]:
     async with web(dsn, ECHO, FAIL, ASK, DAILY, runs=True) as started:
         yield started
 
 
-async def submitted(it: Web, workflow_id: str, **options: Any) -> JobId:
-    return JobId(int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, **options))["job_id"]))
+async def submitted(api: Web, workflow_id: str, **options: Any) -> JobId:
+    return JobId(int((await api.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, **options))["job_id"]))
 
 
-async def ended(it: Web, workflow_id: str) -> JobId:
-    job_id = await submitted(it, workflow_id)
+async def ended(api: Web, workflow_id: str) -> JobId:
+    job_id = await submitted(api, workflow_id)
     query = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
-    await it.fleet.until(query, lambda: [job_id])
+    await api.fleet.until(query, lambda: [job_id])
     return job_id
 
 
-async def asking(it: Web, **options: Any) -> JobId:
-    job_id = await submitted(it, "asks", **options)
+async def asking(api: Web, **options: Any) -> JobId:
+    job_id = await submitted(api, "asks", **options)
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
-    await it.fleet.until(query, lambda: [job_id])
+    await api.fleet.until(query, lambda: [job_id])
     return job_id
 
 
@@ -64,54 +64,54 @@ async def test_an_empty_database_explains_what_to_do(dsn: str) -> None:
         assert "Running, but something needs attention" in await empty.get("/ui/health")
 
 
-async def test_pages_require_read_access(it: Web) -> None:
-    keys = {role: await it.key(role, role) for role in Role}
+async def test_pages_require_read_access(api: Web) -> None:
+    keys = {role: await api.key(role, role) for role in Role}
     for name in LISTS:
         for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER):
-            await it.get(f"/ui/{name}", headers=keys[role])
-        refused = await it.get(f"/ui/{name}", 403, headers=keys[Role.PARTNER])
+            await api.get(f"/ui/{name}", headers=keys[role])
+        refused = await api.get(f"/ui/{name}", 403, headers=keys[Role.PARTNER])
         assert "You don&#39;t have permission" in refused
     for role in Role:
-        await it.get("/ui/keys", 200 if role is Role.ADMIN else 403, headers=keys[role])
+        await api.get("/ui/keys", 200 if role is Role.ADMIN else 403, headers=keys[role])
         allowed = role in (Role.ADMIN, Role.OPERATOR)
-        await it.get("/ui/health/doctor", 200 if allowed else 403, headers=keys[role])
+        await api.get("/ui/health/doctor", 200 if allowed else 403, headers=keys[role])
 
 
-async def test_a_viewer_has_no_action_buttons(it: Web) -> None:
-    await ended(it, "breaks")
-    await asking(it)
-    await it.post("/api/v1/schedules/sync")
-    viewer, operator = await it.key("eva", Role.VIEWER), await it.key("ann", Role.OPERATOR)
+async def test_a_viewer_has_no_action_buttons(api: Web) -> None:
+    await ended(api, "breaks")
+    await asking(api)
+    await api.post("/api/v1/schedules/sync")
+    viewer, operator = await api.key("eva", Role.VIEWER), await api.key("ann", Role.OPERATOR)
     for name in ("nodes", "workers", "schedules", "approvals"):
-        assert "data-action" not in await it.get(f"/ui/{name}", headers=viewer)
-        assert "data-action" in await it.get(f"/ui/{name}", headers=operator)
+        assert "data-action" not in await api.get(f"/ui/{name}", headers=viewer)
+        assert "data-action" in await api.get(f"/ui/{name}", headers=operator)
 
 
-async def test_approval_buttons_are_for_approvers_only(it: Web) -> None:
-    ann, bob = await it.key("ann", Role.OPERATOR), await it.key("bob", Role.OPERATOR)
-    job_id = await asking(it, headers=ann)
-    assert "You are not an approver" in await it.get("/ui/approvals", headers=bob)
-    page = await it.get("/ui/approvals", headers=ann)
+async def test_approval_buttons_are_for_approvers_only(api: Web) -> None:
+    ann, bob = await api.key("ann", Role.OPERATOR), await api.key("bob", Role.OPERATOR)
+    job_id = await asking(api, headers=ann)
+    assert "You are not an approver" in await api.get("/ui/approvals", headers=bob)
+    page = await api.get("/ui/approvals", headers=ann)
     assert "Ship it?" in page
     assert f"/api/v1/jobs/{job_id}/nodes/ask/approve" in page
-    await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", {"comment": "looks fine"}, headers=ann)
-    decided = await it.get("/ui/approvals", headers=bob)
+    await api.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", {"comment": "looks fine"}, headers=ann)
+    decided = await api.get("/ui/approvals", headers=bob)
     assert "No pending approvals" in decided
     assert "looks fine" in decided
 
 
-async def test_approvals_of_ended_jobs_are_not_waiting(it: Web) -> None:
-    job_id = await asking(it)
-    async with opened(it.dsn, application="test") as conn:
+async def test_approvals_of_ended_jobs_are_not_waiting(api: Web) -> None:
+    job_id = await asking(api)
+    async with opened(api.dsn, application="test") as conn:
         [waiting] = await waiting_approvals(conn, limit=10)
         assert (waiting["job_id"], waiting["message"], waiting["approvers"]) == (job_id, "Ship it?", ["ann"])
-        await it.post(f"/api/v1/jobs/{job_id}/cancel")
+        await api.post(f"/api/v1/jobs/{job_id}/cancel")
         assert await waiting_approvals(conn, limit=10) == []
 
 
-async def test_nodes_are_found_by_status_workflow_and_text(it: Web) -> None:
-    good, bad = await ended(it, "echoes"), await ended(it, "breaks")
-    async with opened(it.dsn, application="test") as conn:
+async def test_nodes_are_found_by_status_workflow_and_text(api: Web) -> None:
+    good, bad = await ended(api, "echoes"), await ended(api, "breaks")
+    async with opened(api.dsn, application="test") as conn:
 
         async def matching(**filters: Any) -> set[int]:
             return {row["job_id"] for row in await search_nodes(conn, NodeSearch(**filters), limit=50)}
@@ -126,58 +126,58 @@ async def test_nodes_are_found_by_status_workflow_and_text(it: Web) -> None:
         assert await matching(since=datetime.now(UTC) + timedelta(hours=1)) == set()
 
 
-async def test_secrets_in_errors_are_hidden(it: Web) -> None:
-    await ended(it, "breaks")
+async def test_secrets_in_errors_are_hidden(api: Web) -> None:
+    await ended(api, "breaks")
     for name in ("nodes", "tasks"):
-        page = await it.get(f"/ui/{name}")
+        page = await api.get(f"/ui/{name}")
         assert "no way to" in page
         assert "hunter2" not in page
 
 
-async def test_results_show_their_handler_and_worker(it: Web) -> None:
-    await ended(it, "echoes")
-    bad = await ended(it, "breaks")
+async def test_results_show_their_handler_and_worker(api: Web) -> None:
+    await ended(api, "echoes")
+    bad = await ended(api, "breaks")
     since = datetime.now(UTC) - timedelta(hours=1)
-    async with opened(it.dsn, application="test") as conn:
+    async with opened(api.dsn, application="test") as conn:
         results = await list_results(conn, since=since)
         assert {row["handler"] for row in results} == {"echo", "fail"}
         [worker] = {row["worker_id"] for row in results}
         assert {row["job_id"] for row in await list_results(conn, since=since, handler="fail")} == {bad}
         assert len(await list_results(conn, since=since, worker_id=worker)) == len(results)
         assert await list_results(conn, since=since, worker_id=WorkerId("nobody")) == []
-    page = await it.get("/ui/tasks?handler=fail")
+    page = await api.get("/ui/tasks?handler=fail")
     assert "p95" in page
     assert "As a table" in page
 
 
-async def test_results_of_children_and_added_tasks_show_their_handler(it: Web) -> None:
-    fanned = await it.fleet.run(fan(), {"items": [1]})
-    job_id = await submitted(it, "asks")
+async def test_results_of_children_and_added_tasks_show_their_handler(api: Web) -> None:
+    fanned = await api.fleet.run(fan(), {"items": [1]})
+    job_id = await submitted(api, "asks")
     await rows(
-        it.dsn,
+        api.dsn,
         "INSERT INTO dagapp.dag_node_states (job_id, node_id, status, parent_node_id, definition) "
         """VALUES (%s, 'ask.1', 'completed', 'ask', '{"type": "task", "handler": "far"}')""",
         job_id,
     )
     await rows(
-        it.dsn,
+        api.dsn,
         "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status, processed) "
         "VALUES (%s, %s, 'ask.1', 'completed', true)",
         f"{job_id}_ask.1_0",
         job_id,
     )
     since = datetime.now(UTC) - timedelta(hours=1)
-    async with opened(it.dsn, application="test") as conn:
+    async with opened(api.dsn, application="test") as conn:
         handlers = {(row["job_id"], row["node_id"]): row["handler"] for row in await list_results(conn, since=since)}
         assert handlers[fanned["job_id"], "spread__0"] == "echo"
         [added] = await list_results(conn, since=since, handler="far")
         assert (added["node_id"], handlers[job_id, "ask.1"]) == ("ask.1", "far")
 
 
-async def test_jobs_are_found_by_status_and_counts_of_ended_jobs_are_cached(it: Web) -> None:
-    good, bad = await ended(it, "echoes"), await ended(it, "breaks")
-    waiting = await asking(it)
-    async with opened(it.dsn, application="test") as conn:
+async def test_jobs_are_found_by_status_and_counts_of_ended_jobs_are_cached(api: Web) -> None:
+    good, bad = await ended(api, "echoes"), await ended(api, "breaks")
+    waiting = await asking(api)
+    async with opened(api.dsn, application="test") as conn:
 
         async def matching(*statuses: str) -> list[JobRow]:
             return await list_jobs(conn, JobFilter(statuses), limit=50)
@@ -188,7 +188,7 @@ async def test_jobs_are_found_by_status_and_counts_of_ended_jobs_are_cached(it: 
         jobs = await matching()
         first = await counts.of(conn, jobs)
         assert (first[good].counts, first[bad].counts["failed"]) == ({"completed": 3}, 1)
-        await rows(it.dsn, "UPDATE dagapp.dag_node_states SET status = 'skipped'")
+        await rows(api.dsn, "UPDATE dagapp.dag_node_states SET status = 'skipped'")
         again = await counts.of(conn, jobs)
         assert again[good] == first[good]
         assert (again[bad].counts, again[waiting].counts) == ({"skipped": 3}, {"skipped": 3})
@@ -196,35 +196,35 @@ async def test_jobs_are_found_by_status_and_counts_of_ended_jobs_are_cached(it: 
         assert await has_more_nodes(conn, good, 2)
 
 
-async def test_an_invalid_filter_is_ignored(it: Web) -> None:
+async def test_an_invalid_filter_is_ignored(api: Web) -> None:
     for address in (
         "nodes?status=nonsense",
         "tasks?state=x&period=9y",
         "workers?status=x",
         "schedules?state=x&text=%25",
     ):
-        await it.get(f"/ui/{address}")
+        await api.get(f"/ui/{address}")
 
 
-async def test_paging_keeps_every_filter(it: Web) -> None:
+async def test_paging_keeps_every_filter(api: Web) -> None:
     for _ in range(2):
-        await ended(it, "echoes")
-    page = await it.get("/ui/nodes?status=completed&status=failed&offset=1")
+        await ended(api, "echoes")
+    page = await api.get("/ui/nodes?status=completed&status=failed&offset=1")
     assert 'href="/ui/nodes?status=completed&amp;status=failed"' in page
 
 
-async def test_a_schedule_that_cannot_start_shows_why(it: Web) -> None:
-    await it.post("/api/v1/schedules/sync")
+async def test_a_schedule_that_cannot_start_shows_why(api: Web) -> None:
+    await api.post("/api/v1/schedules/sync")
     await rows(
-        it.dsn,
+        api.dsn,
         """INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, error_message, source_app)
         VALUES (0, 'schedule_missed', 'failure', '{"schedule_id": "daily", "count": 1}', 'the input is missing', 'o')
         RETURNING event_id""",
     )
-    page = await it.get("/ui/schedules")
+    page = await api.get("/ui/schedules")
     assert "every day at 06:00 UTC" in page
     assert "the input is missing" in page
-    assert "No matching schedules" in await it.get("/ui/schedules?state=paused")
+    assert "No matching schedules" in await api.get("/ui/schedules?state=paused")
 
 
 async def test_health_shows_no_secret(dsn: str) -> None:
@@ -235,11 +235,11 @@ async def test_health_shows_no_secret(dsn: str) -> None:
     assert "hunter2" not in page
 
 
-async def test_the_doctor_page_shows_findings_and_repairs(it: Web) -> None:
-    job_id = await ended(it, "echoes")
-    assert "consistency checks passed" in await it.get("/ui/health/doctor")
-    await rows(it.dsn, "UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE job_id = %s RETURNING job_id", job_id)
-    page = await it.get("/ui/health/doctor")
+async def test_the_doctor_page_shows_findings_and_repairs(api: Web) -> None:
+    job_id = await ended(api, "echoes")
+    assert "consistency checks passed" in await api.get("/ui/health/doctor")
+    await rows(api.dsn, "UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE job_id = %s RETURNING job_id", job_id)
+    page = await api.get("/ui/health/doctor")
     assert "ended jobs without the time of their end" in page
     assert f"/ui/jobs/{job_id}" in page
 

@@ -231,10 +231,10 @@ async def test_runs_are_the_newest_of_the_recently_run_workflows(past: Past) -> 
 
 
 async def test_versions_show_their_number_of_runs(dsn: str) -> None:
-    async with web(dsn, chain(2), runs=True) as it:
-        job_id = (await it.fleet.run(chain(2)))["job_id"]
-        await it.fleet.run(chain(2))
-        await it.fleet.run(chain(3))
+    async with web(dsn, chain(2), runs=True) as api:
+        job_id = (await api.fleet.run(chain(2)))["job_id"]
+        await api.fleet.run(chain(2))
+        await api.fleet.run(chain(3))
         async with opened(dsn, application="test") as conn:
             versions = await workflow_versions(conn, "chain")
             nodes = await grid_nodes(conn, [job_id], ["n0", "n1", "n2"])
@@ -246,32 +246,32 @@ async def test_versions_show_their_number_of_runs(dsn: str) -> None:
 
 
 async def test_the_first_page_explains_how_to_start(dsn: str) -> None:
-    async with web(dsn, single(workflow_id="hello_world")) as it:
-        page = await it.get("/ui/")
+    async with web(dsn, single(workflow_id="hello_world")) as api:
+        page = await api.get("/ui/")
     assert "No jobs have run yet" in page
     assert "dagmaster submit hello_world --poll" in page
     assert "dagmaster orchestrator --with-worker" in page, "nobody is at work"
 
 
 async def test_a_dashboard_without_problems_shows_none(dsn: str) -> None:
-    async with web(dsn, single(), runs=True) as it:
-        await it.fleet.run(single())
-        page = await it.get("/ui/")
+    async with web(dsn, single(), runs=True) as api:
+        await api.fleet.run(single())
+        page = await api.get("/ui/")
     assert "All good" in page
 
 
 async def test_a_missing_orchestrator_is_shown_first(past: Past) -> None:
     await past.job("running", minutes=0)
     await past.job("failed", error="x")
-    async with web(past.dsn) as it:
-        page = await it.get("/ui/")
+    async with web(past.dsn) as api:
+        page = await api.get("/ui/")
     assert page.index("No orchestrator is running") < page.index("w failed")
 
 
 async def test_errors_are_escaped_and_redacted(past: Past) -> None:
     await past.job("failed", error=f"{SCRIPT} at https://ada:hunter2@host/x")
-    async with web(past.dsn) as it:
-        page = await it.get("/ui/")
+    async with web(past.dsn) as api:
+        page = await api.get("/ui/")
     assert SCRIPT not in page
     assert "&lt;script&gt;" in page
     assert "hunter2" not in page
@@ -279,18 +279,18 @@ async def test_errors_are_escaped_and_redacted(past: Past) -> None:
 
 async def test_only_operators_get_retry_buttons(past: Past) -> None:
     job_id = await past.job("failed", error="x")
-    async with web(past.dsn) as it:
-        viewer, operator = await it.key("v", Role.VIEWER), await it.key("o", Role.OPERATOR)
-        assert f"/api/v1/jobs/{job_id}/retry" in await it.get("/ui/", headers=operator)
-        assert f"/api/v1/jobs/{job_id}/retry" not in await it.get("/ui/", headers=viewer)
-        await it.get("/ui/", 403, headers=await it.key("p", Role.PARTNER))
+    async with web(past.dsn) as api:
+        viewer, operator = await api.key("v", Role.VIEWER), await api.key("o", Role.OPERATOR)
+        assert f"/api/v1/jobs/{job_id}/retry" in await api.get("/ui/", headers=operator)
+        assert f"/api/v1/jobs/{job_id}/retry" not in await api.get("/ui/", headers=viewer)
+        await api.get("/ui/", 403, headers=await api.key("p", Role.PARTNER))
 
 
 async def test_waiting_approvals_are_shown_with_their_message(dsn: str) -> None:
     asking = graph({"ask": ApprovalNode(message="Publish it?", next=("END",))}, "asks", start="ask")
-    async with web(dsn, asking, runs=True) as it:
-        await it.fleet.submit(asking)
-        await it.fleet.until("SELECT count(*) = 1 FROM dagapp.dag_job_events WHERE event_type = 'approval_requested'")
-        page = await it.get("/ui/")
+    async with web(dsn, asking, runs=True) as api:
+        await api.fleet.submit(asking)
+        await api.fleet.until("SELECT count(*) = 1 FROM dagapp.dag_job_events WHERE event_type = 'approval_requested'")
+        page = await api.get("/ui/")
     assert "1 pending approval" in page
     assert "asks: Publish it?" in page

@@ -16,27 +16,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "workflows"
 
 
-def look_into(folder: Path, it: Web) -> None:
-    it.services.catalog = Catalog(folder, queues=QueueRules(None, "q"), must_exist=False)
+def look_into(folder: Path, api: Web) -> None:
+    api.services.catalog = Catalog(folder, queues=QueueRules(None, "q"), must_exist=False)
 
 
 async def test_an_empty_installation_offers_a_sample(dsn: str, folder: Path) -> None:
-    async with web(dsn, workflows_dir=folder) as it:
-        look_into(folder, it)
+    async with web(dsn, workflows_dir=folder) as api:
+        look_into(folder, api)
         for page in ("/ui/", "/ui/submit"):
-            assert SAMPLE in await it.get(page)
-        added = await it.post(SAMPLE, None, 201)
+            assert SAMPLE in await api.get(page)
+        added = await api.post(SAMPLE, None, 201)
         assert [workflow["workflow_id"] for workflow in added["workflows"]] == ["sample"]
         assert added["problems"] == []
-        assert SAMPLE not in await it.get("/ui/submit")
-        await it.post(SAMPLE, None, 409)
-        await it.post("/api/v1/jobs", {"workflow_id": "sample"}, 201)
+        assert SAMPLE not in await api.get("/ui/submit")
+        await api.post(SAMPLE, None, 409)
+        await api.post("/api/v1/jobs", {"workflow_id": "sample"}, 201)
 
 
 async def test_a_shared_server_writes_no_sample_files(dsn: str, folder: Path) -> None:
-    async with web(dsn, is_local=False, workflows_dir=folder) as it:
-        look_into(folder, it)
-        key = await it.key("root")
-        assert SAMPLE not in await it.get("/ui/submit", headers=key)
-        await it.post(SAMPLE, None, 403, headers=key)
+    async with web(dsn, is_local=False, workflows_dir=folder) as api:
+        look_into(folder, api)
+        key = await api.key("root")
+        assert SAMPLE not in await api.get("/ui/submit", headers=key)
+        await api.post(SAMPLE, None, 403, headers=key)
         assert not folder.exists()

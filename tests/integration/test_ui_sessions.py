@@ -68,59 +68,59 @@ def test_a_signed_cookie_of_another_format_is_refused() -> None:
 @asynccontextmanager
 async def guarded(dsn: str, **options: Any) -> AsyncIterator[Web]:
     """A key exists, so every request needs one."""
-    async with web(dsn, single(), **options) as it:
-        await it.key("first")
-        yield it
+    async with web(dsn, single(), **options) as api:
+        await api.key("first")
+        yield api
 
 
-async def text_of(it: Web, name: str, role: Role) -> str:
-    return (await it.key(name, role))["Authorization"].removeprefix("Bearer ")
+async def text_of(api: Web, name: str, role: Role) -> str:
+    return (await api.key(name, role))["Authorization"].removeprefix("Bearer ")
 
 
-async def sign_in(it: Web, role: Role = Role.OPERATOR, name: str = "ada", **form: str) -> httpx.Response:
-    key = await text_of(it, name, role)
-    return await it.client.post("/ui/login", data={"key": key, **form})
+async def sign_in(api: Web, role: Role = Role.OPERATOR, name: str = "ada", **form: str) -> httpx.Response:
+    key = await text_of(api, name, role)
+    return await api.client.post("/ui/login", data={"key": key, **form})
 
 
-async def csrf(it: Web) -> str:
-    match = re.search(r'name="csrf-token" content="([^"]+)"', await it.get("/ui/jobs"))
+async def csrf(api: Web) -> str:
+    match = re.search(r'name="csrf-token" content="([^"]+)"', await api.get("/ui/jobs"))
     assert match
     return match[1]
 
 
 async def test_without_a_session_every_page_redirects_to_the_login_and_back(dsn: str) -> None:
-    async with guarded(dsn) as it:
+    async with guarded(dsn) as api:
         for path in ("/ui/", "/ui/jobs?status=failed", "/ui/submit", "/ui/nonsense"):
-            answer = await it.client.get(path)
+            answer = await api.client.get(path)
             assert (answer.status_code, answer.headers["location"]) == (303, f"/ui/login?next={quote(path)}")
-        live = await it.client.get("/ui/jobs", headers={"X-Live": "1"})
+        live = await api.client.get("/ui/jobs", headers={"X-Live": "1"})
         assert (live.status_code, live.headers["x-login"]) == (401, "/ui/login?next=/ui/jobs")
 
 
 async def test_a_wrong_key_is_refused_and_sets_no_cookie(dsn: str) -> None:
-    async with guarded(dsn) as it:
+    async with guarded(dsn) as api:
         for key in ("", "wrong", "dm_aaaaaaaaaaaa_" + "a" * 43, "\0", "ключ", "x" * 10_000):
-            answer = await it.client.post("/ui/login", data={"key": key})
+            answer = await api.client.post("/ui/login", data={"key": key})
             assert answer.status_code == 401
             assert "unknown, revoked or expired" in answer.text
             assert "set-cookie" not in answer.headers
 
 
 async def test_a_worker_key_cannot_sign_in(dsn: str) -> None:
-    async with guarded(dsn) as it:
-        answer = await sign_in(it, Role.WORKER)
+    async with guarded(dsn) as api:
+        answer = await sign_in(api, Role.WORKER)
         assert answer.status_code == 403
         assert "This is a worker key" in answer.text
 
 
 async def test_the_cookie_is_http_only_and_same_site(dsn: str) -> None:
-    async with guarded(dsn) as it:
-        cookie = (await sign_in(it)).headers["set-cookie"]
+    async with guarded(dsn) as api:
+        cookie = (await sign_in(api)).headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/" in cookie
         assert "Secure" not in cookie
-        key = await text_of(it, "eve", Role.VIEWER)
+        key = await text_of(api, "eve", Role.VIEWER)
         for options in ({"base_url": "https://127.0.0.1"}, {"headers": {"X-Forwarded-Proto": "https"}}):
-            async with httpx.AsyncClient(**{"base_url": OURS, "transport": it.client._transport, **options}) as client:  # type: ignore[arg-type]
+            async with httpx.AsyncClient(**{"base_url": OURS, "transport": api.client._transport, **options}) as client:  # type: ignore[arg-type]
                 assert "Secure" in (await client.post("/ui/login", data={"key": key})).headers["set-cookie"]
 
 
@@ -141,87 +141,87 @@ async def test_the_cookie_is_http_only_and_same_site(dsn: str) -> None:
     ],
 )
 async def test_the_login_never_redirects_to_another_site(dsn: str, target: str, goes_to: str) -> None:
-    async with guarded(dsn) as it:
-        assert (await sign_in(it, next=target)).headers["location"] == goes_to
-        again = await it.client.get("/ui/login", params={"next": target})
+    async with guarded(dsn) as api:
+        assert (await sign_in(api, next=target)).headers["location"] == goes_to
+        again = await api.client.get("/ui/login", params={"next": target})
         assert again.headers["location"] == goes_to
 
 
 async def test_another_site_cannot_sign_users_in(dsn: str) -> None:
-    async with guarded(dsn) as it:
-        key = await text_of(it, "eve", Role.VIEWER)
+    async with guarded(dsn) as api:
+        key = await text_of(api, "eve", Role.VIEWER)
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
             {"Origin": OURS, "Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},
         ):
-            answer = await it.client.post("/ui/login", data={"key": key}, headers=headers)
+            answer = await api.client.post("/ui/login", data={"key": key}, headers=headers)
             assert answer.status_code == 403 and "set-cookie" not in answer.headers
         ours = {"Origin": OURS, "Sec-Fetch-Site": "same-origin"}
-        assert (await it.client.post("/ui/login", data={"key": key}, headers=ours)).status_code == 303
+        assert (await api.client.post("/ui/login", data={"key": key}, headers=ours)).status_code == 303
 
 
 async def test_signing_out_ends_the_session(dsn: str) -> None:
-    async with guarded(dsn) as it:
-        await sign_in(it)
-        await it.get("/ui/jobs")
-        assert (await it.client.get("/ui/logout")).status_code == 303
-        assert (await it.client.get("/ui/jobs")).status_code == 303
+    async with guarded(dsn) as api:
+        await sign_in(api)
+        await api.get("/ui/jobs")
+        assert (await api.client.get("/ui/logout")).status_code == 303
+        assert (await api.client.get("/ui/jobs")).status_code == 303
 
 
 # Acting.
 
 
 async def test_changes_require_the_csrf_token(dsn: str) -> None:
-    async with guarded(dsn) as it:
-        await sign_in(it)
-        token = await csrf(it)
+    async with guarded(dsn) as api:
+        await sign_in(api)
+        token = await csrf(api)
         body = {"workflow_id": "single"}
         for headers in ({}, {"X-CSRF-Token": ""}, {"X-CSRF-Token": "wrong"}, {"X-CSRF-Token": token + "x"}):
-            await it.post("/api/v1/jobs", body, 403, headers=headers)
-        async with guarded_client(it) as other:
-            await other.post("/ui/login", data={"key": await text_of(it, "eve", Role.OPERATOR)})
+            await api.post("/api/v1/jobs", body, 403, headers=headers)
+        async with guarded_client(api) as other:
+            await other.post("/ui/login", data={"key": await text_of(api, "eve", Role.OPERATOR)})
             stolen = await other.post("/api/v1/jobs", json=body, headers={"X-CSRF-Token": token})
             assert stolen.status_code == 403
-        answer = await it.client.post("/api/v1/jobs", json=body, headers={"X-CSRF-Token": token})
+        answer = await api.client.post("/api/v1/jobs", json=body, headers={"X-CSRF-Token": token})
         assert answer.status_code == 201
 
 
 @asynccontextmanager
-async def guarded_client(it: Web) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=OURS, transport=httpx.ASGITransport(it.app)) as client:
+async def guarded_client(api: Web) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=OURS, transport=httpx.ASGITransport(api.app)) as client:
         yield client
 
 
 async def test_without_keys_a_page_of_another_origin_is_refused(dsn: str) -> None:
-    async with web(dsn, single()) as it:
+    async with web(dsn, single()) as api:
         for origin in ("http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"):
-            await it.post("/api/v1/workflows/reload", None, 401, headers={"Origin": origin})
-        await it.post("/api/v1/workflows/reload", None, 200, headers={"Origin": OURS})
+            await api.post("/api/v1/workflows/reload", None, 401, headers={"Origin": origin})
+        await api.post("/api/v1/workflows/reload", None, 200, headers={"Origin": OURS})
 
 
 async def test_malformed_cookies_redirect_to_the_login(dsn: str) -> None:
-    async with guarded(dsn) as it:
+    async with guarded(dsn) as api:
         expired = Session("key", "nonce", int(time()) - 1)
-        secret = await it.app.state.keyring.session_secret(None)
+        secret = await api.app.state.keyring.session_secret(None)
         for cookie in ("", ".", "a.b", "\xff\xfe", "%00", "[]." * 50, expired.sealed(secret), '"\\777"', "x" * 4000):
             headers = [(b"cookie", f"{COOKIE}={cookie}".encode("latin-1"))]
-            assert (await it.client.get("/ui/jobs", headers=headers)).status_code == 303
-            assert (await it.client.post("/api/v1/jobs", json={}, headers=headers)).status_code == 401
+            assert (await api.client.get("/ui/jobs", headers=headers)).status_code == 303
+            assert (await api.client.post("/api/v1/jobs", json={}, headers=headers)).status_code == 401
 
 
 async def test_a_revoked_key_ends_its_session(dsn: str) -> None:
-    async with guarded(dsn) as it:
-        await sign_in(it, name="gone")
-        await it.get("/ui/jobs")
-        await revoke(it, "gone")
-        it.app.state.keyring._known.clear()
-        assert (await it.client.get("/ui/jobs")).status_code == 303
+    async with guarded(dsn) as api:
+        await sign_in(api, name="gone")
+        await api.get("/ui/jobs")
+        await revoke(api, "gone")
+        api.app.state.keyring._known.clear()
+        assert (await api.client.get("/ui/jobs")).status_code == 303
 
 
-async def revoke(it: Web, name: str) -> None:
-    async with opened(it.dsn, application="test") as conn:
+async def revoke(api: Web, name: str) -> None:
+    async with opened(api.dsn, application="test") as conn:
         await revoke_key(conn, name, actor="test")
 
 
@@ -229,9 +229,9 @@ async def revoke(it: Web, name: str) -> None:
 
 
 async def test_a_websocket_requires_the_same_origin(dsn: str) -> None:
-    async with guarded(dsn) as it, it.real_server() as url:
-        await sign_in(it)
-        cookie = {"Cookie": f"{COOKIE}={it.client.cookies[COOKIE]}"}
+    async with guarded(dsn) as api, api.real_server() as url:
+        await sign_in(api)
+        cookie = {"Cookie": f"{COOKIE}={api.client.cookies[COOKIE]}"}
         address = url.replace("http", "ws") + "/ws/live"
         assert await closed_with(address, cookie, "http://localhost:3000") == 4403
         assert await closed_with(address, {}, url) == 4401
@@ -242,13 +242,13 @@ async def test_a_websocket_requires_the_same_origin(dsn: str) -> None:
 async def test_a_websocket_is_closed_when_its_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
     monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 0.2)
-    async with guarded(dsn) as it, it.real_server() as url:
-        await sign_in(it, name="gone")
-        cookie = {"Cookie": f"{COOKIE}={it.client.cookies[COOKIE]}"}
+    async with guarded(dsn) as api, api.real_server() as url:
+        await sign_in(api, name="gone")
+        cookie = {"Cookie": f"{COOKIE}={api.client.cookies[COOKIE]}"}
         address = url.replace("http", "ws") + "/ws/live"
         async with connect(address, additional_headers=cookie, origin=url) as socket:  # type: ignore[arg-type]
             await socket.recv()
-            await revoke(it, "gone")
+            await revoke(api, "gone")
             with pytest.raises(ConnectionClosed) as ended:
                 while True:
                     await socket.recv()
@@ -256,31 +256,31 @@ async def test_a_websocket_is_closed_when_its_key_is_revoked(dsn: str, monkeypat
 
 
 @asynccontextmanager
-async def quiet_page(it: Web, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def quiet_page(api: Web, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """An idle page; the next heartbeat is far away."""
     monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 600)
     monkeypatch.setattr("dagmaster.web.ui.change_feed.POLL_SECONDS", 0.02)
     async with connect(url.replace("http", "ws") + "/ws/live", origin=url) as socket:  # type: ignore[arg-type]
         for _ in ("the newest", "all is quiet"):
             await socket.recv()
-        assert it.app.state.pulse.watchers == 1
+        assert api.app.state.pulse.watchers == 1
         yield
 
 
 async def test_a_closed_page_is_forgotten_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with web(dsn) as it, it.real_server() as url:
-        async with quiet_page(it, url, monkeypatch):
+    async with web(dsn) as api, api.real_server() as url:
+        async with quiet_page(api, url, monkeypatch):
             pass
-        await wait_until(lambda: it.app.state.pulse.watchers == 0)
+        await wait_until(lambda: api.app.state.pulse.watchers == 0)
 
 
 async def test_an_open_page_does_not_keep_the_server_from_stopping(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with web(dsn) as it, AsyncExitStack() as pages:
-        async with it.real_server() as url:
-            await pages.enter_async_context(quiet_page(it, url, monkeypatch))
-        assert it.app.state.pulse.watchers == 0
+    async with web(dsn) as api, AsyncExitStack() as pages:
+        async with api.real_server() as url:
+            await pages.enter_async_context(quiet_page(api, url, monkeypatch))
+        assert api.app.state.pulse.watchers == 0
     assert "graceful shutdown exceeded" not in caplog.text
 
 
@@ -306,24 +306,24 @@ async def closed_with(address: str, headers: dict[str, str], origin: str) -> int
     ],
 )
 async def test_the_role_decides_what_is_visible(dsn: str, role: Role, sees: str, does_not: str) -> None:
-    async with guarded(dsn) as it:
-        await sign_in(it, role)
-        jobs = await it.get("/ui/jobs")
+    async with guarded(dsn) as api:
+        await sign_in(api, role)
+        jobs = await api.get("/ui/jobs")
         assert f'href="{sees}"' in jobs and f'href="{does_not}"' not in jobs
-        await it.get(sees)
-        refused = await it.client.get(does_not)
+        await api.get(sees)
+        refused = await api.client.get(does_not)
         assert refused.status_code == (404 if role is Role.ADMIN else 403)
         assert 'href="/ui/jobs"' in refused.text
 
 
 async def test_every_page_has_the_security_headers(dsn: str) -> None:
-    async with web(dsn) as it:
+    async with web(dsn) as api:
 
-        @it.app.get("/ui/static-failure", dependencies=[EVERYBODY])
+        @api.app.get("/ui/static-failure", dependencies=[EVERYBODY])
         async def fail() -> None:
             raise ZeroDivisionError
 
-        it.app.router.routes.insert(0, it.app.router.routes.pop())
+        api.app.router.routes.insert(0, api.app.router.routes.pop())
         for path, status in {
             "/ui/jobs": 200,
             "/ui/static/app.css": 200,
@@ -334,7 +334,7 @@ async def test_every_page_has_the_security_headers(dsn: str) -> None:
             "/ui/jobs?offset=x": 422,
             "/ui/static-failure": 500,
         }.items():
-            answer = await it.client.get(path)
+            answer = await api.client.get(path)
             assert answer.status_code == status, path
             assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS, path
             if status >= 400:
@@ -342,32 +342,32 @@ async def test_every_page_has_the_security_headers(dsn: str) -> None:
 
 
 async def test_pages_report_a_database_outage_with_a_link_back(dsn: str) -> None:
-    async with web(dsn) as it:
-        await it.services.pool.close()
-        answer = await it.client.get("/ui/jobs")
+    async with web(dsn) as api:
+        await api.services.pool.close()
+        answer = await api.client.get("/ui/jobs")
         assert answer.status_code == 503
         assert "Database unavailable" in answer.text and 'href="/ui/"' in answer.text
         assert answer.headers["Content-Security-Policy"] == HEADERS["Content-Security-Policy"]
 
 
 async def test_static_files_are_cached_and_compressed(dsn: str) -> None:
-    async with web(dsn) as it:
-        page = await it.get("/ui/")
+    async with web(dsn) as api:
+        page = await api.get("/ui/")
         [style] = re.findall(r'href="([^"]+/app\.css)"', page)
         assert set(re.findall(r'(?:href|src)="(/ui/static/[^/"]+/)', page)) == {style.removesuffix("app.css")}
-        answer = await it.client.get(style, headers={"Accept-Encoding": "gzip"})
+        answer = await api.client.get(style, headers={"Accept-Encoding": "gzip"})
         assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
         assert answer.headers["Content-Encoding"] == "gzip"
 
 
 @pytest.mark.parametrize("folder", ["", "v-0123456789abcdef/"])
 async def test_static_files_without_the_current_version_must_revalidate(dsn: str, folder: str) -> None:
-    async with web(dsn) as it:
-        answer = await it.client.get(f"/ui/static/{folder}app.css")
+    async with web(dsn) as api:
+        answer = await api.client.get(f"/ui/static/{folder}app.css")
         assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-cache")
         known = {"If-None-Match": answer.headers["ETag"]}
-        assert (await it.client.get(f"/ui/static/{folder}app.css", headers=known)).status_code == 304
-        assert (await it.client.get(f"/ui/static/{folder}none.css")).status_code == 404
+        assert (await api.client.get(f"/ui/static/{folder}app.css", headers=known)).status_code == 304
+        assert (await api.client.get(f"/ui/static/{folder}none.css")).status_code == 404
 
 
 def test_the_fingerprint_changes_with_any_file(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 async def test_workflows_known_only_from_jobs_are_listed(dsn: str) -> None:
-    async with web(dsn, single(workflow_id="here"), runs=True) as it:
-        await it.fleet.run(chain(2))
-        listed = await it.get("/ui/workflows")
-        page = await it.get("/ui/workflows/chain")
-        drawn = await it.get("/ui/workflow-graphs/chain")
+    async with web(dsn, single(workflow_id="here"), runs=True) as api:
+        await api.fleet.run(chain(2))
+        listed = await api.get("/ui/workflows")
+        page = await api.get("/ui/workflows/chain")
+        drawn = await api.get("/ui/workflow-graphs/chain")
     assert 'id="workflow-here"' in listed
     assert 'id="workflow-chain"' in listed
     assert "no file" in listed
@@ -29,17 +29,19 @@ async def test_workflows_known_only_from_jobs_are_listed(dsn: str) -> None:
 
 
 async def test_workflows_are_found_by_name_and_description(dsn: str) -> None:
-    async with web(dsn, graph({"a": task("echo", "END")}, "one", start="a", description="Makes Tiles"), single()) as it:
-        assert 'id="workflow-one"' in await it.get("/ui/workflows?text=tiles")
-        assert 'id="workflow-single"' not in await it.get("/ui/workflows?text=tiles")
-        assert "No matching workflows" in await it.get("/ui/workflows?text=nonsense")
+    async with web(
+        dsn, graph({"a": task("echo", "END")}, "one", start="a", description="Makes Tiles"), single()
+    ) as api:
+        assert 'id="workflow-one"' in await api.get("/ui/workflows?text=tiles")
+        assert 'id="workflow-single"' not in await api.get("/ui/workflows?text=tiles")
+        assert "No matching workflows" in await api.get("/ui/workflows?text=nonsense")
 
 
 async def test_a_broken_file_is_shown_with_its_error_and_advice(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("workflow_id: broken\nnodes: {START: {type: start, next: nowhere}}\n")
-    async with web(dsn) as it:
-        it.services.catalog = Catalog(tmp_path)
-        page = await it.get("/ui/workflows")
+    async with web(dsn) as api:
+        api.services.catalog = Catalog(tmp_path)
+        page = await api.get("/ui/workflows")
     assert "broken.yaml" in page
     assert "nowhere" in page
     assert "dagmaster validate broken.yaml" in page
@@ -47,9 +49,9 @@ async def test_a_broken_file_is_shown_with_its_error_and_advice(dsn: str, tmp_pa
 
 
 async def test_a_workflow_page_shows_its_runs_and_nodes(dsn: str) -> None:
-    async with web(dsn, single("fail"), runs=True) as it:
-        job_id = (await it.fleet.run(single("fail")))["job_id"]
-        page = await it.get("/ui/workflows/single")
+    async with web(dsn, single("fail"), runs=True) as api:
+        job_id = (await api.fleet.run(single("fail")))["job_id"]
+        page = await api.get("/ui/workflows/single")
     assert f'href="/ui/jobs/{job_id}/nodes/work"' in page
     assert 'class="cell is-failed"' in page
     assert "work: failed" in page
@@ -80,30 +82,30 @@ def test_a_definition_is_shown_without_defaults_and_parses_to_the_same() -> None
 
 async def test_author_text_is_escaped_and_secrets_are_redacted(dsn: str) -> None:
     secretive = task("echo", "END", params={"password": "hunter2", "text": SCRIPT})
-    async with web(dsn, graph({"a": secretive}, "w", start="a", description=SCRIPT)) as it:
-        page = await it.get("/ui/workflows/w")
-        listed = await it.get("/ui/workflows")
+    async with web(dsn, graph({"a": secretive}, "w", start="a", description=SCRIPT)) as api:
+        page = await api.get("/ui/workflows/w")
+        listed = await api.get("/ui/workflows")
     assert SCRIPT not in page + listed
     assert "hunter2" not in page
 
 
 async def test_an_inactive_workflow_has_a_page_without_a_submit_button(dsn: str) -> None:
-    async with web(dsn, graph({"a": task("echo", "END")}, "idle", start="a", is_active=False)) as it:
-        page = await it.get("/ui/workflows/idle")
+    async with web(dsn, graph({"a": task("echo", "END")}, "idle", start="a", is_active=False)) as api:
+        page = await api.get("/ui/workflows/idle")
     assert "inactive" in page
     assert "/ui/submit?workflow=idle" not in page
 
 
 @pytest.mark.parametrize("path", ["nothing", "a/b", "%3Cscript%3E", "x" * 300])
 async def test_an_unknown_workflow_is_a_page_with_404(dsn: str, path: str) -> None:
-    async with web(dsn) as it:
-        page = await it.get(f"/ui/workflows/{path}", 404)
+    async with web(dsn) as api:
+        page = await api.get(f"/ui/workflows/{path}", 404)
     assert "Not found" in page
     assert "<script>'" not in page
 
 
 async def test_workflow_pages_require_read_access(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        partner = await it.key("p", Role.PARTNER)
+    async with web(dsn, single()) as api:
+        partner = await api.key("p", Role.PARTNER)
         for path in ("/ui/", "/ui/workflows", "/ui/workflows/single", "/ui/workflow-graphs/single"):
-            await it.get(path, 403, headers=partner)
+            await api.get(path, 403, headers=partner)

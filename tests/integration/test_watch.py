@@ -55,7 +55,7 @@ async def test_a_stall_is_reported_once_until_progress(dsn: str) -> None:
         assert data["instance_id"] == role.id
         assert set(data["job_ids"]) == {str(job_id) for job_id in job_ids}
         async with opened(dsn, application="test") as conn:
-            another = Stall(role.it, AT_ONCE)
+            another = Stall(role.instance, AT_ONCE)
             await another.run_once(conn)
             await another.run_once(conn)
         assert len(await event_data(dsn, "orchestrator_stall")) == 2
@@ -66,7 +66,7 @@ async def test_a_stall_is_reported_once_until_progress(dsn: str) -> None:
 
 async def test_without_jobs_there_is_no_stall(dsn: str) -> None:
     async with watched(dsn) as (_, role, conn):
-        await Stall(role.it, AT_ONCE).run_once(conn)
+        await Stall(role.instance, AT_ONCE).run_once(conn)
         assert await event_data(dsn, "orchestrator_stall") == []
 
 
@@ -88,7 +88,7 @@ async def test_a_task_within_its_timeout_is_no_stall_and_hides_none(dsn: str) ->
             "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'",
             lambda: [job_id],
         )
-        await Stall(role.it, AT_ONCE).run_once(conn)
+        await Stall(role.instance, AT_ONCE).run_once(conn)
         [data] = await event_data(dsn, "orchestrator_stall")
         assert data["job_ids"] == [str(stuck)], "a task at work does not hide the job that nobody serves"
         may_end.set()
@@ -103,7 +103,7 @@ async def test_a_job_waiting_for_a_retry_is_no_stall(dsn: str) -> None:
             "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND not_before IS NOT NULL",
             lambda: [job_id],
         )
-        await Stall(role.it, AT_ONCE).run_once(conn)
+        await Stall(role.instance, AT_ONCE).run_once(conn)
         assert await event_data(dsn, "orchestrator_stall") == []
 
 
@@ -111,8 +111,8 @@ async def test_a_paused_job_is_no_stall(dsn: str) -> None:
     async with watched(dsn) as (running, role, conn):
         job_id = await running.submit(single())
         await until_it_waits(running)
-        role.it.jobs.get(job_id).state.paused_at = datetime.now(UTC)
-        await Stall(role.it, AT_ONCE).run_once(conn)
+        role.instance.jobs.get(job_id).state.paused_at = datetime.now(UTC)
+        await Stall(role.instance, AT_ONCE).run_once(conn)
         assert await event_data(dsn, "orchestrator_stall") == []
 
 
@@ -154,7 +154,7 @@ async def test_held_and_recent_tasks_are_not_stuck(dsn: str) -> None:
 async def test_a_full_queue_receives_nothing_until_it_is_nearly_empty(dsn: str) -> None:
     options = WatchOptions(max_queue_depth=5, resume_queue_depth=3)
     async with watched(dsn, options) as (running, role, conn):
-        pressure = BackPressure(role.it, options)
+        pressure = BackPressure(role.instance, options)
         crowd = await running.submit(fan(), {"items": list(range(8))})
         await until_it_waits(running, 8)
         await pressure.run_once(conn)
@@ -166,7 +166,7 @@ async def test_a_full_queue_receives_nothing_until_it_is_nearly_empty(dsn: str) 
         assert (await running.statuses(elsewhere))["work"] == "dispatched"
         await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = true WHERE node_id LIKE '%%4'")
         await pressure.run_once(conn)
-        assert role.it.closed_queues == {"q"}, "7 is above the depth at which it opens"
+        assert role.instance.closed_queues == {"q"}, "7 is above the depth at which it opens"
         await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = false")
         await running.worker(queues=("q", "other"))
         await running.completed(crowd, elsewhere)
@@ -222,7 +222,7 @@ async def test_an_orchestrators_statistics_are_in_its_row(dsn: str) -> None:
 async def test_the_cycle_report_writes_one_event_per_hour(dsn: str) -> None:
     async with watched(dsn) as (running, role, conn):
         await running.worker()
-        report = CycleReport(role.it, AT_ONCE)
+        report = CycleReport(role.instance, AT_ONCE)
         await running.run(single())
         await report.run_once(conn)
         await report.run_once(conn)
@@ -231,7 +231,7 @@ async def test_the_cycle_report_writes_one_event_per_hour(dsn: str) -> None:
         assert (first["jobs_completed"], first["tasks_completed"], first["errors"]) == (1, 1, 0)
         assert first["cycles"] > 0
         assert second["jobs_completed"] == 0
-        await CycleReport(role.it, WatchOptions()).run_once(conn)
+        await CycleReport(role.instance, WatchOptions()).run_once(conn)
         assert len(await event_data(dsn, "orchestrator_cycle")) == 2, "the hour is not over"
 
 

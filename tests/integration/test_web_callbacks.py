@@ -10,11 +10,11 @@ from dagmaster.store.connect import opened
 from dagmaster.store.statements import fetch
 
 
-async def waiting(it: Web, **options: Any) -> str:
+async def waiting(api: Web, **options: Any) -> str:
     """The task of a job without workers."""
-    submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
     task_id = f"{submitted['job_id']}_work_{options.get('attempt', 0)}"
-    await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{task_id}'")
+    await api.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{task_id}'")
     return task_id
 
 
@@ -22,9 +22,9 @@ def job_of(task_id: str) -> int:
     return int(task_id.partition("_")[0])
 
 
-async def ignored(it: Web, task_id: str) -> list[dict[str, Any]]:
+async def ignored(api: Web, task_id: str) -> list[dict[str, Any]]:
     path = f"/api/v1/jobs/{job_of(task_id)}/timeline?event_types=result_ignored"
-    return (await it.get(path))["events"]
+    return (await api.get(path))["events"]
 
 
 def result(task_id: str, **fields: Any) -> dict[str, Any]:
@@ -35,38 +35,38 @@ RESULT, PROGRESS, CHECKPOINT = (f"/api/v1/callbacks/{name}" for name in ("task-r
 
 
 async def test_the_first_report_counts_before_its_owner_reads_it(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        role = await it.fleet.orchestrator()
-        task_id = await waiting(it)
+    async with web(dsn, single()) as api:
+        role = await api.fleet.orchestrator()
+        task_id = await waiting(api)
         await role.kill()
-        assert not (await it.post(RESULT, result(task_id), 202))["duplicate"]
-        await it.post(RESULT, result(task_id, output={"n": 8}), 409)
-        assert (await it.post(RESULT, result(task_id), 202))["duplicate"]
-        [noted] = await ignored(it, task_id)
+        assert not (await api.post(RESULT, result(task_id), 202))["duplicate"]
+        await api.post(RESULT, result(task_id, output={"n": 8}), 409)
+        assert (await api.post(RESULT, result(task_id), 202))["duplicate"]
+        [noted] = await ignored(api, task_id)
         assert not noted["data"]["kept"]
 
 
 async def test_an_external_result_ends_the_task_once(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
         report = result(task_id, worker_id="far", execution_duration_ms=12)
-        assert await it.post(RESULT, report, 202) == {"task_id": task_id, "accepted": True, "duplicate": False}
-        assert (await it.post(RESULT, report, 202))["duplicate"]
-        refused = await it.post(RESULT, result(task_id, output={"n": 8}), 409)
+        assert await api.post(RESULT, report, 202) == {"task_id": task_id, "accepted": True, "duplicate": False}
+        assert (await api.post(RESULT, report, 202))["duplicate"]
+        refused = await api.post(RESULT, result(task_id, output={"n": 8}), 409)
         assert refused["error"]["code"] == "task_over"
-        [job] = await it.fleet.completed(job_of(task_id))
-        assert (await it.fleet.nodes(job["job_id"]))["work"]["output"] == {"n": 7}
-        assert (await it.post(RESULT, result(task_id), 202))["duplicate"]
-        await it.post(RESULT, result(task_id, output={"n": 8}), 409)
-        assert len(await ignored(it, task_id)) == 1
-        await it.fleet.is_clean()
+        [job] = await api.fleet.completed(job_of(task_id))
+        assert (await api.fleet.nodes(job["job_id"]))["work"]["output"] == {"n": 7}
+        assert (await api.post(RESULT, result(task_id), 202))["duplicate"]
+        await api.post(RESULT, result(task_id, output={"n": 8}), 409)
+        assert len(await ignored(api, task_id)) == 1
+        await api.fleet.is_clean()
 
 
 async def test_the_documented_worker_message_is_accepted(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
         message = {
             "task_id": task_id,
             "job_id": str(job_of(task_id)),
@@ -80,12 +80,12 @@ async def test_the_documented_worker_message_is_accepted(dsn: str) -> None:
             "checkpoint": {"phase_name": "last", "state_data": {"at": 4}},
         }
         for wrong in ({"job_id": "17"}, {"node_id": "other"}, {"status": "failed"}, {"error_message": "no"}):
-            await it.post(RESULT, {**message, **wrong}, 422)
-        await it.post(RESULT, {**message, "job_id": job_of(task_id)}, 202)
-        await it.fleet.completed(job_of(task_id))
-        node = await it.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work")
+            await api.post(RESULT, {**message, **wrong}, 422)
+        await api.post(RESULT, {**message, "job_id": job_of(task_id)}, 202)
+        await api.fleet.completed(job_of(task_id))
+        node = await api.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work")
         assert (node["checkpoint_phase"], node["attempts"][0]["progress_percent"]) == ("last", 100.0)
-        assert (await it.post(RESULT, message, 202))["duplicate"]
+        assert (await api.post(RESULT, message, 202))["duplicate"]
 
 
 @pytest.mark.parametrize(
@@ -98,162 +98,162 @@ async def test_the_documented_worker_message_is_accepted(dsn: str) -> None:
     ],
 )
 async def test_any_report_of_progress_starts_the_node(dsn: str, path: str, sign: dict[str, Any]) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
         status = 202 if path == "task-result" else 200
-        await it.post(f"/api/v1/callbacks/{path}", {"task_id": task_id, **sign}, status)
-        await it.fleet.until(
+        await api.post(f"/api/v1/callbacks/{path}", {"task_id": task_id, **sign}, status)
+        await api.fleet.until(
             "SELECT status = 'running' AND started_at IS NOT NULL AS ok FROM dagapp.dag_node_states "
             "WHERE node_id = 'work'"
         )
 
 
 async def test_an_externally_running_task_is_neither_claimed_nor_lost(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
-        assert not (await it.post(RESULT, {"task_id": task_id, "status": "running"}, 202))["duplicate"]
-        assert (await it.post(RESULT, {"task_id": task_id, "status": "running"}, 202))["duplicate"]
-        await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
-        await it.fleet.worker()
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        assert not (await api.post(RESULT, {"task_id": task_id, "status": "running"}, 202))["duplicate"]
+        assert (await api.post(RESULT, {"task_id": task_id, "status": "running"}, 202))["duplicate"]
+        await api.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
+        await api.fleet.worker()
         async with opened(dsn, application="test") as conn:
             assert await fetch(conn, "rescue_tasks") == []
-        [task] = (await it.get("/api/v1/tasks"))["items"]
+        [task] = (await api.get("/api/v1/tasks"))["items"]
         assert (task["task_id"], task["state"], task["worker_id"]) == (task_id, "running", None)
-        await it.post(RESULT, result(task_id), 202)
-        [job] = await it.fleet.completed(job_of(task_id))
+        await api.post(RESULT, result(task_id), 202)
+        [job] = await api.fleet.completed(job_of(task_id))
         assert job["result_data"]["work"] == {"n": 7}
-        await it.fleet.is_clean()
+        await api.fleet.is_clean()
 
 
 async def test_a_report_of_a_superseded_attempt_is_refused_and_recorded(dsn: str) -> None:
-    async with web(dsn, single(timeout_seconds=1, retry=retry(1))) as it:
-        await it.fleet.orchestrator(rules=Rules(timeout_grace_seconds=0))
-        first = await waiting(it)
+    async with web(dsn, single(timeout_seconds=1, retry=retry(1))) as api:
+        await api.fleet.orchestrator(rules=Rules(timeout_grace_seconds=0))
+        first = await waiting(api)
         second = first[:-1] + "1"
-        await it.post(RESULT, {"task_id": first, "status": "running", "progress": 50}, 202)
-        await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
+        await api.post(RESULT, {"task_id": first, "status": "running", "progress": 50}, 202)
+        await api.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
         path = f"/api/v1/jobs/{job_of(first)}/nodes/work"
-        [attempt] = (await it.get(path))["attempts"]
+        [attempt] = (await api.get(path))["attempts"]
         assert (attempt["status"], attempt["error_message"]) == ("failed", "timed out after 1 s")
         for _ in range(2):
-            refused = await it.post(RESULT, result(first), 409)
+            refused = await api.post(RESULT, result(first), 409)
             assert second in refused["error"]["message"]
-        [noted] = await ignored(it, first)
+        [noted] = await ignored(api, first)
         assert "superseded" in noted["message"]
         [stored] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
         assert stored == {"status": "completed", "output": {"n": 7}}
-        await it.post(RESULT, result(second, output={"n": 9}), 202)
-        [job] = await it.fleet.completed(job_of(first))
+        await api.post(RESULT, result(second, output={"n": 9}), 202)
+        [job] = await api.fleet.completed(job_of(first))
         assert job["result_data"]["work"] == {"n": 9}
-        await it.fleet.is_clean()
+        await api.fleet.is_clean()
 
 
 async def test_a_report_for_a_cancelled_job_is_kept_and_recorded(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
-        await it.post(f"/api/v1/jobs/{job_of(task_id)}/cancel", {})
-        await it.fleet.ended(job_of(task_id))
-        await it.post(RESULT, result(task_id), 409)
-        assert len(await ignored(it, task_id)) == 1
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        await api.post(f"/api/v1/jobs/{job_of(task_id)}/cancel", {})
+        await api.fleet.ended(job_of(task_id))
+        await api.post(RESULT, result(task_id), 409)
+        assert len(await ignored(api, task_id)) == 1
         assert await rows(dsn, "SELECT output FROM dagapp.dag_task_results") == [{"output": {"n": 7}}]
 
 
 async def test_a_failure_is_retried_and_a_late_result_of_the_first_attempt_is_refused(dsn: str) -> None:
-    async with web(dsn, single(retry=retry(1))) as it:
-        await it.fleet.orchestrator()
-        first = await waiting(it)
-        await it.post(RESULT, {"task_id": first, "status": "failed", "error_message": "no\u0000pe"}, 202)
+    async with web(dsn, single(retry=retry(1))) as api:
+        await api.fleet.orchestrator()
+        first = await waiting(api)
+        await api.post(RESULT, {"task_id": first, "status": "failed", "error_message": "no\u0000pe"}, 202)
         second = first[:-1] + "1"
-        await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
-        await it.post(RESULT, result(first), 409)
-        await it.post(PROGRESS, {"task_id": first, "progress_current": 1}, 409)
-        await it.post(CHECKPOINT, {"task_id": first, "phase_name": "x"}, 409)
-        await it.post(RESULT, {"task_id": second, "status": "failed", "error_message": "no", "permanent": True}, 202)
-        [job] = await it.fleet.ended(job_of(first))
+        await api.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
+        await api.post(RESULT, result(first), 409)
+        await api.post(PROGRESS, {"task_id": first, "progress_current": 1}, 409)
+        await api.post(CHECKPOINT, {"task_id": first, "phase_name": "x"}, 409)
+        await api.post(RESULT, {"task_id": second, "status": "failed", "error_message": "no", "permanent": True}, 202)
+        [job] = await api.fleet.ended(job_of(first))
         assert job["status"] == "failed"
 
 
 @pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0"])
 async def test_an_unknown_task_is_not_found(dsn: str, task_id: str) -> None:
-    async with web(dsn) as it:
-        await it.post(RESULT, result(task_id), 404)
-        await it.post(PROGRESS, {"task_id": task_id}, 404)
-        await it.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x"}, 404)
-        await it.post(f"/api/v1/tasks/{task_id}/token", status=404)
+    async with web(dsn) as api:
+        await api.post(RESULT, result(task_id), 404)
+        await api.post(PROGRESS, {"task_id": task_id}, 404)
+        await api.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x"}, 404)
+        await api.post(f"/api/v1/tasks/{task_id}/token", status=404)
 
 
 async def test_a_future_attempt_is_not_found(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
-        await it.post(RESULT, result(task_id[:-1] + "1"), 404)
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        await api.post(RESULT, result(task_id[:-1] + "1"), 404)
 
 
 async def test_an_output_that_is_too_large_is_refused_and_the_task_continues(dsn: str) -> None:
-    async with web(dsn, single(), max_output_bytes=100) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
-        await it.post(RESULT, result(task_id, output={"x": "y" * 200}), 413)
-        await it.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x", "state_data": {"x": "y" * 200}}, 413)
-        await it.post(RESULT, result(task_id), 202)
-        await it.fleet.completed(job_of(task_id))
+    async with web(dsn, single(), max_output_bytes=100) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        await api.post(RESULT, result(task_id, output={"x": "y" * 200}), 413)
+        await api.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x", "state_data": {"x": "y" * 200}}, 413)
+        await api.post(RESULT, result(task_id), 202)
+        await api.fleet.completed(job_of(task_id))
 
 
 async def test_progress_never_overwrites_a_result(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
-        await it.post(
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        await api.post(
             PROGRESS, {"task_id": task_id, "progress_current": 1, "progress_total": 4, "progress_message": "a"}
         )
-        await it.post(PROGRESS, {"task_id": task_id, "progress_current": 2, "progress_total": 4})
-        node = await it.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work/progress")
+        await api.post(PROGRESS, {"task_id": task_id, "progress_current": 2, "progress_total": 4})
+        node = await api.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work/progress")
         assert (node["progress_percent"], node["progress_message"]) == (50.0, None)
-        await it.post(RESULT, result(task_id), 202)
-        await it.fleet.completed(job_of(task_id))
-        await it.post(PROGRESS, {"task_id": task_id, "progress_current": 3}, 409)
+        await api.post(RESULT, result(task_id), 202)
+        await api.fleet.completed(job_of(task_id))
+        await api.post(PROGRESS, {"task_id": task_id, "progress_current": 3}, 409)
         [stored] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
         assert (stored["status"], stored["output"], stored["progress_current"]) == ("completed", {"n": 7}, 2)
 
 
 async def test_a_checkpoint_is_stored_with_the_node_its_history_and_the_timeline(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        task_id = await waiting(it)
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
         path = f"/api/v1/jobs/{job_of(task_id)}/nodes/work"
         for number, phase in enumerate(("read", "write")):
             body = {"task_id": task_id, "phase_name": phase, "phase_index": number, "state_data": {"password": "x"}}
-            await it.post(CHECKPOINT, body)
-        await it.fleet.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
-        history = (await it.get(f"{path}/checkpoints"))["items"]
+            await api.post(CHECKPOINT, body)
+        await api.fleet.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+        history = (await api.get(f"{path}/checkpoints"))["items"]
         assert [checkpoint["phase_name"] for checkpoint in history] == ["write", "read"]
         assert history[0]["state_data"] == {"password": "***"}
-        assert (await it.get(path))["checkpoint_phase"] == "write"
-        events = (await it.get(f"{path}/timeline?event_types=node_checkpoint"))["events"]
+        assert (await api.get(path))["checkpoint_phase"] == "write"
+        events = (await api.get(f"{path}/timeline?event_types=node_checkpoint"))["events"]
         assert [event["message"] for event in events] == ["checkpoint read", "checkpoint write"]
-        await it.post(RESULT, result(task_id), 202)
-        await it.fleet.completed(job_of(task_id))
+        await api.post(RESULT, result(task_id), 202)
+        await api.fleet.completed(job_of(task_id))
 
 
 async def test_a_task_token_is_valid_for_its_task_only(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.fleet.orchestrator()
-        mine, other = await waiting(it), await waiting(it)
-        worker, viewer = await it.key("worker", Role.WORKER), await it.key("viewer", Role.VIEWER)
-        await it.post(f"/api/v1/tasks/{mine}/token", status=403, headers=viewer)
-        token = (await it.post(f"/api/v1/tasks/{mine}/token", headers=worker))["token"]
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        mine, other = await waiting(api), await waiting(api)
+        worker, viewer = await api.key("worker", Role.WORKER), await api.key("viewer", Role.VIEWER)
+        await api.post(f"/api/v1/tasks/{mine}/token", status=403, headers=viewer)
+        token = (await api.post(f"/api/v1/tasks/{mine}/token", headers=worker))["token"]
         headers = {"Authorization": f"Bearer {token}"}
-        await it.post(RESULT, result(mine), 401)
-        await it.post(RESULT, result(mine), 403, headers={"Authorization": f"Bearer {token[:-1]}"})
-        await it.post(RESULT, result(other), 403, headers=headers)
-        await it.post(PROGRESS, {"task_id": other}, 403, headers=headers)
-        await it.post(CHECKPOINT, {"task_id": other, "phase_name": "x"}, 403, headers=headers)
-        await it.post(f"/api/v1/tasks/{other}/token", status=401, headers=headers)
-        await it.get(f"/api/v1/jobs/{job_of(mine)}", 401, headers=headers)
-        await it.post(PROGRESS, {"task_id": mine, "progress_current": 1}, headers=headers)
-        await it.post(RESULT, result(mine), 202, headers=headers)
-        await it.post(RESULT, result(mine), 202, headers=headers)
-        await it.fleet.completed(job_of(mine))
+        await api.post(RESULT, result(mine), 401)
+        await api.post(RESULT, result(mine), 403, headers={"Authorization": f"Bearer {token[:-1]}"})
+        await api.post(RESULT, result(other), 403, headers=headers)
+        await api.post(PROGRESS, {"task_id": other}, 403, headers=headers)
+        await api.post(CHECKPOINT, {"task_id": other, "phase_name": "x"}, 403, headers=headers)
+        await api.post(f"/api/v1/tasks/{other}/token", status=401, headers=headers)
+        await api.get(f"/api/v1/jobs/{job_of(mine)}", 401, headers=headers)
+        await api.post(PROGRESS, {"task_id": mine, "progress_current": 1}, headers=headers)
+        await api.post(RESULT, result(mine), 202, headers=headers)
+        await api.post(RESULT, result(mine), 202, headers=headers)
+        await api.fleet.completed(job_of(mine))

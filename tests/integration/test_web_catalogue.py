@@ -159,17 +159,17 @@ CHANGES = [
 async def stage(dsn: str) -> AsyncIterator[tuple[Web, dict[str, str]]]:
     """A completed job, a failed one, and one that waits for a missing worker."""
     waits = single(workflow_id="waits", queue="nobody")
-    async with web(dsn, single(handler="fail", retry=retry(1)), fan(), chain(2), waits, runs=True) as it:
+    async with web(dsn, single(handler="fail", retry=retry(1)), fan(), chain(2), waits, runs=True) as api:
         jobs = {}
         for name, body in (
             ("done", {"workflow_id": "fan", "input_params": {"items": [1, 2]}}),
             ("failed", {"workflow_id": "single"}),
             ("waits", {"workflow_id": "waits"}),
         ):
-            jobs[name] = (await it.post("/api/v1/jobs", body, 201))["job_id"]
-        await it.fleet.ended(int(jobs["done"]), int(jobs["failed"]))
-        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE queue = 'nobody'")
-        yield it, jobs
+            jobs[name] = (await api.post("/api/v1/jobs", body, 201))["job_id"]
+        await api.fleet.ended(int(jobs["done"]), int(jobs["failed"]))
+        await api.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE queue = 'nobody'")
+        yield api, jobs
 
 
 def check(call: Asked, answer: Any) -> None:
@@ -192,9 +192,9 @@ def test_the_role_table_names_existing_routes() -> None:
 
 
 async def test_every_read_of_the_catalogue_responds_as_documented(dsn: str) -> None:
-    async with stage(dsn) as (it, jobs):
+    async with stage(dsn) as (api, jobs):
         for call in READS:
-            check(call, await it.get(call.path.format(**jobs), call.status))
+            check(call, await api.get(call.path.format(**jobs), call.status))
 
 
 # Commands need a job that was not changed before.
@@ -203,19 +203,19 @@ OF_JOBS = [call for call in CHANGES if "{" in call.path]
 
 @pytest.mark.parametrize("call", OF_JOBS, ids=[call.path for call in OF_JOBS])
 async def test_every_job_command_responds_as_documented(dsn: str, call: Asked) -> None:
-    async with stage(dsn) as (it, jobs):
-        check(call, await it.post(call.path.format(**jobs), call.body, call.status))
+    async with stage(dsn) as (api, jobs):
+        check(call, await api.post(call.path.format(**jobs), call.body, call.status))
 
 
 async def test_every_other_change_responds_as_documented(dsn: str) -> None:
-    async with stage(dsn) as (it, _):
+    async with stage(dsn) as (api, _):
         for call in CHANGES:
             if call not in OF_JOBS:
-                check(call, await it.post(call.path, call.body, call.status))
+                check(call, await api.post(call.path, call.body, call.status))
 
 
 async def test_unknown_resources_are_404(dsn: str) -> None:
-    async with stage(dsn) as (it, jobs):
+    async with stage(dsn) as (api, jobs):
         for name in sorted({call.name for call in (*READS, *CHANGES)} | {"GET /api/v1/jobs/{job_id}/explain"}):
             method, path = name.split(" ")
             if "{" not in path:
@@ -225,23 +225,23 @@ async def test_unknown_resources_are_404(dsn: str) -> None:
                 url = url.replace("{workflow_id}", unknown).replace("{name}", unknown).replace("{check}", unknown)
                 if "metrics" in path:
                     continue  # A workflow without jobs has no statistics.
-                refusal = await it.ask(method, url, 404, json={} if method == "POST" else None)
+                refusal = await api.ask(method, url, 404, json={} if method == "POST" else None)
                 assert refusal["error"]["code"] and refusal["error"]["message"]
-        refusal = await it.get(f"/api/v1/jobs/{jobs['done']}/nodes/nope/progress", 404)
+        refusal = await api.get(f"/api/v1/jobs/{jobs['done']}/nodes/nope/progress", 404)
         assert "nope" in refusal["error"]["message"]
 
 
 async def test_conflicting_states_are_409(dsn: str) -> None:
-    async with stage(dsn) as (it, jobs):
+    async with stage(dsn) as (api, jobs):
         for job, act in (("done", "cancel"), ("failed", "cancel"), ("done", "retry"), ("waits", "resume")):
-            refusal = await it.post(f"/api/v1/jobs/{jobs[job]}/{act}", status=409)
+            refusal = await api.post(f"/api/v1/jobs/{jobs[job]}/{act}", status=409)
             assert jobs[job] in refusal["error"]["message"]
-        await it.post(f"/api/v1/jobs/{jobs['done']}/nodes/spread/retry", status=409)
+        await api.post(f"/api/v1/jobs/{jobs['done']}/nodes/spread/retry", status=409)
         body = {"workflow_id": "fan", "input_params": {"items": []}, "idempotency_key": "k"}
-        first = await it.post("/api/v1/jobs", body, 201)
-        again = await it.post("/api/v1/jobs", body, 200)
+        first = await api.post("/api/v1/jobs", body, 201)
+        again = await api.post("/api/v1/jobs", body, 200)
         assert (again["job_id"], again["is_new"]) == (first["job_id"], False)
-        refusal = await it.post("/api/v1/jobs", {**body, "input_params": {"items": [1]}}, 409)
+        refusal = await api.post("/api/v1/jobs", {**body, "input_params": {"items": [1]}}, 409)
         assert first["job_id"] in refusal["error"]["message"]
 
 
@@ -266,32 +266,32 @@ BAD = [
 
 
 async def test_invalid_input_is_422_and_names_the_field(dsn: str) -> None:
-    async with stage(dsn) as (it, jobs):
+    async with stage(dsn) as (api, jobs):
         for method, path, body, field in BAD:
-            refusal = await it.ask(method, path.format(**jobs), 422, json=body)
+            refusal = await api.ask(method, path.format(**jobs), 422, json=body)
             assert field in refusal["error"]["message"], f"{method} {path} with {body}"
 
 
 async def test_unready_services_are_503(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        refusal = await it.get("/api/v1/orchestrator/status", 503)
+    async with web(dsn, single()) as api:
+        refusal = await api.get("/api/v1/orchestrator/status", 503)
         assert "orchestrator" in refusal["error"]["message"]
-        job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        job = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         assert job["warnings"] == [
             "no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)"
         ]
-        it.app.state.is_stopping = True
-        await it.get("/readyz", 503)
-        await it.get("/livez", 200)
+        api.app.state.is_stopping = True
+        await api.get("/readyz", 503)
+        await api.get("/livez", 200)
 
 
 async def test_during_a_database_outage_requests_are_503_and_the_process_survives(dsn: str) -> None:
-    async with web("postgresql://nobody@127.0.0.1:1/none?connect_timeout=1", single()) as it:
-        it.services.pool.timeout = 0.2
+    async with web("postgresql://nobody@127.0.0.1:1/none?connect_timeout=1", single()) as api:
+        api.services.pool.timeout = 0.2
         for path in ("/readyz", "/api/v1/jobs"):
-            answer = await it.client.get(path)
+            answer = await api.client.get(path)
             assert answer.status_code == 503
             assert answer.headers["retry-after"]
             assert "127.0.0.1" not in answer.text
-        await it.get("/livez")
-        await it.get("/health", 503)
+        await api.get("/livez")
+        await api.get("/health", 503)

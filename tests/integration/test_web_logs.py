@@ -23,7 +23,7 @@ from dagmaster.tasklogs import TaskLogs, open_task_logs
 class Stage:
     """A job with one node, `work`, whose attempts start and end on request."""
 
-    it: Web
+    api: Web
     owner: Owner
     logs: TaskLogs
     attempt: int = 0
@@ -62,40 +62,40 @@ class Stage:
 
 @asynccontextmanager
 async def stage(dsn: str, **settings: Any) -> AsyncIterator[Stage]:
-    async with web(dsn, **settings) as it, owner(dsn) as job_owner:
+    async with web(dsn, **settings) as api, owner(dsn) as job_owner:
         await job_owner.submit(single(retry=retry(3)), submitted_by="ours")
         await job_owner.advance(Load())
-        yield Stage(it, job_owner, open_task_logs(load_settings()))
+        yield Stage(api, job_owner, open_task_logs(load_settings()))
 
 
 async def test_a_log_is_read_whole_from_an_offset_and_from_its_end(dsn: str) -> None:
     async with stage(dsn) as on:
         await on.start()
         await on.write("eins\nzwei\ndrei: ä\n")
-        answer = await on.it.client.get(f"{on.path}/logs")
+        answer = await on.api.client.get(f"{on.path}/logs")
         assert (answer.status_code, answer.text) == (200, "eins\nzwei\ndrei: ä\n")
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
         assert (answer.headers["x-log-size"], answer.headers["x-attempt"]) == ("19", "1")
-        assert await on.it.get(f"{on.path}/logs?offset=5") == "zwei\ndrei: ä\n"
-        assert await on.it.get(f"{on.path}/logs?tail=1") == "drei: ä\n"
-        assert await on.it.get(f"{on.path}/logs?offset=1000") == ""
-        assert "not both" in (await on.it.get(f"{on.path}/logs?tail=1&offset=1", status=422))["error"]["message"]
+        assert await on.api.get(f"{on.path}/logs?offset=5") == "zwei\ndrei: ä\n"
+        assert await on.api.get(f"{on.path}/logs?tail=1") == "drei: ä\n"
+        assert await on.api.get(f"{on.path}/logs?offset=1000") == ""
+        assert "not both" in (await on.api.get(f"{on.path}/logs?tail=1&offset=1", status=422))["error"]["message"]
 
 
 async def test_a_search_covers_the_whole_log_and_returns_line_numbers(dsn: str) -> None:
     async with stage(dsn) as on:
         await on.start()
         await on.write("Needle one\n" + "hay ä\n" * 200_000 + "the last needle")
-        matches = await on.it.get(f"{on.path}/logs/search?text=NEEDLE")
+        matches = await on.api.get(f"{on.path}/logs/search?text=NEEDLE")
         assert [(line["number"], line["text"]) for line in matches["lines"]] == [
             (1, "Needle one"),
             (200_002, "the last needle"),
         ]
         assert (matches["total"], matches["log_lines"], matches["attempt"]) == (2, 200_002, 1)
-        some = await on.it.get(f"{on.path}/logs/search?text=%C3%A4&limit=3")
+        some = await on.api.get(f"{on.path}/logs/search?text=%C3%A4&limit=3")
         assert (len(some["lines"]), some["total"]) == (3, 200_000)
-        assert (await on.it.get(f"{on.path}/logs/search?text=nowhere"))["total"] == 0
-        await on.it.get(f"{on.path}/logs/search?text=x&attempt=7", status=404)
+        assert (await on.api.get(f"{on.path}/logs/search?text=nowhere"))["total"] == 0
+        await on.api.get(f"{on.path}/logs/search?text=x&attempt=7", status=404)
 
 
 async def test_each_attempt_has_its_own_log_and_the_newest_is_shown(dsn: str) -> None:
@@ -103,14 +103,14 @@ async def test_each_attempt_has_its_own_log_and_the_newest_is_shown(dsn: str) ->
         await on.start()
         await on.write("first")
         await on.fail()
-        assert await on.it.get(f"{on.path}/logs") == "first"
+        assert await on.api.get(f"{on.path}/logs") == "first"
         await on.start()
         await on.write("second")
-        assert await on.it.get(f"{on.path}/logs") == "second"
-        assert await on.it.get(f"{on.path}/logs?attempt=1") == "first"
-        [attempt] = (await on.it.get(f"{on.path}/attempts"))["items"]
+        assert await on.api.get(f"{on.path}/logs") == "second"
+        assert await on.api.get(f"{on.path}/logs?attempt=1") == "first"
+        [attempt] = (await on.api.get(f"{on.path}/attempts"))["items"]
         assert (attempt["attempt"], attempt["log_bytes"], attempt["error_message"]) == (1, 5, "no luck")
-        [attempt] = (await on.it.get(on.path))["attempts"]
+        [attempt] = (await on.api.get(on.path))["attempts"]
         recorded = (attempt["log_path"], attempt["cpu_seconds"], attempt["peak_memory_bytes"], attempt["error_type"])
         assert recorded == (on.logs.path_of(attempt["task_id"]), 0.5, 7, "ValueError")
 
@@ -120,12 +120,12 @@ async def test_a_missing_log_is_explained(dsn: str) -> None:
 
         async def reason(query: str = "", node: str = "work") -> str:
             path = on.path.replace("work", node)
-            message: str = (await on.it.get(f"{path}/logs{query}", status=404))["error"]["message"]
+            message: str = (await on.api.get(f"{path}/logs{query}", status=404))["error"]["message"]
             return message
 
         assert await reason() == "attempt 1 of node 'work' has not started"
         assert await reason(node="none") == f"job {on.owner.job_id} has no node 'none'"
-        assert await on.it.get(f"{on.path.replace('work', 'none')}/attempts", status=404)
+        assert await on.api.get(f"{on.path.replace('work', 'none')}/attempts", status=404)
         await on.start()
         assert await reason() == "attempt 1 of node 'work' has written nothing yet"
         assert await reason("?attempt=2") == "attempt 2 of node 'work' has not started"
@@ -138,7 +138,7 @@ async def test_a_missing_log_is_explained(dsn: str) -> None:
 
 
 async def test_a_log_can_be_followed_across_retries(dsn: str) -> None:
-    async with stage(dsn) as on, on.it.real_server() as url, httpx.AsyncClient(base_url=url) as client:
+    async with stage(dsn) as on, on.api.real_server() as url, httpx.AsyncClient(base_url=url) as client:
         pieces: asyncio.Queue[str] = asyncio.Queue()
 
         async def follow(query: str) -> None:
@@ -170,25 +170,25 @@ async def test_a_follower_does_not_keep_the_server_from_stopping(dsn: str) -> No
     async with stage(dsn) as on, httpx.AsyncClient() as client:
         await on.start()
         await on.write("one")
-        async with on.it.real_server() as url, client.stream("GET", f"{url}{on.path}/logs?follow=true") as answer:
+        async with on.api.real_server() as url, client.stream("GET", f"{url}{on.path}/logs?follow=true") as answer:
             pieces = answer.aiter_text()
             assert await anext(pieces) == "one"
-            on.it.app.state.is_stopping = True
+            on.api.app.state.is_stopping = True
             assert [piece async for piece in pieces] == []
 
 
 async def test_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
     async with stage(dsn) as on:
         path = on.path.removesuffix("/nodes/work")
-        assert (await on.it.get(f"{path}/logs"))["items"] == []
+        assert (await on.api.get(f"{path}/logs"))["items"] == []
         await on.start()
         await on.fail()
-        [node] = (await on.it.get(f"{path}/logs"))["items"]
+        [node] = (await on.api.get(f"{path}/logs"))["items"]
         assert (node["node_id"], node["attempt"]) == ("work", 2)
 
 
 async def test_the_client_reads_and_follows_logs(dsn: str) -> None:
-    async with stage(dsn) as on, on.it.real_server() as url, AsyncClient(url) as client:
+    async with stage(dsn) as on, on.api.real_server() as url, AsyncClient(url) as client:
         job_id = on.owner.job_id
         with pytest.raises(NotFound, match="has not started"):
             await anext(client.logs(job_id, "work"))
@@ -214,13 +214,13 @@ async def test_a_partner_sees_the_logs_of_its_own_jobs_only(dsn: str) -> None:
     async with stage(dsn) as on:
         await on.start()
         await on.write("ours")
-        ours, theirs = [await on.it.key(name, Role.PARTNER) for name in ("ours", "theirs")]
-        assert await on.it.get(f"{on.path}/logs", headers=ours) == "ours"
-        assert await on.it.get(f"{on.path}/logs", status=404, headers=theirs)
+        ours, theirs = [await on.api.key(name, Role.PARTNER) for name in ("ours", "theirs")]
+        assert await on.api.get(f"{on.path}/logs", headers=ours) == "ours"
+        assert await on.api.get(f"{on.path}/logs", status=404, headers=theirs)
 
 
 @pytest.mark.parametrize("log_url", ["foo://bar"])
 async def test_an_invalid_storage_url_is_reported(dsn: str, log_url: str) -> None:
     async with stage(dsn, log_url=log_url) as on:
-        refusal = await on.it.get(f"{on.path}/logs", status=503)
+        refusal = await on.api.get(f"{on.path}/logs", status=503)
         assert "DAGMASTER_LOG_URL" in refusal["error"]["message"]

@@ -37,8 +37,8 @@ async def listen(
     return entries
 
 
-async def timeline(it: Web, job_id: str) -> list[dict[str, Any]]:
-    return list((await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000"))["events"])
+async def timeline(api: Web, job_id: str) -> list[dict[str, Any]]:
+    return list((await api.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000"))["events"])
 
 
 async def watch(url: str, path: str, *, first: Any = None, **options: Any) -> tuple[list[dict[str, Any]], int]:
@@ -62,63 +62,63 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_a_jobs_stream_equals_its_timeline(dsn: str) -> None:
-    async with web(dsn, fan(), runs=True) as it, it.real_server() as url:
-        submitted = await it.post(
+    async with web(dsn, fan(), runs=True) as api, api.real_server() as url:
+        submitted = await api.post(
             "/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": list(range(40))}}, 201
         )
         live = await listen(url, submitted["job_id"])
-        assert live == await timeline(it, submitted["job_id"])
+        assert live == await timeline(api, submitted["job_id"])
         assert live[-1]["event_type"] == "job_completed"
 
 
 async def test_a_stream_can_resume_in_the_middle(dsn: str) -> None:
-    async with web(dsn, chain(4), runs=True) as it, it.real_server() as url:
-        job_id = await ran(it, "chain")
-        events = await timeline(it, job_id)
+    async with web(dsn, chain(4), runs=True) as api, api.real_server() as url:
+        job_id = await ran(api, "chain")
+        events = await timeline(api, job_id)
         middle = events[5]["event_id"]
         assert await listen(url, job_id, f"?after={middle}") == events[6:]
         assert await listen(url, job_id, **{"Last-Event-ID": middle}) == events[6:]
         assert await listen(url, job_id, f"?after={events[-1]['event_id']}") == []
-        await it.get(f"/api/v1/jobs/{job_id}/stream", 422, headers={"Last-Event-ID": "x"})
+        await api.get(f"/api/v1/jobs/{job_id}/stream", 422, headers={"Last-Event-ID": "x"})
 
 
 async def test_long_histories_are_streamed_completely_in_pages(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PAGE", 7)
     monkeypatch.setattr(streams, "MAX_SEEN", 20)
-    async with web(dsn, chain(20), runs=True) as it, it.real_server() as url:
-        job_id = await ran(it, "chain")
-        assert await listen(url, job_id) == await timeline(it, job_id)
+    async with web(dsn, chain(20), runs=True) as api, api.real_server() as url:
+        job_id = await ran(api, "chain")
+        assert await listen(url, job_id) == await timeline(api, job_id)
 
 
 async def test_a_late_commit_is_neither_missed_nor_duplicated(dsn: str) -> None:
     """Its writer got its id earlier than another, but commits later."""
-    async with web(dsn, single()) as it, it.real_server() as url:
-        await it.fleet.orchestrator()
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    async with web(dsn, single()) as api, api.real_server() as url:
+        await api.fleet.orchestrator()
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         job_id = submitted["job_id"]
         listening = asyncio.create_task(listen(url, job_id))
         add = """INSERT INTO dagapp.dag_job_events (job_id, event_id, event_type, event_status, created_at, source_app)
                  OVERRIDING SYSTEM VALUE VALUES (%s, %s, 'job_warning', 'info', clock_timestamp(), 'test')"""
-        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await api.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         await rows(dsn, add, int(job_id), 1_000_002)
-        await until(lambda: any(1_000_002 in watcher._seen for watcher in it.app.state.streams._watchers))
+        await until(lambda: any(1_000_002 in watcher._seen for watcher in api.app.state.streams._watchers))
         await rows(dsn, add, int(job_id), 1_000_001)
         await asyncio.sleep(3 * streams.POLL_SECONDS)
-        await it.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"}, 202)
+        await api.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"}, 202)
         ids = [entry["event_id"] for entry in await listening]
-        assert sorted(ids) == sorted({entry["event_id"] for entry in await timeline(it, job_id)})
+        assert sorted(ids) == sorted({entry["event_id"] for entry in await timeline(api, job_id)})
         assert "1000001" in ids
 
 
 async def test_streams_continue_after_a_database_outage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RETRY_SECONDS", 0.05)
-    async with web(dsn, single()) as it, it.real_server() as url:
-        await it.fleet.orchestrator()
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    async with web(dsn, single()) as api, api.real_server() as url:
+        await api.fleet.orchestrator()
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         opened = asyncio.Event()  # Before that, the response is that the database is unavailable.
         listening = asyncio.create_task(listen(url, submitted["job_id"], opened=opened))
         await opened.wait()
-        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await api.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dagmaster api'"
         for _ in range(3):
             await rows(dsn, kill)
@@ -131,25 +131,25 @@ async def test_streams_continue_after_a_database_outage(dsn: str, monkeypatch: p
             int(submitted["job_id"]),
         )
         entries = await listening
-        assert entries == await timeline(it, submitted["job_id"])
+        assert entries == await timeline(api, submitted["job_id"])
 
 
 async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        async with it.real_server() as url:
+    async with web(dsn, single()) as api:
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        async with api.real_server() as url:
             listening = asyncio.create_task(listen(url, submitted["job_id"]))
-            await until(lambda: bool(it.app.state.streams._watchers))
+            await until(lambda: bool(api.app.state.streams._watchers))
         entries = await asyncio.wait_for(listening, 40)
         assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
 
 
 async def test_a_websocket_distinguishes_the_servers_stop_from_the_jobs_end(dsn: str) -> None:
-    async with web(dsn, single()) as it, it.real_server() as url:
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    async with web(dsn, single()) as api, api.real_server() as url:
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         watching = asyncio.create_task(watch(url, f"/ws/jobs/{submitted['job_id']}"))
-        await until(lambda: bool(it.app.state.streams._watchers))
-        it.app.state.is_stopping = True
+        await until(lambda: bool(api.app.state.streams._watchers))
+        api.app.state.is_stopping = True
         assert (await watching)[1] == 1012
 
 
@@ -157,10 +157,10 @@ async def test_a_slow_reader_is_dropped_with_a_message(dsn: str, monkeypatch: py
     monkeypatch.setattr(streams, "PAGE", 2)
     monkeypatch.setattr(streams, "QUEUE_SIZE", 2)
     monkeypatch.setattr(streams, "SLOW_SECONDS", 0.0)
-    async with web(dsn, chain(3), runs=True) as it:
-        job_id = await ran(it, "chain")
+    async with web(dsn, chain(3), runs=True) as api:
+        job_id = await ran(api, "chain")
         [row] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs")
-        events = it.app.state.streams.events(int(job_id), 0, row["created_at"], heartbeat_seconds=9)
+        events = api.app.state.streams.events(int(job_id), 0, row["created_at"], heartbeat_seconds=9)
         await anext(events)
         with pytest.raises(Exception, match="not read fast enough"):
             while True:
@@ -169,23 +169,23 @@ async def test_a_slow_reader_is_dropped_with_a_message(dsn: str, monkeypatch: py
 
 
 async def test_a_websocket_sends_the_same_events_and_closes_at_the_end(dsn: str) -> None:
-    async with web(dsn, chain(3), runs=True) as it, it.real_server() as url:
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
+    async with web(dsn, chain(3), runs=True) as api, api.real_server() as url:
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
         live, code = await watch(url, f"/ws/jobs/{submitted['job_id']}")
-        events = await timeline(it, submitted["job_id"])
+        events = await timeline(api, submitted["job_id"])
         assert (live, code) == (events, 1000)
         later, _ = await watch(url, f"/ws/jobs/{submitted['job_id']}?after={events[2]['event_id']}")
         assert later == events[3:]
 
 
 async def test_a_websocket_requires_a_key_that_may_see_the_job(dsn: str) -> None:
-    async with web(dsn, single(), runs=True) as it, it.real_server() as url:
-        job_id = await ran(it, "single")
+    async with web(dsn, single(), runs=True) as api, api.real_server() as url:
+        job_id = await ran(api, "single")
         path = f"/ws/jobs/{job_id}"
-        viewer, worker = await it.key("viewer", Role.VIEWER), await it.key("worker", Role.WORKER)
-        partner = await it.key("partner", Role.PARTNER)
+        viewer, worker = await api.key("viewer", Role.VIEWER), await api.key("worker", Role.WORKER)
+        partner = await api.key("partner", Role.PARTNER)
         text = viewer["Authorization"].removeprefix("Bearer ")
-        events = await timeline_with(it, job_id, viewer)
+        events = await timeline_with(api, job_id, viewer)
         assert await watch(url, path, first={"key": text}) == (events, 1000)
         assert await watch(url, path, additional_headers=viewer) == (events, 1000)
         assert await watch(url, path, first={"key": "dm_wrong"}) == ([], 4401)
@@ -201,30 +201,30 @@ async def test_streams_end_when_their_key_is_revoked(dsn: str, monkeypatch: pyte
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
     monkeypatch.setattr(api_streams, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(api_streams, "HEARTBEAT_SECONDS", 0.2)
-    async with web(dsn, single()) as it, it.real_server() as url:
-        admin, viewer = await it.key("admin"), await it.key("viewer", Role.VIEWER)
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=admin)
+    async with web(dsn, single()) as api, api.real_server() as url:
+        admin, viewer = await api.key("admin"), await api.key("viewer", Role.VIEWER)
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=admin)
         path = f"/api/v1/jobs/{submitted['job_id']}/stream"
         watching = asyncio.create_task(watch(url, f"/ws/jobs/{submitted['job_id']}", additional_headers=viewer))
         async with httpx.AsyncClient(timeout=90) as client, client.stream("GET", url + path, headers=viewer) as answer:
-            await until(lambda: len(it.app.state.streams._watchers) == 2)
+            await until(lambda: len(api.app.state.streams._watchers) == 2)
             await rows(dsn, "UPDATE dagapp.dag_api_keys SET revoked_at = now() WHERE name = 'viewer' RETURNING 1")
             assert "event: dropped" in (await answer.aread()).decode()
         assert (await watching)[1] == 4401
 
 
-async def timeline_with(it: Web, job_id: str, key: dict[str, str]) -> list[dict[str, Any]]:
-    return list((await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000", headers=key))["events"])
+async def timeline_with(api: Web, job_id: str, key: dict[str, str]) -> list[dict[str, Any]]:
+    return list((await api.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000", headers=key))["events"])
 
 
 async def test_digests_limit_the_number_of_messages(dsn: str) -> None:
-    async with web(dsn, fan("collect"), runs=True) as it, it.real_server() as url:
+    async with web(dsn, fan("collect"), runs=True) as api, api.real_server() as url:
         items = {"items": list(range(60))}
-        submitted = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": items}, 201)
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": items}, 201)
         began = monotonic()
         digests, code = await watch(url, f"/ws/jobs/{submitted['job_id']}?digest=1")
         took = monotonic() - began
-        events = await timeline(it, submitted["job_id"])
+        events = await timeline(api, submitted["job_id"])
     assert code == 1000
     assert len(events) > 200
     assert sum(digest["events"] for digest in digests) == len(events)

@@ -38,14 +38,14 @@ async def test_a_client_that_sends_no_request_in_time_is_disconnected(
     dsn: str, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     monkeypatch.setattr(protocol, "HEADER_SECONDS", SHORT)
-    async with web(dsn) as it, it.real_server() as url, connected(url) as (reader, writer):
+    async with web(dsn) as api, api.real_server() as url, connected(url) as (reader, writer):
         writer.write(head.encode())
         assert await answer(reader) == b""
 
 
 async def test_a_second_request_has_its_own_timeout(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADER_SECONDS", LONGER)
-    async with web(dsn) as it, it.real_server() as url, connected(url) as (reader, writer):
+    async with web(dsn) as api, api.real_server() as url, connected(url) as (reader, writer):
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"}"), 60)
         await asyncio.sleep(LONGER + SHORT)
@@ -58,7 +58,7 @@ async def test_a_second_request_has_its_own_timeout(dsn: str, monkeypatch: pytes
 @pytest.mark.parametrize("limit", ["CHUNK_SECONDS", "WHOLE_BODY_SECONDS"])
 async def test_a_body_that_does_not_arrive_times_out(dsn: str, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(admission, limit, SHORT)
-    async with web(dsn, single()) as it, it.real_server() as url, connected(url) as (reader, writer):
+    async with web(dsn, single()) as api, api.real_server() as url, connected(url) as (reader, writer):
         writer.write(HEAD.format(length=100).encode() + b'\r\n{"workflow_id"')
         response = await answer(reader)
     assert response.startswith(b"HTTP/1.1 408")
@@ -67,8 +67,8 @@ async def test_a_body_that_does_not_arrive_times_out(dsn: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("key", [None, "dm_forged", "viewer"])
 async def test_a_key_is_checked_before_the_body_is_read(dsn: str, key: str | None) -> None:
-    async with web(dsn, single()) as it, it.real_server() as url, connected(url) as (reader, writer):
-        viewer = (await it.key("somebody", Role.VIEWER))["Authorization"]
+    async with web(dsn, single()) as api, api.real_server() as url, connected(url) as (reader, writer):
+        viewer = (await api.key("somebody", Role.VIEWER))["Authorization"]
         authorization = viewer if key == "viewer" else f"Bearer {key}"
         header = f"Authorization: {authorization}\r\n" if key else ""
         writer.write(f"{HEAD.format(length=4_000_000)}{header}\r\n".encode())  # The body is never sent.
@@ -77,9 +77,9 @@ async def test_a_key_is_checked_before_the_body_is_read(dsn: str, key: str | Non
 
 
 async def test_an_invalid_body_without_a_key_is_refused_for_the_key(dsn: str) -> None:
-    async with web(dsn, single()) as it:
-        await it.key("me", Role.ADMIN)
-        response = await it.client.post(
+    async with web(dsn, single()) as api:
+        await api.key("me", Role.ADMIN)
+        response = await api.client.post(
             "/api/v1/jobs", content=b"{nonsense", headers={"content-type": "application/json"}
         )
         assert response.status_code == 401

@@ -103,7 +103,7 @@ async def test_a_stopping_worker_returns_a_task_at_its_next_checkpoint(dsn: str)
         job_id = await running.submit(single("phases"))  # Without retries: a returned task costs none.
         await asyncio.wait_for(phases.is_held.wait(), 60)
         stopping = asyncio.create_task(first.stop())
-        await wait_until(lambda: first.it.is_stopping)
+        await wait_until(lambda: first.instance.is_stopping)
         phases.go_on.set()
         await asyncio.wait_for(stopping, 60)
         assert phases.ran == {"one": 1, "two": 1}
@@ -132,7 +132,7 @@ async def test_a_thread_waits_for_its_checkpoint_and_ends_at_one_when_its_worker
         assert await asyncio.to_thread(at_two.wait, 60)
         assert await running.value("SELECT count(*) FROM dagapp.dag_checkpoints") == 1
         stopping = asyncio.create_task(first.stop())
-        await wait_until(lambda: first.it.is_stopping)
+        await wait_until(lambda: first.instance.is_stopping)
         go_on.set()
         await asyncio.wait_for(stopping, 60)
         assert seen == ["one"]
@@ -186,4 +186,4 @@ async def test_checkpoints_saved_during_a_database_outage_are_stored_later(dsn: 
         )
         go_on.set()
         assert await result_of(running, job_id) == {"a": 1}
-        await wait_until(lambda: worker.it.is_connected)
+        await wait_until(lambda: worker.instance.is_connected)

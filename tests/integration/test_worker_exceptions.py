@@ -65,7 +65,7 @@ async def test_any_exception_of_a_handler_ends_only_its_own_attempt(dsn: str) ->
         assert {row["status"] for row in ended.values()} == {"failed"}
         assert [name for name, row in ended.items() if name.split("_")[0] not in row["error_message"]] == []
         assert not worker.has_ended
-        assert worker.it.failed == len(bad)
+        assert worker.instance.failed == len(bad)
 
 
 async def test_the_tasks_of_a_dead_worker_are_lost_not_failed(dsn: str) -> None:
@@ -81,7 +81,7 @@ async def test_the_tasks_of_a_dead_worker_are_lost_not_failed(dsn: str) -> None:
         dying = await running.worker()
         job_id = await running.submit(single("innocent", retry=retry(3)))
         await began.wait()
-        runners = [task.runner for task in dying.it.slots.running.values()]
+        runners = [task.runner for task in dying.instance.slots.running.values()]
         # As `asyncio.run` cancels what still runs after an exception left the loop.
         for task in (dying._main, *runners):
             task.cancel()
@@ -95,7 +95,7 @@ async def test_the_tasks_of_a_dead_worker_are_lost_not_failed(dsn: str) -> None:
         assert (node["output"], node["max_retries"]) == ({"attempt": 1}, 3)
         [lost] = await running.events(job_id, "node_failed")
         assert lost["error_message"] == f"worker {dying.id} was lost"
-        await wait_until(lambda: not dying.it.slots.running)
+        await wait_until(lambda: not dying.instance.slots.running)
         dying._main = None
         await dying._end()
 
@@ -111,7 +111,7 @@ async def test_worker_deaths_are_counted_across_owners_within_the_retry_limit(ds
         begun = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE task_id = %s AND status = 'running'"
         for attempt in range(3):
             await running.until(begun, partial(list, [f"{job_id}_work_{attempt}"]))
-            owner.it.forget_all()
+            owner.instance.forget_all()
             await running.rows("UPDATE dagapp.dag_workers SET status = 'lost' WHERE status = 'active'")
         [job] = await running.ended(job_id)
         assert "3 workers in a row died while they ran this task" in job["error_message"]

@@ -61,7 +61,7 @@ def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
     limit = more.pop("max_output_bytes", 1_000_000)
-    execution = an_execution(handlers(it=function), pool, max_output_bytes=limit)
+    execution = an_execution(handlers(api=function), pool, max_output_bytes=limit)
     saver = asyncio.create_task(save_all(execution.progress_buffer))
     try:
         return await execute(message("it", params, **more), execution, WorkerId("worker-1"))

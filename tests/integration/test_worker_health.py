@@ -26,9 +26,9 @@ async def test_a_worker_reports_its_health_and_queues(dsn: str) -> None:
     async with fleet(dsn, wait=wait) as running:
         await running.orchestrator()
         worker = await running.worker(concurrency=3)
-        transport = httpx.ASGITransport(health_app(worker.it))
+        transport = httpx.ASGITransport(health_app(worker.instance))
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
-            await wait_until(lambda: worker.it.is_connected)
+            await wait_until(lambda: worker.instance.is_connected)
             job_id = await running.submit(single("wait"))
             await asyncio.wait_for(entered.wait(), 60)
             health: dict[str, Any] = {"free_slots": 0}
@@ -56,17 +56,17 @@ async def test_a_worker_whose_slots_are_all_stuck_is_unhealthy(dsn: str) -> None
     async with fleet(dsn, stubborn=stubborn) as running:
         await running.orchestrator()
         worker = await running.worker(concurrency=1, stop_within_seconds=0.1)
-        transport = httpx.ASGITransport(health_app(worker.it))
+        transport = httpx.ASGITransport(health_app(worker.instance))
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
             job_id = await running.submit(single("stubborn", timeout_seconds=1))
             await running.ended(job_id)
-            await wait_until(lambda: bool(worker.it.slots.stuck))
+            await wait_until(lambda: bool(worker.instance.slots.stuck))
             answer = await http.get("/health")
             assert (answer.status_code, answer.json()["status"]) == (503, "unhealthy")
             assert answer.json()["stuck"] == [f"{job_id}_work_0"]
             assert (await http.get("/livez")).status_code == 503
             go_on.set()
-            await wait_until(lambda: worker.it.free_slots == 1)
+            await wait_until(lambda: worker.instance.free_slots == 1)
             assert (await http.get("/livez")).status_code == 200
 
 

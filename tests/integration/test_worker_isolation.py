@@ -45,8 +45,8 @@ async def test_a_handler_blocked_in_c_is_killed_soon_after_its_timeout(dsn: str,
         worker = await a_worker(running)
         await running.run(single("process.nothing"))  # Starting processes takes a while.
         job_id = await running.submit(single(handler, timeout_seconds=2, params={"seconds": 60}))
-        await wait_until(lambda: bool(worker.it.task_runner.children.pids))
-        [pid] = worker.it.task_runner.children.pids.values()
+        await wait_until(lambda: bool(worker.instance.task_runner.children.pids))
+        [pid] = worker.instance.task_runner.children.pids.values()
         began = monotonic()
         [job] = await running.ended(job_id)
         await wait_until(lambda: not Path(f"/proc/{pid}").exists())
@@ -55,7 +55,7 @@ async def test_a_handler_blocked_in_c_is_killed_soon_after_its_timeout(dsn: str,
         [result] = await rows(dsn, "SELECT error_type FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
         assert result["error_type"] == "TimeoutError"
         # Its free slots are reserved during a claim.
-        await wait_until(lambda: bool(worker.it.free_slots == worker.it.options.concurrency))
+        await wait_until(lambda: bool(worker.instance.free_slots == worker.instance.options.concurrency))
 
 
 async def test_a_cancelled_job_s_process_is_ended(dsn: str) -> None:
@@ -63,11 +63,11 @@ async def test_a_cancelled_job_s_process_is_ended(dsn: str) -> None:
         await running.orchestrator()
         worker = await a_worker(running)
         job_id = await running.submit(single("process.sleep_in_c", timeout_seconds=60, params={"seconds": 60}))
-        await wait_until(lambda: bool(worker.it.task_runner.children.pids))
-        [pid] = worker.it.task_runner.children.pids.values()
+        await wait_until(lambda: bool(worker.instance.task_runner.children.pids))
+        [pid] = worker.instance.task_runner.children.pids.values()
         await running.cancel(job_id)
         await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 6)
-        await wait_until(lambda: worker.it.free_slots == worker.it.options.concurrency)
+        await wait_until(lambda: worker.instance.free_slots == worker.instance.options.concurrency)
         assert [row["status"] for row in await running.ended(job_id)] == ["cancelled"]
 
 

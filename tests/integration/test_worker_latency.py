@@ -51,14 +51,14 @@ async def test_a_worker_works_with_a_slow_server_connection(
     dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(HttpTransport, "ask", delayed(HttpTransport.ask))
-    async with web(dsn, single()) as it, it.real_server() as url:
-        await it.fleet.orchestrator()
+    async with web(dsn, single()) as api, api.real_server() as url:
+        await api.fleet.orchestrator()
         transport = HttpTransport(url, None)
         options = WorkerOptions(("q",), 2, poll_interval_seconds=0.05)
         worker, stop = Worker(transport, registry, options, FileLogs(tmp_path)), asyncio.Event()
         working = asyncio.create_task(worker.run(stop))
-        job_id = int((await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201))["job_id"])
-        await it.fleet.completed(job_id)
+        job_id = int((await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201))["job_id"])
+        await api.fleet.completed(job_id)
         stop.set()
         await working
         await transport.close()
@@ -76,14 +76,14 @@ async def test_a_worker_that_starts_none_of_its_claims_logs_it(
         job_id = await running.submit(single())
         with caplog.at_level(logging.WARNING, "dagmaster.worker.unconfirmed_claims"):
             await wait_until(lambda: "1 claimed tasks cannot start" in caplog.text)
-        await wait_until(lambda: worker.it.unconfirmed.last_long)
-        transport = httpx.ASGITransport(health_app(worker.it))
+        await wait_until(lambda: worker.instance.unconfirmed.last_long)
+        transport = httpx.ASGITransport(health_app(worker.instance))
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
             health = (await http.get("/health")).json()
         assert (health["status"], health["running"]) == ("degraded", [])
-        worker.it.task_runner.freshness._most = NEVER
+        worker.instance.task_runner.freshness._most = NEVER
         await running.completed(job_id)
-        assert not worker.it.unconfirmed.last_long
+        assert not worker.instance.unconfirmed.last_long
 
 
 def test_the_claim_timeout_adapts_to_latency_up_to_half_a_lease(

@@ -99,7 +99,7 @@ async def test_a_thousand_tasks_run_once_each(dsn: str) -> None:
         job = await running.run(fan("sum", handler="count"), {"items": list(range(1000))})
         assert job["result_data"]["gather"] == {"total": sum(range(1000)), "count": 1000, "failed": 0}
         assert len(runs) == 1000 and set(runs.values()) == {1}
-        assert worker.it.completed == 1000
+        assert worker.instance.completed == 1000
         await running.is_clean()
 
 
@@ -276,9 +276,9 @@ async def test_a_task_revoked_before_it_started_frees_its_slot(dsn: str) -> None
     async with fleet(dsn) as running:
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
         message = TaskMessage(TaskId("1_work_0"), JobId(1), "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
-        worker.it.task_runner.begin(message, monotonic())
-        worker.it.task_runner.revoke([message.task_id])  # Before the event loop starts it.
-        await wait_until(lambda: worker.it.free_slots == 2)
+        worker.instance.task_runner.begin(message, monotonic())
+        worker.instance.task_runner.revoke([message.task_id])  # Before the event loop starts it.
+        await wait_until(lambda: worker.instance.free_slots == 2)
         await asyncio.wait_for(worker.stop(), 60)
 
 
@@ -346,7 +346,7 @@ async def test_reports_survive_a_database_outage(dsn: str) -> None:
         worker = await running.worker()
         await outage(dsn, running, gate, worker)
         assert set(gate.runs.values()) == {1}
-        assert worker.it.completed == 3
+        assert worker.instance.completed == 3
 
 
 async def test_local_reports_survive_a_database_outage(dsn: str) -> None:

@@ -22,20 +22,20 @@ async def test_progress_is_visible_while_the_task_runs_and_does_not_affect_its_r
         await may_end.wait()
         return {"tiles": 12}
 
-    async with web(dsn, single("work"), runs=True, functions={"work": work}) as it:
-        job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    async with web(dsn, single("work"), runs=True, functions={"work": work}) as api:
+        job = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_task_results WHERE progress_percent = 25"
-        await it.fleet.until(query)
-        progress = await it.get(f"/api/v1/jobs/{job['job_id']}/progress")
+        await api.fleet.until(query)
+        progress = await api.get(f"/api/v1/jobs/{job['job_id']}/progress")
         [task] = progress["current_tasks"]
         assert (task["node_id"], task["progress_percent"], task["progress_message"]) == ("work", 25.0, "tile 3")
-        node = await it.get(f"/api/v1/jobs/{job['job_id']}/nodes/work/progress")
+        node = await api.get(f"/api/v1/jobs/{job['job_id']}/nodes/work/progress")
         assert (node["status"], node["progress_current"], node["progress_total"]) == ("running", 3, 12)
         may_end.set()
-        await it.fleet.completed(int(job["job_id"]))
+        await api.fleet.completed(int(job["job_id"]))
         [result] = await rows(dsn, OF, int(job["job_id"]))
         assert (result["status"], result["output"], result["progress_current"]) == ("completed", {"tiles": 12}, 3)
-        await it.fleet.is_clean()
+        await api.fleet.is_clean()
 
 
 async def test_a_thread_may_report_progress_at_any_rate(dsn: str) -> None:

@@ -35,7 +35,7 @@ async def test_a_cancelled_jobs_coroutine_is_cancelled_and_its_slot_is_freed(dsn
         began = time.monotonic()
         await running.cancel(job_id)
         await asyncio.wait_for(revoked.wait(), 40)
-        await wait_until(lambda: worker.it.free_slots > 0)
+        await wait_until(lambda: worker.instance.free_slots > 0)
         assert time.monotonic() - began < 40
         [job] = await running.ended(job_id)
         assert job["status"] == "cancelled"
@@ -74,13 +74,13 @@ async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_reported(
             job_id = await running.submit(single("stubborn", timeout_seconds=1))
             [job] = await running.ended(job_id)
         assert "timed out after 1 s" in job["error_message"]
-        await wait_until(lambda: list(worker.it.slots.stuck) == [f"{job_id}_work_0"])
+        await wait_until(lambda: list(worker.instance.slots.stuck) == [f"{job_id}_work_0"])
         await wait_until(lambda: f"task {job_id}_work_0 is over, but its handler is still running" in caplog.text)
         # Its free slots are reserved during a claim.
-        await wait_until(lambda: worker.it.free_slots == 1)
+        await wait_until(lambda: worker.instance.free_slots == 1)
         await running.until(f"SELECT (stats -> 'stuck') @> '[\"{job_id}_work_0\"]' AS ok FROM dagapp.dag_workers")
         go_on.set()
-        await wait_until(lambda: worker.it.free_slots == 2)
+        await wait_until(lambda: worker.instance.free_slots == 2)
         await running.until("SELECT stats -> 'stuck' = '[]' AS ok FROM dagapp.dag_workers")
 
 
@@ -99,10 +99,10 @@ async def test_a_coroutine_that_ignores_cancellation_fails_its_task_and_keeps_it
         job_id = await running.submit(single("stubborn", timeout_seconds=1))
         [job] = await running.ended(job_id)
         assert "timed out after 1 s" in job["error_message"]
-        await wait_until(lambda: bool(worker.it.slots.stuck))
-        await wait_until(lambda: worker.it.free_slots == 1)
+        await wait_until(lambda: bool(worker.instance.slots.stuck))
+        await wait_until(lambda: worker.instance.free_slots == 1)
         go_on.set()
-        await wait_until(lambda: worker.it.free_slots == 2)
+        await wait_until(lambda: worker.instance.free_slots == 2)
         [row] = await rows(dsn, "SELECT status FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
         assert row["status"] == "failed"
 
@@ -119,14 +119,14 @@ async def test_a_task_cancelled_while_its_worker_was_suspended_never_starts(
     async with fleet(dsn, work=work) as running:
         await running.orchestrator()
         worker = await running.worker(poll_interval_seconds=NEVER)
-        begin = worker.it.task_runner.begin
+        begin = worker.instance.task_runner.begin
 
         def frozen(message: Any, requested_at: float) -> None:
-            monkeypatch.setattr(worker.it.task_runner, "begin", begin)
+            monkeypatch.setattr(worker.instance.task_runner, "begin", begin)
             late.append((message, requested_at))
 
         late: list[tuple[Any, float]] = []
-        monkeypatch.setattr(worker.it.task_runner, "begin", frozen)
+        monkeypatch.setattr(worker.instance.task_runner, "begin", frozen)
         job_id = await running.submit(single("work"))
         await wait_until(lambda: bool(late))
         await running.cancel(job_id)
@@ -135,20 +135,20 @@ async def test_a_task_cancelled_while_its_worker_was_suspended_never_starts(
         begin(message, requested_at - 10)
         await running.completed(await running.submit(single("work")))
         assert job_id not in started
-        await wait_until(lambda: worker.it.free_slots == worker.it.options.concurrency)
+        await wait_until(lambda: worker.instance.free_slots == worker.instance.options.concurrency)
 
 
 async def test_an_unconfirmed_claim_is_checked_and_then_started(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await running.worker()
-        begin, seen = worker.it.task_runner.begin, []
+        begin, seen = worker.instance.task_runner.begin, []
 
         def late(message: Any, requested_at: float) -> None:
             seen.append(message.task_id)
             begin(message, requested_at - 10 if len(seen) == 1 else requested_at)
 
-        monkeypatch.setattr(worker.it.task_runner, "begin", late)
+        monkeypatch.setattr(worker.instance.task_runner, "begin", late)
         await running.completed(await running.submit(single()))
         assert len(seen) == 2
 
@@ -172,7 +172,7 @@ async def test_a_drained_worker_finishes_its_tasks_and_claims_no_more(dsn: str) 
         blocked_id = await running.submit(single("wait"))
         await asyncio.wait_for(entered.wait(), 60)
         assert await want(dsn, first.id, "drain")
-        await wait_until(lambda: not first.it.is_taking)
+        await wait_until(lambda: not first.instance.is_taking)
         waits = await running.submit(single("wait"))
         waiting = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE job_id = %s"
         await running.until(waiting, lambda: [waits])

@@ -83,7 +83,7 @@ async def web(
                 catalog=catalog,
                 registry=crew.known,
                 is_local=is_local,
-                orchestrator=owner.it if owner else None,
+                orchestrator=owner.instance if owner else None,
             )
         )
         app = create_app(services)
