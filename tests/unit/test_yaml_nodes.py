@@ -191,7 +191,7 @@ def test_a_change_of_a_called_workflow_changes_its_callers_hash() -> None:
 
 
 def test_call_cycles_are_refused() -> None:
-    with pytest.raises(Invalid, match="in a circle: round -> about -> round"):
+    with pytest.raises(Invalid, match="in a cycle: round -> about -> round"):
         prepare(find("round"), load_settings(), {}, find)
 
 
