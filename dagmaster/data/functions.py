@@ -71,6 +71,15 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "array_join": "arrayStringConcat",
 }
 
+# Calls that need more than the name of the function.
+FORMS: Final[Mapping[str, str]] = {
+    "contains": "(positionUTF8({}) > 0)",
+    # ClickHouse returns times of the type DateTime as numbers.
+    "start_of_day": "toDateTime64(toStartOfDay({}), 0)",
+    # The elements of stored arrays may be NULL.
+    "array_sum": "arraySum(x -> assumeNotNull(x), arrayFilter(x -> isNotNull(x), {}))",
+}
+
 # Without rows these are NULL, as in standard SQL, by the combinator -OrNull; counts are 0.
 AGGREGATES: Final[Mapping[str, str]] = {
     "sum": "sum",

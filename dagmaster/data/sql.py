@@ -1,11 +1,12 @@
 """Compile a plan to one ClickHouse statement. Names are quoted and values are parameters; no text becomes SQL."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from dagmaster.data.expressions import Call, Cast, Column, OnlyColumn, Over, Value
-from dagmaster.data.functions import AGGREGATES, FUNCTIONS, NEIGHBOURS, NEVER_NULL, RANKINGS
+from dagmaster.data.functions import AGGREGATES, FORMS, FUNCTIONS, NEIGHBOURS, NEVER_NULL, RANKINGS
 from dagmaster.data.plans import (
     Aggregate,
     Distinct,
@@ -32,6 +33,9 @@ HIDDEN = "__dm_"
 ALL_ROWS = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}
 FILTERING_JOINS = {"semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
+
+# Returned as a number, which nobody means.
+DATE_TIME = re.compile(r"\bDateTime\b(\('UTC'\))?")
 
 Columns = Callable[[int], Sequence[str]]
 
@@ -265,7 +269,7 @@ class _Compiler:
                 return self._bind(node.type, node.text)
             case Cast():
                 value = self.expression(node.argument, columns, or_null=or_null)
-                return f"accurateCast({value}, {_text(node.type)})"
+                return f"accurateCast({value}, {_text(DATE_TIME.sub('DateTime64(0)', node.type))})"
             case Call():
                 return self._call(node, columns, or_null)
             case Over():
@@ -281,8 +285,8 @@ class _Compiler:
             return f"{AGGREGATES[node.function]}{suffix}({listed})"
         if node.function in RANKINGS:
             raise Invalid(f"{node.function}() needs a window: {node.function}(...).over(order_by='x')")
-        if node.function == "contains":
-            return f"(positionUTF8({listed}) > 0)"
+        if node.function in FORMS:
+            return FORMS[node.function].format(listed)
         return f"{FUNCTIONS[node.function]}({listed})"
 
     def _over(self, node: Over, columns: Sequence[str]) -> str:
