@@ -101,10 +101,10 @@ class NewEvents:
 
 async def watched_events(conn: Connection, positions: Sequence[Position], *, page: int) -> list[NewEvents]:
     """The new events of each position, in one statement."""
-    watchers = [{"number": number, **asdict(position)} for number, position in enumerate(positions)]
+    watchers = [{"place": number, **asdict(position)} for number, position in enumerate(positions)]
     news: dict[int, NewEvents] = {}
     for row in await fetch(conn, "watched_events", {"watchers": encode_rows(watchers), "page": page}):
-        entry = news.setdefault(row["number"], NewEvents(row["job_status"], []))
+        entry = news.setdefault(row["place"], NewEvents(row["job_status"], []))
         if row["event_id"] is not None:
             entry.events.append(row)
     for entry in news.values():

@@ -310,7 +310,7 @@ def test_call_cycles_are_refused() -> None:
     def pong() -> None:
         ping()
 
-    with pytest.raises(Invalid, match="in a circle: ping calls itself"):
+    with pytest.raises(Invalid, match="in a cycle: ping calls itself"):
         _ = ping.workflow
 
 
