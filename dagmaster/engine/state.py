@@ -134,9 +134,7 @@ class JobState:
     awaited: dict[str, list[str]] = field(default_factory=dict)  # by node, the nodes that return its result
     signals: list[dict[str, Any]] = field(default_factory=list)  # not yet awaited by a node
     open: int = 0
-    open_finalizers: dict[Phase, int] = field(
-        default_factory=dict
-    )  # open nodes by phase; empty if the job has no finalizers
+    open_finalizers: dict[Phase, int] = field(default_factory=dict)  # open nodes by phase; empty without finalizers
 
     @property
     def open_main(self) -> int:

@@ -40,9 +40,7 @@ class AddedNode:
     task: int | None = None
     group: int | None = None
     label: str | None = None
-    refs: tuple[str, ...] = field(
-        init=False, repr=False, compare=False
-    )  # the nodes whose results its parameters refer to
+    refs: tuple[str, ...] = field(init=False, repr=False, compare=False)  # nodes whose results the parameters use
     names_no_results: InitVar[bool] = False  # if the caller knows, to skip the search
 
     def __post_init__(self, names_no_results: bool) -> None:
