@@ -77,7 +77,7 @@ class Reloader:
         changed = [path for path in self._seen if now.get(path) != self._seen[path]]
         if not changed or now == self._broken:
             return False
-        names = ", ".join(sorted(_shown(path) for path in changed))
+        names = ", ".join(sorted(_display_path(path) for path in changed))
         problem = await check_python(self.handlers)
         if problem:
             self._broken = now  # Reported once; the file is read again after the next edit.
@@ -147,6 +147,6 @@ def start_again(port: int, execute: Callable[[str, list[str]], object] = os.exec
     execute(sys.executable, [sys.executable, "-m", "dagmaster", *arguments, *chosen])
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     here = Path.cwd().resolve()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

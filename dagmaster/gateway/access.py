@@ -59,7 +59,7 @@ class Allow:
             raise Unauthorized("the API key is unknown, revoked or expired")
         services.limiter.take(caller.name)
         if caller.role not in self.roles:
-            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_listed(self.roles)}")
+            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_join_roles(self.roles)}")
         if caller.role is Role.PARTNER and caller.platform_id is None:
             raise Forbidden("this key is not bound to a platform; ask its issuer for one that is")
         request.state.caller = caller
@@ -72,7 +72,7 @@ async def admit(request: HTTPConnection) -> None:
         await allow(request)
 
 
-def _listed(roles: Iterable[Role]) -> str:
+def _join_roles(roles: Iterable[Role]) -> str:
     return " or ".join(role for role in Role if role in set(roles))
 
 

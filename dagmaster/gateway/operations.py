@@ -16,19 +16,19 @@ MAX_NODES = 5000
 
 
 def job_reply(services: Services, row: Row) -> GatewayJob:
-    return GatewayJob.model_validate(_shown(services, row))
+    return GatewayJob.model_validate(_scrubbed(services, row))
 
 
 def job_detail(services: Services, row: Row) -> GatewayJobDetail:
-    return GatewayJobDetail.model_validate(_shown(services, row))
+    return GatewayJobDetail.model_validate(_scrubbed(services, row))
 
 
 def node_reply(services: Services, row: Row) -> GatewayNode:
-    return GatewayNode.model_validate(_shown(services, row))
+    return GatewayNode.model_validate(_scrubbed(services, row))
 
 
 def event_reply(services: Services, row: Row) -> GatewayEvent:
-    return GatewayEvent.model_validate(_shown(services, row))
+    return GatewayEvent.model_validate(_scrubbed(services, row))
 
 
 async def add_nodes(services: Services, conn: Connection, jobs: Sequence[GatewayJob]) -> None:
@@ -47,7 +47,7 @@ def as_job_id(text: str) -> int:
     return int(text)
 
 
-def _shown(services: Services, row: Row) -> dict[str, Any]:
+def _scrubbed(services: Services, row: Row) -> dict[str, Any]:
     """User data may contain internal names; column names never do."""
     return {
         name: services.operations.value(value) if name in ("error_message", "event_data", "result_data") else value

@@ -11,6 +11,6 @@ T = TypeVar("T")
 Offset = Annotated[int, Query(ge=0, le=1_000_000, description="Number of rows to skip.")]
 
 
-def cut(rows: list[T], limit: int, offset: int) -> Page[T]:
+def to_page(rows: list[T], limit: int, offset: int) -> Page[T]:
     """The query returns one row more than `limit` if there are more."""
     return Page[T](items=rows[:limit], limit=limit, offset=offset, has_more=len(rows) > limit)

@@ -71,7 +71,7 @@ def reduce(
     if isinstance(items, Referable):
         return _of_table("reduce", callback, reduce_chunks, items, {"chunk_rows": chunk_rows, "fan_in": fan_in}, kwargs)
     first = first_parameter(callback)
-    values, parts = _mapped(items) if isinstance(items, Group) else (_listed(items), [])
+    values, parts = _mapped(items) if isinstance(items, Group) else (_as_sequence(items), [])
     tasks: list[Task] = []
     while len(values) > 1 or not tasks:
         values = [create_task(callback, {**kwargs, first: some}) for some in lists_of(values, fan_in) or [[]]]
@@ -119,7 +119,7 @@ def _mapped(group: Group) -> tuple[Sequence[Any], list[Item]]:
     return values, [] if group.is_applied or group.group is not None else [group]
 
 
-def _listed(items: Iterable[Any]) -> Sequence[Any]:
+def _as_sequence(items: Iterable[Any]) -> Sequence[Any]:
     if isinstance(items, Item):
         raise Invalid(f"the length of the result of {items} is not known yet; map it in a task that receives it")
     return items if isinstance(items, list | tuple) else list(items)
@@ -132,7 +132,7 @@ def _chunks(items: Items, size: int) -> Iterable[Any]:
         case ObjectRef() | ViewRef():
             return _views(items, size)
         case _:
-            return lists_of(_listed(items), size)
+            return lists_of(_as_sequence(items), size)
 
 
 def lists_of(values: Sequence[Any], size: int) -> list[list[Any]]:

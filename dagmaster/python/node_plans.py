@@ -150,7 +150,7 @@ class Planner:
         params: Mapping[str, Any] = task.kwargs
         after, plain = tuple(waits), _is_plain(params)
         if not plain:
-            params = encode(params, lambda value: self._placed(value, task))
+            params = encode(params, lambda value: self._replacement(value, task))
             named = set(references(params))
             after = tuple(source for source in waits if source not in named)
         return AddedNode(
@@ -167,7 +167,7 @@ class Planner:
             names_no_results=plain,
         )
 
-    def _placed(self, value: Any, task: Task) -> Any:
+    def _replacement(self, value: Any, task: Task) -> Any:
         """The replacement for a part of the arguments; None leaves it as it is."""
         match value:
             case Item():

@@ -197,12 +197,12 @@ class Allow:
         if caller.token is not None and not self.takes_tokens:
             raise Unauthorized("a task's token can only report on that task; this needs an API key")
         if caller.role not in self.roles:
-            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_listed(self.roles)}")
+            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_join_roles(self.roles)}")
         if caller.is_platform_reviewer and not self.by_platform:
             raise Forbidden(f"this key is for the assets of platform {caller.platform_id!r} only")
 
 
-def _listed(roles: Iterable[Role]) -> str:
+def _join_roles(roles: Iterable[Role]) -> str:
     return " or ".join(role for role in Role if role in set(roles))
 
 

@@ -10,7 +10,7 @@ from dagmaster.gateway.health import examine
 from dagmaster.gateway.operations import event_reply, job_reply, node_reply
 from dagmaster.gateway.paging import Limit
 from dagmaster.gateway.services import Conn, ServicesDep
-from dagmaster.http.paging import Offset, cut
+from dagmaster.http.paging import Offset, to_page
 from dagmaster.model.states import NodeStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import (
@@ -62,7 +62,7 @@ async def list_active_jobs(
     rows = await store.list_jobs(
         conn, JobFilter(only_live=True), orphan_seconds=seconds, limit=limit + 1, offset=offset
     )
-    return cut([job_reply(services, row) for row in rows], limit, offset)
+    return to_page([job_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/orphans", dependencies=[OPERATORS])
@@ -71,7 +71,7 @@ async def list_orphans(services: ServicesDep, conn: Conn, limit: Limit = 50, off
     seconds = services.settings.orphan_threshold_seconds
     where = JobFilter(only_live=True, only_orphans=True)
     rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
-    return cut([job_reply(services, row) for row in rows], limit, offset)
+    return to_page([job_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/recent-events", dependencies=[OPERATORS])
@@ -80,14 +80,14 @@ async def list_recent_events(
 ) -> Page[GatewayEvent]:
     """List the events of all jobs, newest first."""
     rows = await store.list_recent_events(conn, hours=hours, limit=limit + 1, offset=offset)
-    return cut([event_reply(services, row) for row in rows], limit, offset)
+    return to_page([event_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/workflows", dependencies=[OPERATORS])
 async def list_workflows(conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayWorkflow]:
     """List the workflows that were submitted."""
     rows = await store.list_workflows(conn, limit=limit + 1, offset=offset)
-    return cut([GatewayWorkflow.model_validate(row) for row in rows], limit, offset)
+    return to_page([GatewayWorkflow.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/running-nodes", dependencies=[OPERATORS])
@@ -96,7 +96,7 @@ async def list_running_nodes(
 ) -> Page[GatewayNode]:
     """List running nodes, latest change first."""
     rows = await store.list_nodes_by_status(conn, NodeStatus.RUNNING, hours=0, limit=limit + 1, offset=offset)
-    return cut([node_reply(services, row) for row in rows], limit, offset)
+    return to_page([node_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/failed-nodes", dependencies=[OPERATORS])
@@ -105,4 +105,4 @@ async def list_failed_nodes(
 ) -> Page[GatewayNode]:
     """List failed nodes of unfinished or recent jobs, latest failure first."""
     rows = await store.list_nodes_by_status(conn, NodeStatus.FAILED, hours=hours, limit=limit + 1, offset=offset)
-    return cut([node_reply(services, row) for row in rows], limit, offset)
+    return to_page([node_reply(services, row) for row in rows], limit, offset)

@@ -13,7 +13,7 @@ from dagmaster.gateway.paging import Limit
 from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.asset_filter import FilterOfQuery
 from dagmaster.http.errors import documented
-from dagmaster.http.paging import Offset, cut
+from dagmaster.http.paging import Offset, to_page
 from dagmaster.schemas.assets import PlatformReply
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import (
@@ -55,10 +55,10 @@ async def list_assets(
     """List assets, newest first."""
     own = caller.platform_id
     if own is not None and where.platform_id not in (None, own):
-        return cut([], limit, offset)
+        return to_page([], limit, offset)
     where = replace(where, platform_id=own or where.platform_id)
     rows = await store.list_assets(conn, where, limit=limit + 1, offset=offset)
-    return cut([GatewayAsset.model_validate(row) for row in rows], limit, offset)
+    return to_page([GatewayAsset.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/platforms", dependencies=[READERS])
@@ -82,7 +82,7 @@ async def list_versions(
     """List the versions of an asset, latest first."""
     await store.get_asset(conn, asset_id, caller.platform_id)
     rows = await store.list_versions(conn, asset_id, limit=limit + 1, offset=offset)
-    return cut([version_reply(services, row) for row in rows], limit, offset)
+    return to_page([version_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/{asset_id}/versions/latest", dependencies=[READERS], **NOT_FOUND)

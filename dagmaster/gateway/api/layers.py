@@ -9,7 +9,7 @@ from dagmaster.gateway.access import OPERATORS, Caller
 from dagmaster.gateway.paging import Limit
 from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.errors import documented
-from dagmaster.http.paging import Offset, cut
+from dagmaster.http.paging import Offset, to_page
 from dagmaster.model.asset import DataType
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import ExternalPublication
@@ -26,7 +26,7 @@ FORWARDED: Any = {"responses": documented(404, 409, 502, 504), "dependencies": [
 async def list_layers(conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[LayerReply]:
     """List the metadata of layers in map order."""
     rows = await store.list_layers(conn, limit=limit + 1, offset=offset)
-    return cut([LayerReply.model_validate(row) for row in rows], limit, offset)
+    return to_page([LayerReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get(LAYER, responses=documented(404), dependencies=[OPERATORS])
@@ -70,7 +70,7 @@ async def list_published_layers(
 ) -> Page[CatalogEntryReply]:
     """List the published layers."""
     rows = await store.list_catalog(conn, data_type=data_type, limit=limit + 1, offset=offset)
-    return cut([CatalogEntryReply.model_validate(row) for row in rows], limit, offset)
+    return to_page([CatalogEntryReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/layer-catalog/{table_name}", responses=documented(404), dependencies=[OPERATORS])

@@ -10,7 +10,7 @@ from dagmaster.gateway.operations import add_nodes, as_job_id, event_reply, job_
 from dagmaster.gateway.paging import Limit
 from dagmaster.gateway.services import Conn, ServicesDep
 from dagmaster.http.errors import documented
-from dagmaster.http.paging import Offset, cut
+from dagmaster.http.paging import Offset, to_page
 from dagmaster.model.states import JobStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import GatewayEvent, GatewayJob, GatewayJobDetail, GatewayNode, GatewayStats
@@ -37,7 +37,7 @@ async def list_jobs(
     where = JobFilter(status, workflow_id)
     seconds = services.settings.orphan_threshold_seconds
     rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
-    page = cut([job_reply(services, row) for row in rows], limit, offset)
+    page = to_page([job_reply(services, row) for row in rows], limit, offset)
     if include_nodes:
         await add_nodes(services, conn, page.items)
     return page
@@ -63,7 +63,7 @@ async def list_nodes(
     number = as_job_id(job_id)
     await store.get_job(conn, number, orphan_seconds=services.settings.orphan_threshold_seconds)
     rows = await store.list_nodes(conn, [number], limit=limit + 1, offset=offset)
-    return cut([node_reply(services, row) for row in rows], limit, offset)
+    return to_page([node_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/job/{job_id}/events", responses=documented(404), dependencies=[OPERATORS])
@@ -74,7 +74,7 @@ async def list_events(
     number = as_job_id(job_id)
     await store.get_job(conn, number, orphan_seconds=services.settings.orphan_threshold_seconds)
     rows = await store.list_events(conn, number, limit=limit + 1, offset=offset)
-    return cut([event_reply(services, row) for row in rows], limit, offset)
+    return to_page([event_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/stats", dependencies=[OPERATORS])

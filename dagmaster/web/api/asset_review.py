@@ -24,7 +24,7 @@ from dagmaster.store.assets import get_asset
 from dagmaster.web.access import REVIEWERS, Admitted
 from dagmaster.web.assets import VisibleAsset, in_name_of, platform_of
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, Services, ServicesDep
 
@@ -45,7 +45,7 @@ async def list_reviews(
     rows = await list_review_queue(
         conn, platform_id=platform_of(caller), is_reviewable=is_reviewable, limit=limit + 1, offset=offset
     )
-    return cut([ReviewItem.model_validate(row) for row in rows], limit, offset)
+    return to_page([ReviewItem.model_validate(row) for row in rows], limit, offset)
 
 
 @router.post("/assets/{asset_id}/approve", **DECIDED)

@@ -31,7 +31,7 @@ from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Adm
 from dagmaster.web.api.submission import submitted_reply
 from dagmaster.web.assets import Actor, IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, ServicesDep
 
@@ -57,11 +57,11 @@ async def list_assets(
     """List assets, newest first."""
     own = platform_of(caller)
     if own is not None and where.platform_id not in (None, own):
-        return cut([], limit, offset)
+        return to_page([], limit, offset)
     with_deleted = may_see_deleted(caller, include_deleted)
     where = replace(where, platform_id=own or where.platform_id, include_deleted=with_deleted)
     rows = await list_asset_rows(conn, where, limit=limit + 1, offset=offset)
-    return cut([AssetSummary.model_validate(row) for row in rows], limit, offset)
+    return to_page([AssetSummary.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/{asset_id}", dependencies=[ASSET_READERS], **NOT_FOUND)
@@ -86,7 +86,7 @@ async def list_asset_versions(
     """List the versions of an asset, latest first."""
     with_deleted = may_see_deleted(caller, include_deleted)
     rows = await list_versions(conn, asset["asset_id"], include_deleted=with_deleted, limit=limit + 1, offset=offset)
-    return cut([VersionReply.model_validate(row) for row in rows], limit, offset)
+    return to_page([VersionReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/{asset_id}/versions/latest", dependencies=[ASSET_READERS], **NOT_FOUND)
@@ -115,7 +115,7 @@ async def list_history(
 ) -> Page[AssetEventReply]:
     """List the history of an asset, oldest first."""
     rows = await list_asset_events(conn, asset["asset_id"], ordinal=version_ordinal, limit=limit + 1, offset=offset)
-    return cut([AssetEventReply.model_validate(row) for row in rows], limit, offset)
+    return to_page([AssetEventReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.post("/{asset_id}/versions/{ordinal}/reprocess", dependencies=[REVIEWERS], **CREATED)

@@ -9,7 +9,7 @@ from dagmaster.schemas.fleet import HandlerOfFleet
 from dagmaster.store.handlers import view_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/handlers", tags=["fleet"])
@@ -22,7 +22,7 @@ async def list_registered_handlers(
     """List registered handlers by name; `text` filters by a part of the name."""
     seconds = services.settings.worker_lost_after_seconds
     rows = await view_handlers(conn, lost_after_seconds=seconds, text=text, limit=limit + 1, offset=offset)
-    return cut([HandlerOfFleet(**row) for row in rows], limit, offset)
+    return to_page([HandlerOfFleet(**row) for row in rows], limit, offset)
 
 
 @router.get("/{name}", responses=documented(404), dependencies=[READERS])

@@ -26,7 +26,7 @@ from dagmaster.web.access import (
 )
 from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, ServicesDep
 
@@ -95,7 +95,7 @@ async def list_jobs(
     )
     rows = await job_store.list_jobs(conn, where, limit=limit + 1, offset=offset)
     tolerated = await services.node_counts.tolerated(conn, rows[:limit])
-    return cut([views.job_summary(row, tolerated.get(row["job_id"], 0)) for row in rows], limit, offset)
+    return to_page([views.job_summary(row, tolerated.get(row["job_id"], 0)) for row in rows], limit, offset)
 
 
 @router.get("/{job_id}", response_model=JobReply, responses=documented(404), dependencies=[READERS_OF_OWN])

@@ -14,7 +14,7 @@ from dagmaster.store.layers import LayerRow
 from dagmaster.web.access import LAYER_READERS, OPERATORS, Admitted
 from dagmaster.web.assets import Actor
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn
 
 router = APIRouter(prefix="/api/v1/domain", tags=["layers"])
@@ -31,7 +31,7 @@ async def list_layers(
     rows = await layer_store.list_layers(
         conn, platform_id=caller.platform_id, is_published=is_published, limit=limit + 1, offset=offset
     )
-    return cut([_reply(row) for row in rows], limit, offset)
+    return to_page([_reply(row) for row in rows], limit, offset)
 
 
 @router.post(METADATA, status_code=201, responses=documented(404, 409), dependencies=[OPERATORS])
@@ -73,7 +73,7 @@ async def list_published_layers(
 ) -> Page[CatalogEntryReply]:
     """List the published layers that have a table."""
     rows = await list_catalog(conn, platform_id=caller.platform_id, limit=limit + 1, offset=offset)
-    return cut([CatalogEntryReply.model_validate(row) for row in rows], limit, offset)
+    return to_page([CatalogEntryReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/catalog/{table_name}", responses=documented(404), dependencies=[LAYER_READERS])

@@ -21,7 +21,7 @@ from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import LogRange, LogSelection, NodeLog, NodeState, why_none
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["nodes"])
@@ -36,7 +36,7 @@ MAX_MATCHES = 1000
 async def list_logs(job: Job, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[LoggedNode]:
     """List the nodes that may have a log: failed nodes first, then running ones."""
     rows = await attempt_store.list_logged_nodes(conn, job["job_id"], limit=limit + 1, offset=offset)
-    return cut([LoggedNode(**redact(row)) for row in rows], limit, offset)
+    return to_page([LoggedNode(**redact(row)) for row in rows], limit, offset)
 
 
 @router.get(
@@ -150,7 +150,7 @@ async def list_attempts(
         AttemptOfNode(**redact(row), attempt=_number(row["task_id"]), log_bytes=size)
         for row, size in zip(rows, sizes, strict=True)
     ]
-    return cut(attempts, limit, offset)
+    return to_page(attempts, limit, offset)
 
 
 async def _size(services: ServicesDep, row: dict[str, Any]) -> int | None:

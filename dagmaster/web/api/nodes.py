@@ -18,7 +18,7 @@ from dagmaster.web import views
 from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
 from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1", tags=["nodes"])
@@ -47,7 +47,7 @@ async def list_nodes(
     )
     counts = await services.node_counts.of(conn, node_store.jobs_of(rows))
     nodes = [NodeOfJob(**_fields(row, counts[row["job_id"]].children.get(row["node_id"]))) for row in rows]
-    return cut(nodes, limit, offset)
+    return to_page(nodes, limit, offset)
 
 
 @router.get("/tasks", responses=documented(404), dependencies=[READERS])
@@ -75,7 +75,7 @@ async def list_tasks(
         limit=limit + 1,
         offset=offset,
     )
-    return cut([TaskReply(**redact(row)) for row in rows], limit, offset)
+    return to_page([TaskReply(**redact(row)) for row in rows], limit, offset)
 
 
 @router.get("/jobs/{job_id}/nodes", responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -100,7 +100,7 @@ async def list_job_nodes(
     )
     children = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
     nodes = [views.node_reply(job["job_id"], redact(row), children.get(row["node_id"])) for row in rows]
-    return cut(nodes, limit, offset)
+    return to_page(nodes, limit, offset)
 
 
 @router.get(
@@ -136,7 +136,7 @@ async def list_checkpoints(
     """List the checkpoints of a node, newest first."""
     await node_store.get_node_head(conn, job["job_id"], node_id)
     rows = await attempt_store.list_checkpoints(conn, job["job_id"], node_id, limit=limit + 1, offset=offset)
-    return cut([CheckpointReply(**redact(row)) for row in rows], limit, offset)
+    return to_page([CheckpointReply(**redact(row)) for row in rows], limit, offset)
 
 
 def _fields(row: Mapping[str, Any], children: Children | None) -> dict[str, Any]:

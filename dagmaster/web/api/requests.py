@@ -13,7 +13,7 @@ from dagmaster.store.api_requests import list_requests as list_request_rows
 from dagmaster.web.access import ASSET_READERS, Admitted
 from dagmaster.web.assets import platform_of
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn
 
 router = APIRouter(prefix="/api/v1/requests", tags=["assets"])
@@ -32,11 +32,11 @@ async def list_requests(
     """List requests, newest first."""
     own = platform_of(caller)
     if own is not None and platform_id not in (None, own):
-        return cut([], limit, offset)
+        return to_page([], limit, offset)
     rows = await list_request_rows(
         conn, platform_id=own or platform_id, status=status, asset_id=asset_id, limit=limit + 1, offset=offset
     )
-    return cut([RequestReply.model_validate(row) for row in rows], limit, offset)
+    return to_page([RequestReply.model_validate(row) for row in rows], limit, offset)
 
 
 @router.get("/{request_id}", responses=documented(404), dependencies=[ASSET_READERS])

@@ -148,13 +148,13 @@ async def _admitted(socket: WebSocket) -> Caller:
     except Unauthorized:
         if "authorization" in socket.headers or "x-api-key" in socket.headers:
             raise
-        caller = await _introduced(socket)
+        caller = await _read_first_message(socket)
     if caller.token is not None or caller.role not in WATCHING or caller.is_platform_reviewer:
         raise Forbidden(f"a key of role {caller.role} may not watch jobs")
     return caller
 
 
-async def _introduced(socket: WebSocket) -> Caller:
+async def _read_first_message(socket: WebSocket) -> Caller:
     """Browsers cannot send headers with a WebSocket, so the first message has the key."""
     keyring: Keyring = socket.app.state.keyring
     try:

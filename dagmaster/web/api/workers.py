@@ -38,7 +38,7 @@ from dagmaster.store.remote_workers import leave_remote
 from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
 from dagmaster.web.errors import documented
-from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.remote_workers import Own
 from dagmaster.web.services import Conn, ServicesDep
 
@@ -57,7 +57,7 @@ async def list_workers(
 ) -> Page[WorkerReply]:
     """List workers: active ones first, then the newest."""
     rows = await worker_store.list_workers(conn, status=status, limit=limit + 1, offset=offset)
-    return cut([WorkerReply(**row) for row in rows], limit, offset)
+    return to_page([WorkerReply(**row) for row in rows], limit, offset)
 
 
 @router.post("", status_code=201, dependencies=[WORKERS])

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
 @router.get("", dependencies=[READERS_OF_OWN])
 async def list_workflows(services: ServicesDep) -> WorkflowList:
     """List the loaded workflows, and the problems of files that could not be loaded."""
-    return _listed(services)
+    return _workflow_list(services)
 
 
 @router.post("/reload", dependencies=[OPERATORS])
@@ -35,7 +35,7 @@ async def reload_workflows(caller: Admitted, services: ServicesDep, conn: Conn) 
     await sync_catalog(conn, services, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
     services.notifier.notify(RELOAD)
-    return _listed(services)
+    return _workflow_list(services)
 
 
 @router.post("/sample", status_code=201, responses=documented(409), dependencies=[OPERATORS])
@@ -48,7 +48,7 @@ async def add_sample(caller: Admitted, services: ServicesDep, conn: Conn) -> Wor
     await asyncio.to_thread(write_sample, services.settings.workflows_dir)
     services.catalog.reload()
     await note_command(conn, {"command": "workflows.sample", "actor": caller.name or None})
-    return _listed(services)
+    return _workflow_list(services)
 
 
 @router.get("/{workflow_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -66,7 +66,7 @@ async def get_workflow(workflow_id: str, services: ServicesDep, conn: Conn) -> W
     )
 
 
-def _listed(services: Services) -> WorkflowList:
+def _workflow_list(services: Services) -> WorkflowList:
     catalog = services.catalog
     return WorkflowList(
         workflows=[_summary(services, catalog.workflows[name]) for name in sorted(catalog.workflows)],

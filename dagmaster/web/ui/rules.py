@@ -38,7 +38,7 @@ def _cron(cron: str) -> str | None:
 
 def _times(minute: str, hour: str) -> str | None:
     if minute.isdecimal() and all(part.isdecimal() for part in hour.split(",")):
-        return "at " + _listed([f"{int(part):02}:{int(minute):02}" for part in hour.split(",")])
+        return "at " + _join([f"{int(part):02}:{int(minute):02}" for part in hour.split(",")])
     if minute == "*":
         often = "every minute"
     elif minute.startswith("*/") and minute[2:].isdecimal():
@@ -67,7 +67,7 @@ def _days(day: str, month: str, weekday: str) -> str | None:
     if weekday.lower() in ("1-5", "mon-fri"):
         return "Monday to Friday"
     names = [_day(part) for part in weekday.split(",")]
-    return None if None in names else "every " + _listed([name for name in names if name])
+    return None if None in names else "every " + _join([name for name in names if name])
 
 
 def _day(text: str) -> str | None:
@@ -75,5 +75,5 @@ def _day(text: str) -> str | None:
     return None if place is None else DAYS[place]
 
 
-def _listed(parts: list[str]) -> str:
+def _join(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

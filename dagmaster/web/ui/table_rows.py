@@ -33,7 +33,7 @@ class TableRows:
 
 async def first_rows(services: Services, row: Mapping[str, Any]) -> TableRows:
     names = [column["name"] for column in row["columns"] or ()]
-    answer = await _shown(
+    answer = await _rows_or_problem(
         lambda: data_query().first_rows(
             services.pool.connection,
             services.settings,
@@ -47,12 +47,12 @@ async def first_rows(services: Services, row: Mapping[str, Any]) -> TableRows:
 
 
 async def query(services: Services, sql: str) -> TableRows:
-    return await _shown(lambda: _asked(services, sql, MAX_ROWS, MAX_BYTES))
+    return await _rows_or_problem(lambda: _run_query(services, sql, MAX_ROWS, MAX_BYTES))
 
 
 async def query_as_csv(services: Services, sql: str) -> tuple[str, bool]:
     """The rows as CSV, and whether some were left out."""
-    answer = await _asked(services, sql, MAX_FILE_ROWS, MAX_FILE_BYTES)
+    answer = await _run_query(services, sql, MAX_FILE_ROWS, MAX_FILE_BYTES)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(answer.columns)
@@ -60,17 +60,17 @@ async def query_as_csv(services: Services, sql: str) -> tuple[str, bool]:
     return text.getvalue(), answer.truncated_by is not None
 
 
-def _asked(services: Services, sql: str, max_rows: int, max_bytes: int) -> Awaitable[Any]:
+def _run_query(services: Services, sql: str, max_rows: int, max_bytes: int) -> Awaitable[Any]:
     answer: Awaitable[Any] = data_query().query_shared_tables(
         services.pool.connection, services.settings, sql, max_rows=max_rows, max_bytes=max_bytes
     )
     return answer
 
 
-async def _shown(ask: Any) -> TableRows:
+async def _rows_or_problem(query: Any) -> TableRows:
     """The error of a failed query is shown in place of rows, so that users can correct it."""
     try:
-        answer = await ask()
+        answer = await query()
     except DagmasterError as error:
         return TableRows(problem=str(error))
     rows = [
