@@ -38,7 +38,7 @@ class Hold:
 HOLD = Hold()
 
 
-async def until_told(ctx: HandlerContext) -> dict[str, Any]:
+async def until_released(ctx: HandlerContext) -> dict[str, Any]:
     await HOLD.wait()
     return {}
 
@@ -64,7 +64,7 @@ async def tile(ctx: HandlerContext) -> dict[str, Any]:
 @contextmanager
 def job_site(dsn: str) -> Iterator[Site]:
     with (
-        server(dsn, WORKFLOWS, until_told=until_told, chatter=chatter, tile=tile) as running,
+        server(dsn, WORKFLOWS, until_released=until_released, chatter=chatter, tile=tile) as running,
         closing(Site(running, dsn)) as site,
     ):
         yield site

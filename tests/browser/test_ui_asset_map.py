@@ -66,9 +66,9 @@ def test_a_version_is_drawn_with_its_legend_and_shows_the_value_at_a_point(page:
     wait_until_drawn(page)
     expect(legend.locator("[data-legend-colours] i").first).to_have_css("background-color", "rgb(51, 51, 153)")
     page.locator("[data-canvas=version] canvas").click()
-    told = page.locator("[data-point]")
-    expect(told).to_contain_text("At 40.")
-    expect(told.get_by_role("cell", name="b1")).to_be_visible()
+    values = page.locator("[data-point]")
+    expect(values).to_contain_text("At 40.")
+    expect(values.get_by_role("cell", name="b1")).to_be_visible()
     page.get_by_label("Opacity").fill("40")
 
 

@@ -29,7 +29,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Seen:
-    """The world as it is in the database, with the rows; `told` are the jobs that were asked to stop.
+    """The world as it is in the database, with the rows; `asked_to_stop` are the jobs that were asked to stop.
 
     `published` are the assets whose layer is published, `catalog` the versions that the catalogue shows.
     """
@@ -37,7 +37,7 @@ class Seen:
     world: World
     assets: Sequence[Any]
     versions: Sequence[Any]
-    told: frozenset[int]
+    asked_to_stop: frozenset[int]
     published: frozenset[str]
     catalog: Mapping[str, int]
 
@@ -133,7 +133,11 @@ class Checks:
             is_gone = asset.is_deleted or version.is_deleted
             was_busy = before.jobs.get(job_id, job).status in UNFINISHED and job_id not in self.reopened
             if job.status in UNFINISHED and was_busy and is_gone and is_processing:
-                expect(job_id in seen.told, "nobody cancels a job that is no longer needed", (job_id, job, version))
+                expect(
+                    job_id in seen.asked_to_stop,
+                    "nobody cancels a job that is no longer needed",
+                    (job_id, job, version),
+                )
 
 
 def explain(before: World, attempts: Sequence[Attempt], after: World) -> None:
@@ -152,8 +156,8 @@ def explain(before: World, attempts: Sequence[Attempt], after: World) -> None:
             if world == after:
                 return
             ends.append(list(differences(world, after)))
-    told = "\n".join(f"  {attempt}" for attempt in attempts)
-    raise Violation(f"no order explains\n{told}\ndifferences: {ends[:2]}")
+    lines = "\n".join(f"  {attempt}" for attempt in attempts)
+    raise Violation(f"no order explains\n{lines}\ndifferences: {ends[:2]}")
 
 
 def expect(holds: bool, claim: str, evidence: object) -> None:

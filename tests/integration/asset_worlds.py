@@ -68,7 +68,7 @@ EVERYTHING = """
                    AND event_type NOT IN ('metadata_published', 'metadata_unpublished')),
         'requests', (SELECT coalesce(jsonb_agg(r), '[]') FROM dagapp.dag_api_requests r WHERE asset_id = ANY($1)),
         'jobs', (SELECT coalesce(jsonb_agg(j), '[]') FROM jobs j),
-        'told', (SELECT coalesce(jsonb_agg(m.job_id), '[]') FROM dagapp.dag_mailbox m JOIN jobs USING (job_id)
+        'asked_to_stop', (SELECT coalesce(jsonb_agg(m.job_id), '[]') FROM dagapp.dag_mailbox m JOIN jobs USING (job_id)
                  WHERE m.kind = 'cancel'),
         'published', (SELECT coalesce(jsonb_agg(asset_id), '[]') FROM dagapp.layer_metadata
                       WHERE asset_id = ANY($1) AND published_at IS NOT NULL),
@@ -193,7 +193,7 @@ class Site:
         )
         catalog = {self.names[asset_id]: ordinal for asset_id, ordinal in seen["catalog"].items()}
         published = frozenset(self.names[asset_id] for asset_id in seen["published"])
-        return Seen(world, seen["assets"], seen["versions"], frozenset(seen["told"]), published, catalog)
+        return Seen(world, seen["assets"], seen["versions"], frozenset(seen["asked_to_stop"]), published, catalog)
 
 
 def _event(row: dict[str, Any], name: str) -> Event:

@@ -151,8 +151,8 @@ def test_only_tiles_that_intersect_a_box_are_retried(dsn: str, running: Server) 
     )
     assert "is not west,south,east,north in degrees" in call("retry", job_id, "--bbox", "5,50").err
     assert "a node or a bbox, not both" in call("retry", job_id, "tiles__1", "--bbox", "5,49,6,50").err
-    told = f"Retrying 1 of 3 unfinished nodes of job {job_id}\n"
-    assert call("retry", job_id, "--bbox=-180,49.5,-179.5,49.6").out == told
+    printed = f"Retrying 1 of 3 unfinished nodes of job {job_id}\n"
+    assert call("retry", job_id, "--bbox=-180,49.5,-179.5,49.6").out == printed
     assert "node tiles__1 failed: no image" in call("timeline", job_id, "--follow").out.splitlines()[-1]
     assert statuses(job_id) == {
         "tiles__0": "completed",

@@ -170,53 +170,53 @@ async def test_a_connection_lost_while_idle_fails_the_next_statement_and_no_othe
             assert await other.fetch_prepared(ADD, [1]) == [{"number": 2}]
 
 
-async def heard_of(conn: HotConnection) -> "asyncio.Queue[str]":
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    await conn.listen("test_channel", lambda channel, payload: heard.put_nowait(f"{channel} {payload}"))
-    return heard
+async def listen_on(conn: HotConnection) -> "asyncio.Queue[str]":
+    notifications: asyncio.Queue[str] = asyncio.Queue()
+    await conn.listen("test_channel", lambda channel, payload: notifications.put_nowait(f"{channel} {payload}"))
+    return notifications
 
 
 async def test_notifications_arrive_whatever_the_connection_does(hot: HotConnection, shared_dsn: str) -> None:
-    heard = await heard_of(hot)
+    notifications = await listen_on(hot)
     async with await connect(shared_dsn, application="test") as other:
         await other.execute("NOTIFY test_channel, 'at rest'")
-        assert await heard.get() == "test_channel at rest"
+        assert await notifications.get() == "test_channel at rest"
 
         running = asyncio.create_task(hot.fetch_prepared(SLEEP, [0.05]))
         await other.execute("NOTIFY test_channel, 'in a statement'")
-        assert await heard.get() == "test_channel in a statement"
+        assert await notifications.get() == "test_channel in a statement"
         await running
 
         with pytest.raises(psycopg.errors.DivisionByZero):
             await hot.fetch_prepared(DIVIDE, [0])
         await other.execute("NOTIFY test_channel, 'after a failure'")
-        assert await heard.get() == "test_channel after a failure"
+        assert await notifications.get() == "test_channel after a failure"
 
         await hot.execute("SELECT 1")
         await other.execute("NOTIFY test_channel, 'after the way of the driver'")
-        assert await heard.get() == "test_channel after the way of the driver"
+        assert await notifications.get() == "test_channel after the way of the driver"
 
         await hot.fetch_atomically([(ADD, [1]), (ADD, [2])])
         await other.execute("NOTIFY test_channel, 'after a pipeline'")
-        assert await heard.get() == "test_channel after a pipeline"
+        assert await notifications.get() == "test_channel after a pipeline"
 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await hot.fetch_prepared(SLEEP, [60])
         await other.execute("NOTIFY test_channel, 'after a cancellation'")
-        assert await heard.get() == "test_channel after a cancellation"
+        assert await notifications.get() == "test_channel after a cancellation"
 
         async with hot.transaction():
             await other.execute("NOTIFY test_channel, 'in a transaction'")
             await hot.execute("SELECT 1")
-        assert await heard.get() == "test_channel in a transaction"
-    assert heard.empty()
+        assert await notifications.get() == "test_channel in a transaction"
+    assert notifications.empty()
 
 
 async def test_a_listener_is_told_that_the_connection_is_lost(hot: HotConnection, shared_dsn: str) -> None:
-    heard = await heard_of(hot)
+    notifications = await listen_on(hot)
     async with await connect(shared_dsn, application="test") as other:
         await other.execute("SELECT pg_terminate_backend($1)", [hot.info.backend_pid])
-    assert await heard.get() == "test_channel "
+    assert await notifications.get() == "test_channel "
     with pytest.raises(psycopg.OperationalError):
         await hot.fetch_prepared(ADD, [1])

@@ -37,15 +37,15 @@ class Desk:
     conn: HotConnection
     sender: Connection
     instance: Orchestrator
-    heard: list[str] = field(default_factory=list)
+    payloads: list[str] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     worker = this_instance()
 
     async def payload(self) -> str:
         """The payload of the last notification."""
-        while not self.heard:
+        while not self.payloads:
             await self.conn.fetch_prepared(b"SELECT 1 AS number", [])
-        return self.heard.pop()
+        return self.payloads.pop()
 
     async def cycle(self, *payloads: str) -> None:
         for payload in payloads:
@@ -103,7 +103,7 @@ async def opened_desk(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         monkeypatch.setattr(inbox, "read_mail", counted)
         await instances.register_orchestrator(conn, desk.instance.me)
         await instances.register_worker(conn, desk.worker, ["q"], 4)
-        await conn.listen(MAIL, lambda _, payload: desk.heard.append(payload))
+        await conn.listen(MAIL, lambda _, payload: desk.payloads.append(payload))
         desk.instance.definitions.add(GRAPH)
         await desk.cycle()
         desk.reads.clear()
@@ -185,7 +185,7 @@ async def test_a_report_does_not_overtake_other_mail_of_its_job(desk: Desk) -> N
     third = await desk.submit()
     await desk.cycle("")
     await tasks.claim(desk.sender, desk.worker.worker_id, 5)
-    desk.heard.clear()
+    desk.payloads.clear()
     await desk.report(third)  # A large amount of mail is not searched.
     assert await desk.payload() == ""
 

@@ -75,7 +75,7 @@ async def test_memory_and_cpu_time_are_measured_per_attempt(own: Children) -> No
     assert large is not None and large.peak_memory_bytes and large.cpu_seconds
     assert small is not None and small.peak_memory_bytes and small.cpu_seconds is not None
     assert large.peak_memory_bytes > 200 * MB > small.peak_memory_bytes
-    assert 0.25 < large.cpu_seconds < 3 and small.cpu_seconds < 0.25
+    assert large.cpu_seconds > 0.25 and small.cpu_seconds < large.cpu_seconds
 
 
 # Loading handlers.

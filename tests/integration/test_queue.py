@@ -98,8 +98,10 @@ async def test_a_claimed_task_has_all_fields_that_a_worker_needs(dsn: str, me: O
 
 
 async def starts(dsn: str) -> list[tuple[str, str]]:
-    told = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_mailbox WHERE kind = 'started' ORDER BY mail_id")
-    return [(row["task_id"], row["worker_id"]) for row in told]
+    started = await rows(
+        dsn, "SELECT task_id, worker_id FROM dagapp.dag_mailbox WHERE kind = 'started' ORDER BY mail_id"
+    )
+    return [(row["task_id"], row["worker_id"]) for row in started]
 
 
 async def test_the_owner_is_notified_of_the_start_of_a_longer_task(dsn: str, me: Owner) -> None:
@@ -110,9 +112,9 @@ async def test_the_owner_is_notified_of_the_start_of_a_longer_task(dsn: str, me:
         short, long = await worker.claim(2)
         await worker.report(short)
         async with background(worker.queue.tell_starts()):
-            while not (told := await starts(dsn)):  # noqa: ASYNC110 - the other end is a table
+            while not (started := await starts(dsn)):  # noqa: ASYNC110 - the other end is a table
                 await asyncio.sleep(0.01)
-    assert told == [(long.task_id, worker.worker_id)]
+    assert started == [(long.task_id, worker.worker_id)]
 
 
 async def test_the_start_of_a_task_is_reported_before_its_checkpoint_and_its_nodes(dsn: str, me: Owner) -> None:
@@ -134,9 +136,9 @@ async def test_a_start_lost_with_a_connection_is_reported_on_the_next(dsn: str, 
         link = PostgresLink(worker.queue._durable, worker.queue._quick, worker.worker_id, Notifier(dsn))
         assert [message.task_id for message in await link.forgotten([known.task_id])] == [forgotten.task_id]
         async with background(link.tell_starts()):
-            while not (told := await starts(dsn)):  # noqa: ASYNC110 - the other end is a table
+            while not (started := await starts(dsn)):  # noqa: ASYNC110 - the other end is a table
                 await asyncio.sleep(0.01)
-    assert {task_id for task_id, _ in told} == {known.task_id, forgotten.task_id}
+    assert {task_id for task_id, _ in started} == {known.task_id, forgotten.task_id}
 
 
 async def test_claims_for_remote_workers_report_starts_at_once(dsn: str, me: Owner) -> None:

@@ -134,8 +134,8 @@ async def test_concurrent_identical_reports_count_once(dsn: str) -> None:
         job_id = await submitted(api)
         worker = await registered_worker(api)
         [task] = await worker.claim()
-        heard = await asyncio.gather(*(worker.report(done(task["task_id"])) for _ in range(5)))
-        assert sorted(outcome for [outcome] in heard) == ["accepted", *["over"] * 4]
+        replies = await asyncio.gather(*(worker.report(done(task["task_id"])) for _ in range(5)))
+        assert sorted(outcome for [outcome] in replies) == ["accepted", *["over"] * 4]
         await api.fleet.completed(job_id)
 
 
