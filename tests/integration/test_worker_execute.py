@@ -61,10 +61,10 @@ def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
     limit = more.pop("max_output_bytes", 1_000_000)
-    execution = an_execution(handlers(api=function), pool, max_output_bytes=limit)
+    execution = an_execution(handlers(work=function), pool, max_output_bytes=limit)
     saver = asyncio.create_task(save_all(execution.progress_buffer))
     try:
-        return await execute(message("it", params, **more), execution, WorkerId("worker-1"))
+        return await execute(message("work", params, **more), execution, WorkerId("worker-1"))
     finally:
         saver.cancel()
 
@@ -86,7 +86,7 @@ async def test_a_handler_receives_its_task(pool: Executor) -> None:
         pool, look, b'{"a": 1}', retry_count=3, correlation_id="c", checkpoint_phase="two", checkpoint_data=b'{"n": 1}'
     )
     [ctx] = seen
-    assert (ctx.task_id, ctx.job_id, ctx.node_id, ctx.handler) == ("7_work_0", 7, "work", "it")
+    assert (ctx.task_id, ctx.job_id, ctx.node_id, ctx.handler) == ("7_work_0", 7, "work", "work")
     assert (ctx.params, ctx.retry_count, ctx.timeout_seconds, ctx.worker_id) == ({"a": 1}, 3, 10.0, "worker-1")
     assert (ctx.correlation_id, ctx.resumed_from) == ("c", Checkpoint("two", {"n": 1}))
     assert (report.task_id, report.job_id, report.node_id, report.kind) == ("7_work_0", 7, "work", "completed")
