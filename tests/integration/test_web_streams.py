@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -100,10 +101,13 @@ async def test_a_late_commit_is_neither_missed_nor_duplicated(dsn: str) -> None:
         add = """INSERT INTO dagapp.dag_job_events (job_id, event_id, event_type, event_status, created_at, source_app)
                  OVERRIDING SYSTEM VALUE VALUES (%s, %s, 'job_warning', 'info', clock_timestamp(), 'test')"""
         await api.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
-        await rows(dsn, add, int(job_id), 1_000_002)
-        await until(lambda: any(1_000_002 in watcher._seen for watcher in api.app.state.streams._watchers))
-        await rows(dsn, add, int(job_id), 1_000_001)
-        await asyncio.sleep(3 * streams.POLL_SECONDS)
+
+        def has_seen(event_id: int) -> bool:
+            return any(event_id in watcher._seen for watcher in api.app.state.streams._watchers)
+
+        for event_id in (1_000_002, 1_000_001):
+            await rows(dsn, add, int(job_id), event_id)
+            await until(partial(has_seen, event_id))
         await api.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"}, 202)
         ids = [entry["event_id"] for entry in await listening]
         assert sorted(ids) == sorted({entry["event_id"] for entry in await timeline(api, job_id)})
