@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dagmaster.asset_handlers.deciding import VersionParams, deciding, known_definitions
+from dagmaster.asset_handlers.decision_context import VersionParams, decision_context, known_definitions
 from dagmaster.assets import review
 from dagmaster.errors import Conflict
 from dagmaster.handlers.contract import HandlerContext
@@ -31,7 +31,7 @@ from dagmaster.store.assets import get_asset
 @handler("trigger_approval", params=VersionParams, isolation="thread")
 async def trigger_approval(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
     """Request the review of a processed version: recorded in the history of the asset, once per job."""
-    async with deciding(ctx) as context:
+    async with decision_context(ctx) as context:
 
         async def attempt() -> bool:
             asset, version = await lock_version(context.conn, params.asset_id, params.version_ordinal)
@@ -56,7 +56,7 @@ class ApproveParams(VersionParams):
 async def approve_dataset(ctx: HandlerContext, params: ApproveParams) -> dict[str, Any]:
     """Approve a version. If the asset is public, its export is queued. An approved version stays approved."""
     level = ClearanceState(params.clearance_level) if params.clearance_level is not None else None
-    async with deciding(ctx) as context:
+    async with decision_context(ctx) as context:
         asset, version = await _read(context, params)
         if version.approval_state is not ApprovalState.APPROVED:
             return await _decide(context, params, Approve(params.version_ordinal, level, params.reason))
@@ -72,7 +72,7 @@ class RejectParams(VersionParams):
 @handler("reject_dataset", params=RejectParams, isolation="thread")
 async def reject_dataset(ctx: HandlerContext, params: RejectParams) -> dict[str, Any]:
     """Reject a version, with a reason for its submitter. A rejected version stays rejected."""
-    async with deciding(ctx) as context:
+    async with decision_context(ctx) as context:
         _, version = await _read(context, params)
         if version.approval_state is ApprovalState.REJECTED:
             return await _state(context, params, is_changed=False)
@@ -82,7 +82,7 @@ async def reject_dataset(ctx: HandlerContext, params: RejectParams) -> dict[str,
 @handler("promote_to_external", params=VersionParams, isolation="thread")
 async def promote_to_external(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
     """Make the asset of an approved version public, and export the version unless that is done or in progress."""
-    async with deciding(ctx) as context:
+    async with decision_context(ctx) as context:
         asset, version = await _read(context, params)
         if version.approval_state is not ApprovalState.APPROVED:
             raise Conflict(f"version {params.version_ordinal} is {version.approval_state}; approve it first")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dagmaster.asset_handlers.catalogue_rows import CopyParams, read_collections, read_items
-from dagmaster.asset_handlers.deciding import NO_DATABASE
+from dagmaster.asset_handlers.decision_context import NO_DATABASE
 from dagmaster.handlers.contract import HandlerContext, Permanent
 from dagmaster.handlers.registry import handler
 from dagmaster.store.pgstac import (

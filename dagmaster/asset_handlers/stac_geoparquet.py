@@ -13,7 +13,7 @@ from uuid import uuid4
 import rustac
 
 from dagmaster.asset_handlers.catalogue_rows import CopyParams, read_items
-from dagmaster.asset_handlers.deciding import NO_DATABASE
+from dagmaster.asset_handlers.decision_context import NO_DATABASE
 from dagmaster.errors import Invalid
 from dagmaster.handlers.contract import HandlerContext, Permanent
 from dagmaster.handlers.registry import handler

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from dagmaster.asset_handlers.deciding import VersionParams, deciding
+from dagmaster.asset_handlers.decision_context import VersionParams, decision_context
 from dagmaster.assets import layers, review
 from dagmaster.errors import Conflict, JobEnded, UnknownJob
 from dagmaster.handlers.contract import HandlerContext, Retry
@@ -34,14 +34,14 @@ POLL_SECONDS = 0.1
 @handler("unpublish_raster", params=VersionParams, isolation="thread")
 async def unpublish_raster(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
     """Withdraw a version of a raster: first its public copies, then the version and its entries in the catalogue."""
-    async with deciding(ctx) as context:
+    async with decision_context(ctx) as context:
         return await _unpublish(context, params, DataType.RASTER)
 
 
 @handler("unpublish_vector", params=VersionParams, isolation="thread")
 async def unpublish_vector(ctx: HandlerContext, params: VersionParams) -> dict[str, Any]:
     """Like unpublish_raster, for a version of a vector layer; also drops the tables that jobs created for it."""
-    async with deciding(ctx) as context:
+    async with decision_context(ctx) as context:
         report = await _unpublish(context, params, DataType.VECTOR)
         tables = await drop_tables_of_version(context.conn, params.asset_id, params.version_ordinal)
         return {**report, "dropped_tables": tables}

@@ -36,7 +36,7 @@ class VersionParams(BaseModel):
 
 
 @asynccontextmanager
-async def deciding(ctx: HandlerContext) -> AsyncIterator[ServiceContext]:
+async def decision_context(ctx: HandlerContext) -> AsyncIterator[ServiceContext]:
     """Decide on behalf of the job's submitter. An illegal decision fails the job at once."""
     if ctx.pool is None:
         raise Permanent(NO_DATABASE)
