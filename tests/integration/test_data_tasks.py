@@ -125,14 +125,14 @@ def test_a_view_can_be_written_by_hand(shared_dsn: str) -> None:
 
 
 @workflow
-def doubled(table: dict[str, Any]) -> dict[str, Any]:
+def inline_doubled(table: dict[str, Any]) -> dict[str, Any]:
     return total(double(table))  # type: ignore[arg-type]
 
 
 def test_a_caller_passes_a_small_table_with_its_rows(shared_dsn: str) -> None:
     before = entries(shared_dsn)
     rows = {"columns": ["x", "shop"], "values": [[1, 2, 3], ["b", "a", "b"]]}
-    done = doubled.run({"object_type": "object", "inline": rows})
+    done = inline_doubled.run({"object_type": "object", "inline": rows})
     assert done == {"sums": {"shop": ["a", "b"], "total": [4, 8]}, "rows": 3}
     # The View of it that was passed on is a table of the job.
     [entry] = [entry for entry in entries(shared_dsn) if entry not in before]

@@ -88,9 +88,9 @@ async def test_a_worker_reads_and_writes_only_results_of_its_own_tasks(dsn: str)
             await api.fleet.submit(counting(x=1))
             task_id = (await claimed(holder)).task_id
             await holder.remember(task_id, "", b'{"n":1}', 60)
-            with pytest.raises(TaskOver, match="not this worker's"):
+            with pytest.raises(TaskOver, match="this worker does not hold task"):
                 await other.recall(task_id, "")
-            with pytest.raises(TaskOver, match="not this worker's"):
+            with pytest.raises(TaskOver, match="this worker does not hold task"):
                 await other.remember(task_id, "", b'{"n":2}', None)
             recalled = await holder.recall(task_id, "")
             assert isinstance(recalled, Recalled)
