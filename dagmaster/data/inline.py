@@ -23,7 +23,7 @@ def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
         return None
     schema = answered_schema(types)
     try:
-        answered = pa.table(rows.columns, schema=schema) if rows.schema.types == schema.types else rows.cast(schema)
+        answered = _converted(rows, schema)
     except pa.ArrowException:
         return None
     plain = _written(answered)
@@ -32,6 +32,11 @@ def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
     if len(plain) < COMPRESSED_BYTES:
         return plain
     return min(plain, _written(answered, COMPRESSION), key=len)
+
+
+def _converted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Casts only if types differ: to cast, pyarrow loads modules that take 7 MB."""
+    return pa.table(rows.columns, schema=schema) if rows.schema.types == schema.types else rows.cast(schema)
 
 
 def decode_rows(written: bytes) -> pa.Table:
@@ -58,7 +63,7 @@ def rows_of_reference(inline: InlineRows) -> pa.Table:
     if inline.types is None:
         return rows
     try:
-        return rows.cast(answered_schema(dict(zip(inline.columns, inline.types, strict=True))))
+        return _converted(rows, answered_schema(dict(zip(inline.columns, inline.types, strict=True))))
     except (pa.ArrowException, ValueError, LookupError, RecursionError) as error:
         raise Invalid(f"the inline rows are not of the types {shorten(', '.join(inline.types))}") from error
 
