@@ -19,7 +19,7 @@ SECONDS_TO_END = 30.0
 NOTICE_CHANGES = """
     CREATE SCHEMA lending;
     CREATE SEQUENCE lending.changes;
-    CREATE FUNCTION lending.notice() RETURNS event_trigger LANGUAGE plpgsql
+    CREATE FUNCTION lending.notice() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
         AS $$ BEGIN PERFORM nextval('lending.changes'); END $$;
     CREATE EVENT TRIGGER notice ON ddl_command_end EXECUTE FUNCTION lending.notice();
     ALTER EVENT TRIGGER notice ENABLE ALWAYS;
