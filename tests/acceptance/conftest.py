@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import held_port
 from processes import Stage
 
 
@@ -12,3 +13,10 @@ def stage(dsn: str, tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(dsn, tmp_path)
     yield stage
     sys.stderr.write(stage.close())
+
+
+@pytest.fixture
+def port() -> Iterator[str]:
+    """For a server that is started again at the same address."""
+    with held_port() as port:
+        yield port

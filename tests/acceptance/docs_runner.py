@@ -32,7 +32,6 @@ import pty
 import re
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import tempfile
@@ -47,6 +46,7 @@ import orjson
 import psycopg
 from docs_pages import ESCAPES, ROOT, Block, Page, find_missing
 from fork_server import IS_REAL, PROGRAMS, fork_server
+from ports import held_port
 from type_checker import CONFIGURATION
 
 from dagmaster.model.conditions import compile_condition
@@ -90,7 +90,7 @@ class Reader:
         self._valid: list[Path] = []
         self._workflows = 0
         self._background: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
-        self._ports = dict(zip(PORTS, hold_ports(self._stack, len(PORTS)), strict=True))
+        self._ports = {port: self._stack.enter_context(held_port()) for port in PORTS}
         self._env["DAGMASTER_API_PORT"] = self._ports[PORTS[0]]
 
     def read(self, page: Page) -> None:
@@ -346,15 +346,6 @@ class Reader:
 
 def _has_said(log: Path, word: str) -> bool:
     return word in log.read_text(errors="replace") if word else log.stat().st_size > 0
-
-
-def hold_ports(stack: ExitStack, number: int) -> list[str]:
-    """Ports that no other process is given while the stack is open; a server with SO_REUSEADDR can listen on them."""
-    sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-    for held in sockets:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-    return [str(held.getsockname()[1]) for held in sockets]
 
 
 def _split_console(text: str) -> Iterator[tuple[str, str]]:

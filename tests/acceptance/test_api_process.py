@@ -42,8 +42,8 @@ def first_line(process: Process, word: str) -> str:
     raise AssertionError(f"it never said {word!r}: {process.last_words()}")
 
 
-def serve(stage: Stage, workflows: Path, *options: str) -> tuple[Process, str]:
-    process = stage.start("api", "--port", "0", *options, workflows_dir=workflows)
+def serve(stage: Stage, workflows: Path, *options: str, port: str = "0") -> tuple[Process, str]:
+    process = stage.start("api", "--port", port, *options, workflows_dir=workflows)
     return process, first_line(process, "serving").split()[-1]
 
 
@@ -90,10 +90,9 @@ def test_open_streams_do_not_delay_the_stop(stage: Stage, workflows: Path) -> No
         assert time.monotonic() - began < 25
 
 
-def test_a_stream_resumes_without_a_gap_after_a_restart(stage: Stage, workflows: Path) -> None:
+def test_a_stream_resumes_without_a_gap_after_a_restart(stage: Stage, workflows: Path, port: str) -> None:
     stage.launch(ORCHESTRATOR, WORKER)
-    process, url = serve(stage, workflows)
-    port = url.rpartition(":")[2]
+    process, url = serve(stage, workflows, port=port)
     with Client(url) as client:
         job = client.submit("slow")
         ids: list[int] = []
@@ -108,7 +107,7 @@ def test_a_stream_resumes_without_a_gap_after_a_restart(stage: Stage, workflows:
         watcher.start()
         assert is_watched.wait(PATIENCE_SECONDS)
         stage.kill(process)
-        stage.start("api", "--port", port, workflows_dir=workflows)
+        serve(stage, workflows, port=port)
         watcher.join(PATIENCE_SECONDS)
     query = "SELECT event_id FROM dagapp.dag_job_events WHERE job_id = %s ORDER BY 1"
     expected = stage.database.rows(query, int(job.job_id))

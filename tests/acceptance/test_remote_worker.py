@@ -60,9 +60,9 @@ def key_of(stage: Stage, role: Role) -> str:
     return asyncio.run(make())
 
 
-def test_results_are_spooled_while_the_server_is_away(stage: Stage, tmp_path: Path) -> None:
+def test_results_are_spooled_while_the_server_is_away(stage: Stage, tmp_path: Path, port: str) -> None:
     stage.launch(ORCHESTRATOR)
-    server, url = serve(stage)
+    server, url = serve(stage, port)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
     job_id = stage.submit(CHAIN, n=1, seconds=1)
     stage.until("SELECT count(*) = 1 FROM acceptance_ledger WHERE node_id = 'a'")
@@ -70,7 +70,7 @@ def test_results_are_spooled_while_the_server_is_away(stage: Stage, tmp_path: Pa
     stage.until(ENDED, 1, "a")
     until_spooled(stage, tmp_path, 1)
     assert stage.database.value("SELECT status FROM dagapp.dag_jobs WHERE job_id = %s", job_id) == "running"
-    serve(stage, url.rpartition(":")[2])
+    serve(stage, port)
     stage.until_ended(job_id)
     row = stage.database.row("SELECT status, result_data FROM dagapp.dag_jobs WHERE job_id = %s", job_id)
     assert (row["status"], row["result_data"]["c"]) == ("completed", {"value": 3})
@@ -81,16 +81,16 @@ def test_results_are_spooled_while_the_server_is_away(stage: Stage, tmp_path: Pa
     stage.until(AT_WORK, 0)
 
 
-def test_a_spooled_result_outlives_its_worker(stage: Stage, tmp_path: Path) -> None:
+def test_a_spooled_result_outlives_its_worker(stage: Stage, tmp_path: Path, port: str) -> None:
     stage.launch(ORCHESTRATOR)
-    server, url = serve(stage)
+    server, url = serve(stage, port)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
     job_id = stage.submit(CHAIN, n=1, seconds=1)
     stage.until("SELECT count(*) = 1 FROM acceptance_ledger WHERE node_id = 'a'")
     stage.kill(server)
     until_spooled(stage, tmp_path, 1)
     stage.kill(worker)
-    serve(stage, url.rpartition(":")[2])
+    serve(stage, port)
     far_worker(stage, url, 2, data_dir=tmp_path / "data")
     stage.until_ended(job_id)
     assert stage.database.value("SELECT status FROM dagapp.dag_jobs WHERE job_id = %s", job_id) == "completed"
