@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import httpx
 import psutil
 import psycopg
 import pytest
-from docs_runner import hold_ports
 from processes import ORCHESTRATOR, PATIENCE_SECONDS, POLL_SECONDS, WORKER, Process, Stage
 from reading import as_role, make_reader
 from test_api_process import first_line
@@ -104,12 +102,6 @@ def test_the_gateway_starts_without_a_database_and_serves_only_probes(stage: Sta
     gateway.process.terminate()
     assert gateway.process.wait() == 0
     assert "hidden-word" not in gateway.process.log.read_text()
-
-
-@pytest.fixture
-def port() -> Iterator[str]:
-    with ExitStack() as stack:
-        yield hold_ports(stack, 1)[0]
 
 
 def test_the_gateway_waits_for_an_unreachable_orchestrator(
