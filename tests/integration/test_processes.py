@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -34,6 +35,8 @@ from process_tasks import (
 from dagmaster.errors import TaskOver
 from dagmaster.handlers import Checkpoint
 from dagmaster.worker.processes.children import Children
+from dagmaster.worker.processes.forkserver_client import MODULE
+from dagmaster.worker.processes.wire import pack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -345,6 +348,21 @@ async def test_nothing_outlives_a_killed_worker() -> None:
         assert psutil.Process(server).ppid() == parent.pid
         parent.kill()
     await until_gone(child, sleeping, server)
+
+
+@pytest.mark.parametrize("specs", [[], ["missing.py"]])
+async def test_a_fork_server_whose_client_is_gone_ends_quietly(specs: list[str]) -> None:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", MODULE, str(theirs.fileno())]
+    with theirs:
+        server = await asyncio.create_subprocess_exec(
+            *command, pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE
+        )
+    config = {"specs": specs, "handlers": [], "log_level": "INFO", "max_output_bytes": 1000}
+    with ours:
+        ours.sendall(pack({**config, "path": sys.path, "python_path": None}))
+    _, printed = await server.communicate()
+    assert (server.returncode, printed) == (0, b"")
 
 
 async def test_close_leaves_no_processes() -> None:

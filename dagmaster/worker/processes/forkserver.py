@@ -73,13 +73,13 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._send(kind="unable", reason=f"cannot fork a process: {error.strerror}")
+            self.send(kind="unable", reason=f"cannot fork a process: {error.strerror}")
         else:
             if pid == 0:
                 selector.close()
                 self._become_child(server, control, output)
             self._children.add(pid)
-            self._send(kind="forked", pid=pid)
+            self.send(kind="forked", pid=pid)
         os.close(control)
         os.close(output)
 
@@ -105,7 +105,7 @@ class ForkServer:
             if ended:
                 kill_group(pid)  # Subprocesses that it left behind.
                 self._children.discard(pid)
-                self._send(
+                self.send(
                     kind="ended",
                     pid=pid,
                     status=status,
@@ -113,7 +113,7 @@ class ForkServer:
                     cpu_seconds=usage.ru_utime + usage.ru_stime,
                 )
 
-    def _send(self, **head: Any) -> None:
+    def send(self, **head: Any) -> None:
         with suppress(OSError):  # The worker is gone, as the next read from the socket shows.
             self._sock.sendall(pack(head))
 
@@ -159,13 +159,14 @@ def main() -> None:
     sock.set_inheritable(False)
     if (config := receive(sock)) is None:
         return
+    server = ForkServer(sock, config.head["max_output_bytes"])
     try:
         _prepare(config.head)
     except DagmasterError as error:
-        sock.sendall(pack({"kind": "broken", "reason": str(error)}))
+        server.send(kind="broken", reason=str(error))
         return
-    sock.sendall(pack({"kind": "ready"}))
-    ForkServer(sock, config.head["max_output_bytes"]).run()
+    server.send(kind="ready")
+    server.run()
 
 
 if __name__ == "__main__":
