@@ -353,14 +353,13 @@ async def test_nothing_outlives_a_killed_worker() -> None:
 @pytest.mark.parametrize("specs", [[], ["missing.py"]])
 async def test_a_fork_server_whose_client_is_gone_ends_quietly(specs: list[str]) -> None:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", MODULE, str(theirs.fileno())]
+    start = f"from {MODULE} import main; main({theirs.fileno()}, {os.getpid()})"
     with theirs:
         server = await asyncio.create_subprocess_exec(
-            *command, pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE
+            sys.executable, "-c", start, pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE
         )
-    config = {"specs": specs, "handlers": [], "log_level": "INFO", "max_output_bytes": 1000}
     with ours:
-        ours.sendall(pack({**config, "path": sys.path, "python_path": None}))
+        ours.sendall(pack({"specs": specs, "handlers": [], "log_level": "INFO", "max_output_bytes": 1000}))
     _, printed = await server.communicate()
     assert (server.returncode, printed) == (0, b"")
 

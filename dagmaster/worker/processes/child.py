@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, NoReturn, TextIO
@@ -66,7 +67,7 @@ class Child:
         self._max_output_bytes = max_output_bytes
         self._tasks: SimpleQueue[Frame] = SimpleQueue()
         self._frames: SimpleQueue[bytes] = SimpleQueue()
-        self._bell, self._rings = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
         self._ctx: HandlerContext | None = None
         self._attempt: Attempt | None = None
         self._progress: deque[Progress] = deque(maxlen=1)
@@ -81,23 +82,22 @@ class Child:
         # A fork made by a handler is no child of the worker, and ends like any process.
         os.register_at_fork(after_in_child=_give_signals_back)
         threading.Thread(target=self._listen, name="dagmaster-control", daemon=True).start()
-        memory_at_first = memory("VmRSS") or 0
-        for done in count(1):
+        memory_at_first, done = memory("VmRSS") or 0, 0
+        while True:
             task = self._tasks.get()
             meter = Meter()
             ending = self._work(task)
-            is_home = state.restore()
+            is_restored = state.restore()
             self._take_signals()
             usage = meter.read()
+            done += 1
             grown = (memory("VmRSS") or 0) - memory_at_first
-            is_clean = ending.kind != "cancelled" and is_home and not leaves_threads() and not has_children()
+            is_clean = ending.kind != "cancelled" and is_restored and not leaves_threads() and not has_children()
             self._finish(
                 ending,
-                peak_memory_bytes=usage.peak_memory_bytes,
-                cpu_seconds=usage.cpu_seconds,
+                **asdict(usage),
                 reusable=is_clean and done < TASKS_PER_CHILD and grown < GROWTH_BYTES,
             )
-        raise AssertionError("unreachable")
 
     def _take_signals(self) -> None:
         signal.signal(INTERRUPT, lambda *_: self._attempt.interrupt() if self._attempt else None)
@@ -139,7 +139,7 @@ class Child:
 
     def _send(self, head: dict[str, Any], body: bytes = b"") -> None:
         self._frames.put(pack(head, body))
-        os.write(self._rings, b"!")
+        os.write(self._wake_writer, b"!")
 
     def _keep(self, checkpoint: Checkpoint) -> Future[None]:
         artifacts = [dict(artifact) for artifact in checkpoint.artifacts]
@@ -173,11 +173,11 @@ class Child:
     def _exchange_frames(self) -> NoReturn:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll(TELL_EVERY_MILLISECONDS if self._ctx else None)}
-            if self._bell in ready:
-                os.read(self._bell, 4096)
+            if self._wake_reader in ready:
+                os.read(self._wake_reader, 4096)
             if not ready:
                 self._send_progress()
             while not self._frames.empty():
@@ -207,34 +207,18 @@ class Child:
 
     def _context(self, task: Frame) -> HandlerContext:
         fields = orjson.loads(task.body)
-        resumed = fields.pop("resumed_from")
+        if (resumed := fields["resumed_from"]) is not None:
+            fields["resumed_from"] = Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
         ctx = HandlerContext(
-            **fields,
-            resumed_from=Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
-            if resumed
-            else None,
-            progress_sink=self._progress.append,
-            checkpoint_sink=self._keep,
-            add_sink=self._add,
+            **fields, progress_sink=self._progress.append, checkpoint_sink=self._keep, add_sink=self._add
         )
         if task.head["stopping"]:
             ctx.stopping.set()
         return ctx
 
     def _send_progress(self) -> None:
-        if self._progress:
-            with contextlib.suppress(IndexError):  # The other thread has taken it.
-                progress = self._progress.popleft()
-                self._frames.put(
-                    pack(
-                        {
-                            "kind": "progress",
-                            "current": progress.current,
-                            "total": progress.total,
-                            "message": progress.message,
-                        }
-                    )
-                )
+        with contextlib.suppress(IndexError):  # There is none, or the other thread has taken it.
+            self._frames.put(pack({"kind": "progress", **asdict(self._progress.popleft())}))
 
 
 def _give_signals_back() -> None:
