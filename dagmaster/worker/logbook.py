@@ -39,8 +39,7 @@ class Logbook:
         if not closing.total_bytes:
             return None
         self._put(task_id, closing)
-        if self._backlog:
-            await self._store()
+        await self._store()
         return self._logs.path_of(task_id)
 
     async def run(self) -> None:
@@ -52,8 +51,7 @@ class Logbook:
     async def flush(self) -> None:
         for task_id, opened in list(self._open.items()):
             self._put(task_id, opened)
-        if self._backlog:
-            await self._store()
+        await self._store()
 
     def _put(self, task_id: TaskId, opened: TaskLog) -> None:
         chunk = opened.take()
@@ -69,6 +67,11 @@ class Logbook:
         self._room -= len(chunk)
 
     async def _store(self) -> None:
+        if self._backlog:
+            # Shielded: a piece whose writer is cancelled may be stored nevertheless, and would be stored again.
+            await asyncio.shield(self._store_backlog())
+
+    async def _store_backlog(self) -> None:
         async with self._storing:  # Keeps pieces in order, and stores each once.
             while self._backlog:
                 task_id, chunk = self._backlog[0]

@@ -53,6 +53,33 @@ async def test_a_log_that_cannot_be_stored_is_limited_in_memory(tmp_path: Path) 
     assert b"70 bytes left out" in text  # ... and the log says so.
 
 
+class Slow(FileLogs):
+    """Logs that take long to be stored, as on a disk that hangs: a cancelled caller does not stop the writing thread."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.is_writing, self.may_end = asyncio.Event(), threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def _append(self, task_id: str, chunk: bytes) -> None:
+        self._loop.call_soon_threadsafe(self.is_writing.set)
+        assert self.may_end.wait(60)
+        super()._append(task_id, chunk)
+
+
+async def test_a_log_is_stored_once_even_if_its_task_is_cancelled_meanwhile(tmp_path: Path) -> None:
+    logs = Slow(tmp_path)
+    book = Logbook(logs, 1_000_000)
+    book.open(TASK).write(b"line\n")
+    closing = asyncio.create_task(book.close(TASK))
+    await logs.is_writing.wait()
+    closing.cancel()
+    await asyncio.wait([closing])
+    logs.may_end.set()
+    await book.flush()
+    assert closing.cancelled() and await logs.read(TASK) == b"line\n"
+
+
 async def test_a_partially_written_log_is_not_duplicated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = FileLogs(tmp_path)
     await logs.append("1_a_0", b"before ")
