@@ -37,7 +37,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._parent = folder
         self._own = folder / str(new_id())
-        self._has_complained = False
+        self._warned_of: set[str] = set()
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             with self._adopting():
@@ -50,17 +50,25 @@ class Spool:
 
     def add(self, report: TaskReport) -> None:
         """Write to disk before returning. If the disk is full, the report stays in memory only."""
-        try:
+        with self._warning_once("cannot store results on disk, keeping them in memory"):
             self._write(self._path(report.task_id), _encode(report))
-            self._has_complained = False
-        except OSError as error:
-            if not self._has_complained:
-                log.warning("cannot store results on disk, keeping them in memory: %s", error)
-            self._has_complained = True
 
     def remove(self, task_ids: Sequence[TaskId]) -> None:
-        for task_id in task_ids:
-            self._path(task_id).unlink(missing_ok=True)
+        """Reports that cannot be removed are sent again by the next process, which does no harm."""
+        with self._warning_once("cannot remove accepted results from disk"):
+            for task_id in task_ids:
+                self._path(task_id).unlink(missing_ok=True)
+
+    @contextmanager
+    def _warning_once(self, trouble: str) -> Iterator[None]:
+        """Warn of a failing disk once, until it works again."""
+        try:
+            yield
+            self._warned_of.discard(trouble)
+        except OSError as error:
+            if trouble not in self._warned_of:
+                log.warning("%s: %s", trouble, error)
+            self._warned_of.add(trouble)
 
     def load(self) -> list[TaskReport]:
         """The reports of this process and of dead ones that were not accepted."""
