@@ -1,10 +1,10 @@
-"""Reports on disk: they survive an outage of the server and the death of the worker."""
+"""Reports that were not accepted yet: in memory, and on disk where they survive the death of the worker."""
 
 import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
@@ -21,6 +21,8 @@ from dagmaster.snowflakes import new_id
 log = logging.getLogger(__name__)
 
 LOCK = ".lock"
+# A larger transaction would delay later reports, and cost as much memory at each retry.
+MAX_BYTES = 16 * 1024 * 1024
 KEPT, UNREADABLE, UNFINISHED = ".json", ".unreadable", ".new"
 
 
@@ -117,6 +119,62 @@ class Spool:
             shutil.rmtree(folder)
         finally:
             os.close(lock)
+
+
+class Outbox:
+    """Reports in order of arrival. With a spool they survive the process."""
+
+    def __init__(self, spool: Spool | None = None) -> None:
+        self._spool = spool
+        self._reports: list[TaskReport] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._reports)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more tasks would only add to the backlog."""
+        return self._bytes >= MAX_BYTES
+
+    def first(self, max_bytes: int = MAX_BYTES) -> list[TaskReport]:
+        """As many reports as fit into one transaction, at least one if there is any. Small ones overtake large ones."""
+        selected: list[TaskReport] = []
+        for report in self._reports:
+            if (size := _size(report)) <= max_bytes:
+                selected.append(report)
+                max_bytes -= size
+        return selected or self._reports[:1]
+
+    def task_ids(self) -> Iterable[TaskId]:
+        return (report.task_id for report in self._reports)
+
+    def recover(self) -> None:
+        """Add the reports that earlier processes left in the spool."""
+        if self._spool is not None:
+            for report in self._spool.load():
+                self._keep(report)
+
+    def add(self, report: TaskReport) -> None:
+        if self._spool is not None:
+            self._spool.add(report)
+        self._keep(report)
+
+    def remove(self, reports: Sequence[TaskReport]) -> None:
+        """Remove accepted reports."""
+        taken = {id(report) for report in reports}
+        self._reports = [report for report in self._reports if id(report) not in taken]
+        self._bytes -= sum(map(_size, reports))
+        if self._spool is not None and reports:
+            self._spool.remove([report.task_id for report in reports])
+
+    def _keep(self, report: TaskReport) -> None:
+        self._reports.append(report)
+        self._bytes += _size(report)
+
+
+def _size(report: TaskReport) -> int:
+    return len(report.output or b"")
 
 
 def _locked(path: Path) -> int:

@@ -17,8 +17,7 @@ from dagmaster.worker.execute import ExecutionContext
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.progress_buffer import ProgressBuffer
-from dagmaster.worker.progress_sender import ProgressSender
+from dagmaster.worker.progress import ProgressBuffer, ProgressSender
 from dagmaster.worker.result_cache import ResultCache
 from dagmaster.worker.slots import RunningTask, Slots
 from dagmaster.worker.unconfirmed_claims import Freshness, UnconfirmedClaims

@@ -19,9 +19,9 @@ from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
 from dagmaster.worker.execute import _wait_for_thread
 from dagmaster.worker.logbook import Logbook
-from dagmaster.worker.outbox import MAX_BYTES, Outbox
-from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.progress import ProgressBuffer
 from dagmaster.worker.slots import Slots
+from dagmaster.worker.spool import MAX_BYTES, Outbox
 
 TASK = TaskId("1_a_0")
 
@@ -54,7 +54,7 @@ async def test_a_log_that_cannot_be_stored_is_limited_in_memory(tmp_path: Path) 
 
 
 class Slow(FileLogs):
-    """Logs that take long to be stored, as on a disk that hangs: a cancelled caller does not stop the writing thread."""
+    """Logs on a disk that hangs: a cancelled caller does not stop the thread that writes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
