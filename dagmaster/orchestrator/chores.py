@@ -4,21 +4,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 import psycopg
 
+from dagmaster.assets.layers import refresh_stale
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
 from dagmaster.orchestrator.data_objects import DataReaper
-from dagmaster.orchestrator.layers import LayerRefresh
-from dagmaster.orchestrator.lease_judge import LeaseJudge
+from dagmaster.orchestrator.liveness import LeaseJudge
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
 from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
-from dagmaster.orchestrator.shared_connection import SharedConnection
+from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
-from dagmaster.store.connect import LOST, Connection, connect
+from dagmaster.store.connect import LOST, Connection
 from dagmaster.store.instances import (
     beat_orchestrator,
     forget_instances,
@@ -81,6 +82,11 @@ class Intervals:
         """Often enough to notice a dead worker soon after its lease has expired."""
         return max(0.2, min(self.heartbeat_seconds, self.worker_lost_after_seconds / 3, 5.0))
 
+    @property
+    def lock_timeout_seconds(self) -> float:
+        """A lock that one chore waits for must not block the others."""
+        return max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, self.worker_lost_after_seconds / 4))
+
 
 @dataclass(frozen=True, slots=True)
 class Chore:
@@ -104,30 +110,6 @@ class Chore:
             except psycopg.Error:
                 log.exception("%s failed", self.name)
                 await asyncio.sleep(max(RETRY_SECONDS, self.every_seconds))
-
-
-class Connections:
-    """The connections of the chores: one for the lease alone, one for everything else."""
-
-    def __init__(self, dsn: str, intervals: Intervals) -> None:
-        self._dsn = dsn
-        self.lease = SharedConnection(dsn, "dagmaster heartbeat")
-        # A lock that one chore waits for must not block the others.
-        lock_seconds = max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, intervals.worker_lost_after_seconds / 4))
-        self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=lock_seconds)
-
-    def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Run a chore that may take minutes on a connection of its own."""
-
-        async def run() -> None:
-            async with await connect(self._dsn, application="dagmaster maintenance", durable=False) as conn:
-                await run_once(conn)
-
-        return run
-
-    async def close(self) -> None:
-        await self.lease.close()
-        await self.maintenance.close()
 
 
 def chores_of(
@@ -163,7 +145,7 @@ def chores_of(
             DataReaper(connections, intervals.data_retention_days, intervals.data_url).run_once,
             settle,
         ),
-        Chore("layers", intervals.layers_seconds, opens(LayerRefresh(intervals.external_dsn).run_once)),
+        Chore("layers", intervals.layers_seconds, opens(partial(refresh_layers, external_dsn=intervals.external_dsn))),
         Chore("watch", intervals.watch.check_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
         Chore(
             "back-pressure",
@@ -299,3 +281,12 @@ class Vacuum:
 async def clean_up(conn: Connection) -> None:
     await ensure_partitions(conn)
     await forget_instances(conn, days=FORGET_AFTER_DAYS)
+
+
+async def refresh_layers(conn: Connection, external_dsn: str | None) -> None:
+    """Repair layers that a decision could not refresh. Without an external database, its layers are skipped."""
+    report = await refresh_stale(conn, external_dsn=external_dsn)
+    if report.changed:
+        log.info("refreshed %d layers", report.changed)
+    for failure in report.failures:
+        log.warning("the layer of asset %s could not be refreshed: %s", failure["asset_id"], failure["error"])

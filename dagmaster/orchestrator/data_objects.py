@@ -1,13 +1,12 @@
 """The chore that expires and drops unneeded tables of the data plane."""
 
 import logging
-from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dagmaster.data.engine import FOLDERS, folder_of, location_of
 from dagmaster.errors import DagmasterError
-from dagmaster.orchestrator.shared_connection import SharedConnection
+from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.store.connect import Connection
 from dagmaster.store.data_objects import GRACE_SECONDS, expire_ended, expired
 
@@ -15,15 +14,6 @@ log = logging.getLogger(__name__)
 
 # Loaded by name: it needs the extra `data`, and memory that an orchestrator without expired tables saves.
 SWEEP: Final = "dagmaster.service.data_sweep"
-
-
-class Connections(Protocol):
-    """A connection that chores share, and a separate one for a chore that takes long."""
-
-    @property
-    def maintenance(self) -> SharedConnection: ...
-
-    def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]: ...
 
 
 class DataReaper:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from dagmaster.errors import DatabaseUnavailable
-from dagmaster.orchestrator.chores import Connections, Intervals, adopt, beat, chores_of
+from dagmaster.orchestrator.chores import Intervals, adopt, beat, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.store.connect import LOST, connect, connect_hot, keep_json
 from dagmaster.store.instances import hand_over_jobs, mark_dead_lost, register_orchestrator, stop_orchestrator
 from dagmaster.store.notifications import MAIL, Notifier
@@ -35,7 +36,7 @@ async def run_orchestrator(
     await _announce_with_retries(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
-    connections = Connections(dsn, intervals)
+    connections = Connections(dsn, intervals.lock_timeout_seconds)
     chores = [asyncio.create_task(chore.run()) for chore in chores_of(orchestrator, intervals, notifier, connections)]
     chores.append(asyncio.create_task(_interrupt_on(stop, orchestrator)))
     loop = asyncio.create_task(_loop(dsn, orchestrator, stop))
@@ -90,9 +91,7 @@ async def _announce_with_retries(
             return
         except (*LOST, DatabaseUnavailable) as error:
             log.warning("the orchestrator lost the database while starting, reconnecting: %s", _first_line(error))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANNOUNCE_AGAIN_SECONDS):
-                await stop.wait()
+        await _sleep(ANNOUNCE_AGAIN_SECONDS, stop)
 
 
 async def _interrupt_on(stop: asyncio.Event, orchestrator: Orchestrator) -> None:
