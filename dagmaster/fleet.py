@@ -24,8 +24,7 @@ from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.sealer import open_sealer
-from dagmaster.tasklogs.factory import open_task_logs
-from dagmaster.tasklogs.remover import remover
+from dagmaster.tasklogs.factory import open_task_logs, remover
 from dagmaster.url_policy import policy_of
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.worker import Worker
