@@ -5,7 +5,7 @@ import logging
 from collections import Counter, deque
 
 from dagmaster.ids import TaskId
-from dagmaster.tasklogs.contract import LogUnavailable, TaskLogs
+from dagmaster.tasklogs.contract import LogUnavailable, LogWriter
 from dagmaster.worker.capture import TaskLog
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class Logbook:
     log says so.
     """
 
-    def __init__(self, logs: TaskLogs, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
+    def __init__(self, logs: LogWriter, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
         self._logs, self._max_bytes = logs, max_bytes
         self._open: dict[TaskId, TaskLog] = {}
         self._backlog: deque[tuple[str, bytes]] = deque()

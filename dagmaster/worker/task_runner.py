@@ -12,7 +12,7 @@ from dagmaster.ids import TaskId
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import Link, SavedCheckpoint, TaskMessage, TaskReport, Transport
-from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.tasklogs.contract import LogWriter
 from dagmaster.worker.execute import ExecutionContext
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.options import WorkerOptions
@@ -36,7 +36,7 @@ class TaskRunner:
         transport: Transport,
         registry: Registry,
         options: WorkerOptions,
-        logs: TaskLogs,
+        logs: LogWriter,
         *,
         execute: Callable[[TaskMessage], Awaitable[TaskReport]],
         hand_in: Callable[[TaskReport], None],

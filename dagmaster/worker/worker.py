@@ -12,7 +12,7 @@ from typing import Any
 from dagmaster.handlers import Registry
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.queues.contract import DesiredState, Heartbeat, Link, Registration, TaskMessage, TaskReport, Transport
-from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.tasklogs.contract import LogWriter
 from dagmaster.worker.execute import execute
 from dagmaster.worker.loop_guard import LoopWatch, surviving_handlers
 from dagmaster.worker.options import WorkerOptions
@@ -42,7 +42,7 @@ class Worker:
         transport: Transport,
         registry: Registry,
         options: WorkerOptions,
-        logs: TaskLogs,
+        logs: LogWriter,
         *,
         deliver: Callable[[TaskReport], bool] | None = None,
         mailed: Callable[[], None] | None = None,
