@@ -158,7 +158,7 @@ def chores_of(
 async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Renew the lease, unless this instance makes no progress: then its jobs are released."""
     orchestrator.liveness.reach_database(2 * min(intervals.heartbeat_seconds, PUBLISH_SECONDS) + RETRY_SECONDS)
-    if is_stalled(orchestrator, intervals.orphan_threshold_seconds):
+    if orchestrator.liveness.stalled_seconds > intervals.orphan_threshold_seconds:
         await give_up_jobs(conn, orchestrator, intervals)
         return
     requested_at = monotonic()
@@ -166,7 +166,7 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
     if database_now is None:
         await register_orchestrator(conn, orchestrator.me)
         orchestrator.forget_all()
-        await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
+        await adopt(conn, orchestrator, intervals)
         return
     orchestrator.clock.adjust(database_now, requested_at, monotonic())
     if orchestrator.liveness.beat(database_now) > intervals.orphan_threshold_seconds:
@@ -174,20 +174,11 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
         orchestrator.forget_all()
 
 
-def is_stalled(orchestrator: Orchestrator, threshold_seconds: float) -> bool:
-    """Whether cycles keep failing or the loop is blocked."""
-    return _stalled_seconds(orchestrator) > threshold_seconds
-
-
-def _stalled_seconds(orchestrator: Orchestrator) -> float:
-    return max(orchestrator.liveness.seconds_since_cycle, orchestrator.liveness.seconds_without_progress)
-
-
 async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Release the jobs to other instances. This one registers again after its next complete cycle."""
     log.error(
         "this orchestrator has made no progress for %.0f s and releases its jobs: %s",
-        _stalled_seconds(orchestrator),
+        orchestrator.liveness.stalled_seconds,
         orchestrator.stats.last_error or "its loop is blocked",
     )
     await stall_orchestrator(conn, orchestrator.me, orchestrator.summary())
@@ -214,7 +205,7 @@ class Rescue:
             self._notifier.notify(MAIL)
             self._orchestrator.check_mail()
         if dead:
-            await adopt(conn, self._orchestrator, FOREVER_SECONDS)
+            await adopt(conn, self._orchestrator, self._intervals, may_judge=False)
 
 
 class Adoption:
@@ -225,22 +216,18 @@ class Adoption:
         self._judge = LeaseJudge(intervals.orphan_threshold_seconds + intervals.orphan_scan_seconds)
 
     async def run_once(self, conn: Connection) -> None:
-        threshold = self._intervals.orphan_threshold_seconds
-        await is_orchestrated(conn, threshold_seconds=threshold)  # Only to check that the database responds.
-        await adopt(conn, self._orchestrator, threshold if self._judge.may_judge() else FOREVER_SECONDS)
+        # Only to check that the database responds.
+        await is_orchestrated(conn, threshold_seconds=self._intervals.orphan_threshold_seconds)
+        await adopt(conn, self._orchestrator, self._intervals, may_judge=self._judge.may_judge())
 
 
-async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds: float) -> None:
-    """Adopt jobs without a live owner."""
-    if is_stalled(orchestrator, threshold_seconds):
+async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Intervals, *, may_judge: bool = True) -> None:
+    """Adopt jobs without a live owner. Unless it `may_judge`, an owner whose lease has expired counts as alive."""
+    if orchestrator.liveness.stalled_seconds > intervals.orphan_threshold_seconds:
         return
+    threshold = intervals.orphan_threshold_seconds if may_judge else FOREVER_SECONDS
     while True:
-        taken = await take_over_jobs(
-            conn,
-            orchestrator.me,
-            threshold_seconds=threshold_seconds,
-            limit=TAKE_OVER_AT_ONCE,
-        )
+        taken = await take_over_jobs(conn, orchestrator.me, threshold_seconds=threshold, limit=TAKE_OVER_AT_ONCE)
         if taken:
             log.info("took over %d jobs", len(taken))
             orchestrator.stats.jobs_reclaimed += len(taken)

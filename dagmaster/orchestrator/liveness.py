@@ -34,6 +34,11 @@ class Liveness:
         return (at - last).total_seconds() if last is not None else 0.0
 
     @property
+    def stalled_seconds(self) -> float:
+        """How long cycles have failed, or the loop has been blocked."""
+        return max(self.seconds_since_cycle, self.seconds_without_progress)
+
+    @property
     def seconds_without_progress(self) -> float:
         """How long the loop has tried and not completed a single cycle."""
         return self._seconds_since(self._trying_since)

@@ -78,7 +78,7 @@ async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -
         await register_orchestrator(conn, orchestrator.me)
         await mark_dead_lost(conn, orchestrator.me.host_key)
         await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
-        await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
+        await adopt(conn, orchestrator, intervals)
 
 
 async def _announce_with_retries(
