@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, NoReturn, TextIO
@@ -20,7 +21,7 @@ from typing import Any, NoReturn, TextIO
 import orjson
 
 from dagmaster import errors, tracing
-from dagmaster.errors import DagmasterError
+from dagmaster.errors import DagmasterError, TaskOver
 from dagmaster.handlers.contract import Checkpoint, HandlerContext, HandlerResult, Permanent, Progress
 from dagmaster.handlers.invocation import encode_output, error_types
 from dagmaster.handlers.registry import registry
@@ -70,7 +71,7 @@ class Child:
         self._wake_reader, self._wake_writer = os.pipe()
         self._ctx: HandlerContext | None = None
         self._attempt: Attempt | None = None
-        self._progress: deque[Progress] = deque(maxlen=1)
+        self._progress: deque[tuple[str, Progress]] = deque(maxlen=1)
         self._numbers = count(1)
         self._saving: dict[int, Future[None]] = {}
 
@@ -141,21 +142,23 @@ class Child:
         self._frames.put(pack(head, body))
         os.write(self._wake_writer, b"!")
 
-    def _keep(self, checkpoint: Checkpoint) -> Future[None]:
+    def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
         artifacts = [dict(artifact) for artifact in checkpoint.artifacts]
         label = f"the checkpoint {checkpoint.phase}"
         content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes, label)
-        return self._ask({"kind": "checkpoint", "phase": checkpoint.phase}, content)
+        return self._ask(task_id, {"kind": "checkpoint", "phase": checkpoint.phase}, content)
 
-    def _add(self, slices: Sequence[bytes]) -> Future[None]:
-        return self._ask({"kind": "added", "sizes": [len(part) for part in slices]}, b"".join(slices))
+    def _add(self, task_id: str, slices: Sequence[bytes]) -> Future[None]:
+        return self._ask(task_id, {"kind": "added", "sizes": [len(part) for part in slices]}, b"".join(slices))
 
-    def _ask(self, head: dict[str, Any], body: bytes) -> Future[None]:
+    def _ask(self, task_id: str, head: dict[str, Any], body: bytes) -> Future[None]:
         """Ask the worker to store something; the future completes with its answer."""
+        if self._ctx is None or self._ctx.task_id != task_id:
+            raise TaskOver(f"task {task_id} has ended, but a thread that it started has not")
         number, stored = next(self._numbers), Future[None]()
         self._saving[number] = stored
         self._send_progress()
-        self._send({**head, "number": number}, body)
+        self._send({**head, "task_id": task_id, "number": number}, body)
         return stored
 
     # The second thread.
@@ -209,8 +212,13 @@ class Child:
         fields = orjson.loads(task.body)
         if (resumed := fields["resumed_from"]) is not None:
             fields["resumed_from"] = Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
+        task_id = fields["task_id"]
+        # The sinks know their task: a thread that outlives its task must not report for the next one.
         ctx = HandlerContext(
-            **fields, progress_sink=self._progress.append, checkpoint_sink=self._keep, add_sink=self._add
+            **fields,
+            progress_sink=lambda progress: self._progress.append((task_id, progress)),
+            checkpoint_sink=partial(self._keep, task_id),
+            add_sink=partial(self._add, task_id),
         )
         if task.head["stopping"]:
             ctx.stopping.set()
@@ -218,7 +226,8 @@ class Child:
 
     def _send_progress(self) -> None:
         with contextlib.suppress(IndexError):  # There is none, or the other thread has taken it.
-            self._frames.put(pack({"kind": "progress", **asdict(self._progress.popleft())}))
+            task_id, progress = self._progress.popleft()
+            self._frames.put(pack({"kind": "progress", "task_id": task_id, **asdict(progress)}))
 
 
 def _give_signals_back() -> None:

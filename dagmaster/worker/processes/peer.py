@@ -117,14 +117,14 @@ class Peer:
             match frame.head:
                 case {"kind": "begun"}:
                     self._has_begun = True
-                case {"kind": "progress", "current": current, "total": total, "message": message}:
-                    ctx.progress(current, total, message)
-                case {"kind": "checkpoint", "number": number, "phase": phase}:
+                case {"kind": "progress", "task_id": ctx.task_id, **progress}:
+                    ctx.progress(**progress)
+                case {"kind": "checkpoint", "task_id": ctx.task_id, "number": number, "phase": phase}:
                     content = orjson.loads(frame.body)
                     checkpoint = Checkpoint(phase, content["data"], tuple(content["artifacts"]))
                     ctx.last_checkpoint = checkpoint
                     self._store(number, ctx.checkpoint_sink, checkpoint)
-                case {"kind": "added", "number": number, "sizes": sizes}:
+                case {"kind": "added", "task_id": ctx.task_id, "number": number, "sizes": sizes}:
                     body = BytesIO(frame.body)
                     self._store(number, ctx.add_sink, [body.read(size) for size in sizes])
                 case {"kind": "outcome"}:
