@@ -39,6 +39,7 @@ class Logbook:
         if not closing.total_bytes:
             return None
         self._put(task_id, closing)
+        self._left_out.pop(task_id, None)
         await self._store()
         return self._logs.path_of(task_id)
 

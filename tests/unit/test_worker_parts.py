@@ -53,6 +53,14 @@ async def test_a_log_that_cannot_be_stored_is_limited_in_memory(tmp_path: Path) 
     assert b"70 bytes left out" in text  # ... and the log says so.
 
 
+async def test_ended_tasks_whose_logs_could_not_be_stored_are_forgotten(tmp_path: Path) -> None:
+    book = Logbook(Away(tmp_path), 1_000_000, backlog_bytes=10)
+    for number in range(3):
+        book.open(TaskId(f"1_n_{number}")).write(b"line\n" * 10)
+        await book.close(TaskId(f"1_n_{number}"))
+    assert not book._left_out
+
+
 class Slow(FileLogs):
     """Logs on a disk that hangs: a cancelled caller does not stop the thread that writes."""
 
