@@ -16,9 +16,9 @@ from dagmaster.model.sealed import MIN_LENGTH
 from dagmaster.orchestrator.callbacks import CallbackOptions
 from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.clock import DatabaseClock
+from dagmaster.orchestrator.maintenance import RetentionOptions
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.process import run_orchestrator
-from dagmaster.orchestrator.retention import RetentionOptions
 from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings

@@ -9,20 +9,25 @@ from time import monotonic
 
 import psycopg
 
-from dagmaster.assets.layers import refresh_stale
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
-from dagmaster.orchestrator.data_objects import DataReaper
 from dagmaster.orchestrator.liveness import LeaseJudge
+from dagmaster.orchestrator.maintenance import (
+    DataReaper,
+    Retention,
+    RetentionOptions,
+    Vacuum,
+    clean_up,
+    close_late,
+    refresh_layers,
+)
 from dagmaster.orchestrator.orchestrator import Orchestrator
-from dagmaster.orchestrator.retention import Retention, RetentionOptions
 from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
 from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
 from dagmaster.store.connect import LOST, Connection
 from dagmaster.store.instances import (
     beat_orchestrator,
-    forget_instances,
     hand_over_jobs,
     mark_dead_lost,
     register_orchestrator,
@@ -31,18 +36,13 @@ from dagmaster.store.instances import (
     take_over_jobs,
 )
 from dagmaster.store.job_control import cancel_orphans
-from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.orchestrators import is_orchestrated
-from dagmaster.store.schema import ensure_partitions
 from dagmaster.store.tasks import close_stale
-from dagmaster.store.vacuum import bloated_tables, vacuum_tables
 
 log = logging.getLogger(__name__)
 
 TAKE_OVER_AT_ONCE = 500
-DEAD_ROWS = 5000
-FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
 MIN_LOCK_SECONDS = 0.1
 MAX_LOCK_SECONDS = 2.0
@@ -246,34 +246,3 @@ class Children:
         if await cancel_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
             self._notifier.notify(MAIL)
             self._orchestrator.check_mail()
-
-
-async def close_late(conn: Connection) -> None:
-    await close_late_mail(conn)
-
-
-class Vacuum:
-    """Checks often and rarely has work: only then it opens a connection."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-
-    async def run_once(self) -> None:
-        async with self._connections.maintenance.turn() as conn:
-            tables = await bloated_tables(conn, dead_rows=DEAD_ROWS)
-        if tables:
-            await self._connections.opens(lambda conn: vacuum_tables(conn, tables))()
-
-
-async def clean_up(conn: Connection) -> None:
-    await ensure_partitions(conn)
-    await forget_instances(conn, days=FORGET_AFTER_DAYS)
-
-
-async def refresh_layers(conn: Connection, external_dsn: str | None) -> None:
-    """Repair layers that a decision could not refresh. Without an external database, its layers are skipped."""
-    report = await refresh_stale(conn, external_dsn=external_dsn)
-    if report.changed:
-        log.info("refreshed %d layers", report.changed)
-    for failure in report.failures:
-        log.warning("the layer of asset %s could not be refreshed: %s", failure["asset_id"], failure["error"])

@@ -33,7 +33,7 @@ async def run_orchestrator(
     ready: asyncio.Event | None = None,
 ) -> None:
     """Run until `stop`, then hand the jobs over to other instances at once."""
-    await _announce_with_retries(dsn, orchestrator, intervals, stop)
+    await _announce(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
     connections = Connections(dsn, intervals.lock_timeout_seconds)
@@ -71,23 +71,19 @@ def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
             raise error
 
 
-async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -> None:
-    """Register before any job can be assigned to this instance, and adopt jobs without an owner."""
-    async with await connect(dsn, application="dagmaster orchestrator") as conn:
-        await ensure_partitions(conn)
-        await register_orchestrator(conn, orchestrator.me)
-        await mark_dead_lost(conn, orchestrator.me.host_key)
-        await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
-        await adopt(conn, orchestrator, intervals)
+async def _announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event) -> None:
+    """Register before any job can be assigned to this instance, and adopt jobs without an owner.
 
-
-async def _announce_with_retries(
-    dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event
-) -> None:
-    """Retry: the database was reachable a moment ago, and jobs may already be assigned to this instance."""
+    Retried: the database was reachable a moment ago, and jobs may already be assigned to this instance.
+    """
     while not stop.is_set():
         try:
-            await announce(dsn, orchestrator, intervals)
+            async with await connect(dsn, application="dagmaster orchestrator") as conn:
+                await ensure_partitions(conn)
+                await register_orchestrator(conn, orchestrator.me)
+                await mark_dead_lost(conn, orchestrator.me.host_key)
+                await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
+                await adopt(conn, orchestrator, intervals)
             return
         except (*LOST, DatabaseUnavailable) as error:
             log.warning("the orchestrator lost the database while starting, reconnecting: %s", _first_line(error))

@@ -21,7 +21,7 @@ from dagmaster.data.engine import folder_of, folder_url
 from dagmaster.data.objects import DataContext, Object
 from dagmaster.data.service import find_address
 from dagmaster.data.sql import DATABASE, table_name
-from dagmaster.orchestrator.data_objects import DataReaper
+from dagmaster.orchestrator.maintenance import DataReaper
 from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.python.context import session
 from dagmaster.python.data_context import context_of_task, release_engines
