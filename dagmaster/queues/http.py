@@ -208,8 +208,8 @@ class HttpLink:
         """Nothing to do: the server announces the start with the claim."""
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
-        reply = await self._ask("GET", "/tasks")
-        return [message_of(task) for task in reply["tasks"] if task["task_id"] not in set(known)]
+        reply, ids = await self._ask("GET", "/tasks"), set(known)
+        return [message_of(task) for task in reply["tasks"] if task["task_id"] not in ids]
 
     async def tell(self, task_id: TaskId, progress: ReportedProgress) -> None:
         body = {"task_id": task_id, "current": progress.current, "total": progress.total}

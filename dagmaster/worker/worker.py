@@ -175,7 +175,7 @@ class Worker:
         async with self._transport.open(self.worker_id or None) as link:
             await self._ensure_registered(link)
             await link.listen(self.check_queues)
-            await self._recall(link)
+            await self._start_forgotten(link)
             self.task_runner.link, self.is_connected = link, True
             try:
                 await self._work_on(link, stop)
@@ -218,7 +218,7 @@ class Worker:
         )
         self.worker_id = await link.register(offer)
 
-    async def _recall(self, link: Link) -> None:
+    async def _start_forgotten(self, link: Link) -> None:
         """Start tasks whose claim was lost with its response."""
         requested_at = monotonic()
         for message in await link.forgotten(self._known()):

@@ -70,7 +70,7 @@ class Children:
         outcome = None
         while outcome is None:
             try:
-                peer = await self._take()
+                peer = await self._acquire()
             except Unavailable as error:
                 return failed(str(error))
             outcome = await self._run_in(peer, handler, ctx, write_log)
@@ -105,7 +105,7 @@ class Children:
                 self._fork_server = await ForkServerClient.open(self._specs, references, self._max_output_bytes)
             return self._fork_server
 
-    async def _take(self) -> Peer:
+    async def _acquire(self) -> Peer:
         while self._idle:
             peer = self._idle.pop()
             if not peer.death.done():
@@ -126,7 +126,7 @@ class Children:
 
     def _keep_unclaimed(self, forking: "asyncio.Task[Peer]") -> None:
         if not forking.cancelled() and forking.exception() is None:
-            self._give_back(forking.result())
+            self._release(forking.result())
 
     async def _run_in(
         self, peer: Peer, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]
@@ -148,7 +148,7 @@ class Children:
             raise
         finally:
             del self._busy[peer]
-            self._give_back(peer)
+            self._release(peer)
         if frame is not None:
             return outcome_reported(frame.head, frame.body)
         if peer.died_idle:
@@ -157,11 +157,11 @@ class Children:
             return failed("the handler process does not respond and cannot be killed")
         return outcome_of(peer.death.result(), peer.spent_seconds, (killed_before, oom_kills()))
 
-    def _give_back(self, peer: Peer) -> None:
+    def _release(self, peer: Peer) -> None:
         if self._closed or not peer.is_reusable or peer.death.done() or len(self._idle) >= IDLE_KEPT:
             peer.retire()
         else:
-            peer.rest()
+            peer.go_idle()
             self._idle.append(peer)
 
 

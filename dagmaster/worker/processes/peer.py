@@ -101,8 +101,8 @@ class Peer:
             os.close(self._output)
             self._output = None
 
-    def rest(self) -> None:
-        """Go idle; output until the next task belongs to none."""
+    def go_idle(self) -> None:
+        """Drop the output until the next task: it belongs to none."""
         self._write_log = self._receiving = None
 
     async def _wait_for_end(self, timeout: float | None) -> None:
