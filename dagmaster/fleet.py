@@ -54,32 +54,24 @@ def intervals_of(settings: Settings) -> Intervals:
         orphan_scan_seconds=settings.orphan_scan_interval_seconds,
         orphan_threshold_seconds=settings.orphan_threshold_seconds,
         worker_lost_after_seconds=settings.worker_lost_after_seconds,
-        callbacks=callback_options(settings),
+        callbacks=CallbackOptions(
+            policy=policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http),
+            max_attempts=settings.callback_max_attempts,
+            timeout_seconds=settings.callback_timeout_seconds,
+            public_url=settings.public_url,
+            gateway_url=settings.gateway_url,
+            secret=settings.chosen_secret(),
+        ),
         retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
         data_retention_days=settings.data_retention_days,
         data_url=data_url(settings),
         external_dsn=settings.external_dsn(),
-        watch=watch_options(settings),
-    )
-
-
-def watch_options(settings: Settings) -> WatchOptions:
-    return WatchOptions(
-        stall_after_seconds=settings.stall_after_seconds,
-        stuck_after_seconds=settings.stuck_after_seconds,
-        max_queue_depth=settings.max_queue_depth,
-        resume_queue_depth=settings.resume_queue_depth or settings.max_queue_depth,
-    )
-
-
-def callback_options(settings: Settings) -> CallbackOptions:
-    return CallbackOptions(
-        policy=policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http),
-        max_attempts=settings.callback_max_attempts,
-        timeout_seconds=settings.callback_timeout_seconds,
-        public_url=settings.public_url,
-        gateway_url=settings.gateway_url,
-        secret=settings.chosen_secret(),
+        watch=WatchOptions(
+            stall_after_seconds=settings.stall_after_seconds,
+            stuck_after_seconds=settings.stuck_after_seconds,
+            max_queue_depth=settings.max_queue_depth,
+            resume_queue_depth=settings.resume_queue_depth or settings.max_queue_depth,
+        ),
     )
 
 
