@@ -350,17 +350,35 @@ async def test_nothing_outlives_a_killed_worker() -> None:
     await until_gone(child, sleeping, server)
 
 
+async def fork_server(theirs: socket.socket, worker: int) -> asyncio.subprocess.Process:
+    start = f"from {MODULE} import main; main({theirs.fileno()}, {worker})"
+    with theirs:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", start, pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE
+        )
+
+
+def config(specs: list[str]) -> bytes:
+    return pack({"specs": specs, "handlers": [], "log_level": "INFO", "max_output_bytes": 1000})
+
+
 @pytest.mark.parametrize("specs", [[], ["missing.py"]])
 async def test_a_fork_server_whose_client_is_gone_ends_quietly(specs: list[str]) -> None:
     ours, theirs = socket.socketpair()
-    start = f"from {MODULE} import main; main({theirs.fileno()}, {os.getpid()})"
-    with theirs:
-        server = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", start, pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE
-        )
+    server = await fork_server(theirs, os.getpid())
     with ours:
-        ours.sendall(pack({"specs": specs, "handlers": [], "log_level": "INFO", "max_output_bytes": 1000}))
+        ours.sendall(config(specs))
     _, printed = await server.communicate()
+    assert (server.returncode, printed) == (0, b"")
+
+
+async def test_a_fork_server_whose_worker_died_before_it_started_ends() -> None:
+    """Even if a fork of the worker still holds the socket open."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        server = await fork_server(theirs, worker=os.getppid())
+        ours.sendall(config([]))
+        _, printed = await server.communicate()
     assert (server.returncode, printed) == (0, b"")
 
 
