@@ -1,10 +1,11 @@
 """Settings become an orchestrator and a worker that run together or apart."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from dagmaster.data.configured import data_url
 from dagmaster.engine.change_set import Rules
@@ -15,17 +16,16 @@ from dagmaster.model.sealed import MIN_LENGTH
 from dagmaster.orchestrator.callbacks import CallbackOptions
 from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.clock import DatabaseClock
+from dagmaster.orchestrator.maintenance import RetentionOptions
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.process import run_orchestrator
-from dagmaster.orchestrator.retention import RetentionOptions
 from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.sealer import open_sealer
-from dagmaster.tasklogs.factory import open_task_logs
-from dagmaster.tasklogs.remover import remover
+from dagmaster.tasklogs.factory import open_task_logs, remover
 from dagmaster.url_policy import policy_of
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.worker import Worker
@@ -54,32 +54,24 @@ def intervals_of(settings: Settings) -> Intervals:
         orphan_scan_seconds=settings.orphan_scan_interval_seconds,
         orphan_threshold_seconds=settings.orphan_threshold_seconds,
         worker_lost_after_seconds=settings.worker_lost_after_seconds,
-        callbacks=callback_options(settings),
+        callbacks=CallbackOptions(
+            policy=policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http),
+            max_attempts=settings.callback_max_attempts,
+            timeout_seconds=settings.callback_timeout_seconds,
+            public_url=settings.public_url,
+            gateway_url=settings.gateway_url,
+            secret=settings.chosen_secret(),
+        ),
         retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
         data_retention_days=settings.data_retention_days,
         data_url=data_url(settings),
         external_dsn=settings.external_dsn(),
-        watch=watch_options(settings),
-    )
-
-
-def watch_options(settings: Settings) -> WatchOptions:
-    return WatchOptions(
-        stall_after_seconds=settings.stall_after_seconds,
-        stuck_after_seconds=settings.stuck_after_seconds,
-        max_queue_depth=settings.max_queue_depth,
-        resume_queue_depth=settings.resume_queue_depth or settings.max_queue_depth,
-    )
-
-
-def callback_options(settings: Settings) -> CallbackOptions:
-    return CallbackOptions(
-        policy=policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http),
-        max_attempts=settings.callback_max_attempts,
-        timeout_seconds=settings.callback_timeout_seconds,
-        public_url=settings.public_url,
-        gateway_url=settings.gateway_url,
-        secret=settings.chosen_secret(),
+        watch=WatchOptions(
+            stall_after_seconds=settings.stall_after_seconds,
+            stuck_after_seconds=settings.stuck_after_seconds,
+            max_queue_depth=settings.max_queue_depth,
+            resume_queue_depth=settings.resume_queue_depth or settings.max_queue_depth,
+        ),
     )
 
 
@@ -91,8 +83,8 @@ def worker_options(
     handlers: Sequence[str] | None = None,
     grace_seconds: float | None = None,
 ) -> WorkerOptions:
-    """`handlers` are loaded beside those of the settings; `grace_seconds` is how long it may take to stop, unless the
-    settings say it.
+    """`handlers` are loaded in addition to those of the settings; `grace_seconds` is the default of
+    `shutdown_grace_seconds`.
     """
     if grace_seconds is None or "shutdown_grace_seconds" in settings.model_fields_set:
         grace_seconds = settings.shutdown_grace_seconds
@@ -117,7 +109,7 @@ def worker_options(
 
 @dataclass(slots=True)
 class Fleet:
-    """What runs in this process."""
+    """The orchestrator and the worker of this process."""
 
     notifier: Notifier
     orchestrator: Orchestrator | None
@@ -125,7 +117,7 @@ class Fleet:
     ended: asyncio.Future[None]
 
     def wake(self) -> None:
-        """A job was submitted or something was asked of one."""
+        """A job was submitted, or a command was given to one."""
         self.notifier.notify(MAIL)
         if self.orchestrator is not None:
             self.orchestrator.check_mail()
@@ -166,12 +158,16 @@ async def fleet(
         if orchestrator is not None:
             orchestrator.local = worker
     running = Fleet(notifier, orchestrator, worker, asyncio.get_running_loop().create_future())
-    async with (
-        background(notifier.run()),
-        aclosing(transport),
-        _stopped_last(dsn, settings, running),
-        _stopped_first(running),
-    ):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(background(notifier.run()))
+        await stack.enter_async_context(aclosing(transport))
+        if orchestrator is not None:
+            stop, ready = asyncio.Event(), asyncio.Event()
+            run = run_orchestrator(dsn, orchestrator, intervals_of(settings), notifier, stop, ready=ready)
+            await stack.enter_async_context(_role(running, run, stop, ready))
+        if worker is not None:
+            stop = asyncio.Event()
+            await stack.enter_async_context(_role(running, worker.run(stop), stop))
         yield running
 
 
@@ -202,36 +198,18 @@ async def background(*work: Awaitable[None]) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _stopped_last(dsn: str, settings: Settings, running: Fleet) -> AsyncIterator[None]:
-    if running.orchestrator is None:
-        yield
-        return
-    stop, ready = asyncio.Event(), asyncio.Event()
-    task = asyncio.create_task(
-        run_orchestrator(dsn, running.orchestrator, intervals_of(settings), running.notifier, stop, ready=ready)
-    )
-    task.add_done_callback(lambda _: _end(running, task))
-    waiter = asyncio.create_task(ready.wait())
-    await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
-    waiter.cancel()
-    if task.done():
-        await task
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
-
-
-@asynccontextmanager
-async def _stopped_first(running: Fleet) -> AsyncIterator[None]:
-    if running.worker is None:
-        yield
-        return
-    stop = asyncio.Event()
-    task = asyncio.create_task(running.worker.run(stop))
+async def _role(
+    running: Fleet, run: Coroutine[Any, Any, None], stop: asyncio.Event, ready: asyncio.Event | None = None
+) -> AsyncIterator[None]:
+    """Run an orchestrator or a worker from `ready` on; at the end, stop it and wait for it."""
+    task = asyncio.create_task(run)
     task.add_done_callback(lambda _: _end(running, task))
     try:
+        if ready is not None:
+            task.add_done_callback(lambda _: ready.set())
+            await ready.wait()
+            if task.done():
+                await task
         yield
     finally:
         stop.set()

@@ -18,7 +18,7 @@ CALLERS = (
     "concurrent/futures/thread.py",
 )
 IDS = ("request_id", "job_id", "node_id", "task_id")
-# What a line for people ends with: a task's id holds the ids of its job and its node.
+# The id at the end of a line of text is the first of these: that of a task includes its job and node.
 SHOWN = ("task_id", "job_id", "request_id")
 
 # Captures the output of tasks (`dagmaster.worker.capture`), not the log of the process.
@@ -77,8 +77,8 @@ class _Stderr(logging.StreamHandler[TextIO]):
             task_output.reset(token)
 
 
-class _FromTheHandler(logging.Formatter):
-    """A traceback begins in the code of the handler that failed, not in what called it."""
+class _HandlerTracebacks(logging.Formatter):
+    """Starts tracebacks in the code of the handler that failed, not in its callers."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         kind, error, traceback = ei
@@ -88,7 +88,7 @@ class _FromTheHandler(logging.Formatter):
         return super().formatException((kind, error, inner or traceback))
 
 
-class TextFormat(_FromTheHandler):
+class TextFormat(_HandlerTracebacks):
     def format(self, record: logging.LogRecord) -> str:
         text = clean(super().format(record))
         first, newline, following = text.partition("\n")
@@ -98,7 +98,7 @@ class TextFormat(_FromTheHandler):
         return _time(record)
 
 
-class JsonFormat(_FromTheHandler):
+class JsonFormat(_HandlerTracebacks):
     """One object on each line."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -29,15 +29,6 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from dagmaster.errors import Misconfigured
 
 PREFIX = "DAGMASTER_"
-SECRETS = {
-    "database_url",
-    "gateway_database_url",
-    "data_url",
-    "external_b2c_connection_string",
-    "postgres_password",
-    "api_key",
-    "secret_key",
-}
 
 # Aliases without the prefix; the first one that is set wins.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -350,7 +341,8 @@ def _describe(problem: ErrorDetails, overrides: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(setting.lower().removeprefix(PREFIX.lower()), Settings.model_fields, n=1)
         return f"{origin} is not a setting" + (f"; did you mean {near[0]}?" if near else "")
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    actual = "" if setting in SECRETS else f", not {problem['input']!r}"
+    is_secret = SecretStr.__name__ in str(Settings.model_fields[setting].annotation)
+    actual = "" if is_secret else f", not {problem['input']!r}"
     return f"{origin} {reason}{actual}"
 
 

@@ -27,7 +27,7 @@ class SnowflakeGenerator:
         self.become(machine_id)
 
     def become(self, machine_id: int, first_sequence: int = 0) -> None:
-        """Go on as another machine, each millisecond starting at this sequence."""
+        """Continue as another machine; each millisecond starts at this sequence."""
         if not 0 <= machine_id < MACHINES:
             raise ValueError(f"a machine id is between 0 and {MACHINES - 1}, not {machine_id}")
         if not 0 <= first_sequence < SEQUENCES:
@@ -37,8 +37,8 @@ class SnowflakeGenerator:
         self._lock = Lock()  # a new one: after a fork the old may be held by a thread that is not here
 
     def next(self) -> int:
-        # Time and sequence are one counter: a full millisecond carries into the next one, and a clock that
-        # went backwards is waited for by counting on.
+        # Time and sequence are one counter: a full millisecond carries into the next one, and while the clock is
+        # behind, the counter advances without it.
         with self._lock:
             tick = (self._clock_ms() << 12) - self._tick_of_epoch
             if tick <= self._last_tick:
@@ -48,7 +48,7 @@ class SnowflakeGenerator:
 
 
 def repeatable_id(near: int, key: str) -> int:
-    """The id that everybody finds again who has the same key: of some moment in the quarter of an hour after `near`."""
+    """An id derived from the key, within a quarter of an hour after `near`: equal keys give equal ids."""
     places = int.from_bytes(sha256(f"{near} {key}".encode()).digest()[:6], "big") % (1 << SPREAD_BITS)
     return (near >> 22 << 22) + places
 
@@ -56,8 +56,8 @@ def repeatable_id(near: int, key: str) -> int:
 def process_identity() -> tuple[int, int]:
     """The machine number and the first sequence of this process.
 
-    Neighbours on a host differ by their pid. Ten bits cannot tell all processes of all hosts apart, so each also
-    starts its milliseconds at a random sequence: two with the same number still hardly meet.
+    Processes of a host differ by their pid. Ten bits cannot distinguish all processes of all hosts, so each also
+    starts its milliseconds at a random sequence: even those with the same number rarely collide.
     """
     host = zlib.crc32(socket.gethostname().encode())
     return (host + os.getpid()) % MACHINES, int.from_bytes(os.urandom(2), "big") % SEQUENCES

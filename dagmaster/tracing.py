@@ -24,7 +24,7 @@ TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-
 
 _tracer: "Tracer | None" = None
 _provider: "TracerProvider | None" = None
-# What came with a request or a task: passed on whether or not spans are made here.
+# The trace parent of a request or a task: passed on even without an exporter.
 _incoming: ContextVar[str | None] = ContextVar("incoming", default=None)
 
 
@@ -43,14 +43,14 @@ def set_up(environ: Mapping[str, str], role: str) -> None:
 
 
 def use(provider: "TracerProvider | None") -> None:
-    """Make spans with this one; None makes no more."""
+    """Set the provider of all spans; None turns tracing off."""
     global _tracer, _provider  # noqa: PLW0603 - like the provider of OpenTelemetry itself, there is one in a process
     _provider = provider
     _tracer = provider.get_tracer(NAME) if provider else None
 
 
 def flush() -> None:
-    """Before a process ends that does not end in order."""
+    """Export pending spans before the process exits abruptly."""
     if _provider is not None:
         _provider.force_flush(FLUSH_MILLISECONDS)
 
@@ -86,37 +86,34 @@ def _api() -> Any:
     return import_module("opentelemetry.trace")
 
 
-# Spans.
-
-
 def is_on() -> bool:
     return _tracer is not None
 
 
 def current_trace_parent() -> str | None:
-    """The W3C context that a job inherits: of the span around, or what came from outside."""
-    return (trace_parent_of(_api().get_current_span()) if is_on() else None) or _incoming.get()
+    """The W3C trace parent that a job inherits: of the current span, else of the request or task."""
+    return (is_on() and trace_parent_of(_api().get_current_span())) or _incoming.get()
 
 
 def trace_parent_of(span: "Span") -> str | None:
-    """None for a span that is none."""
+    """None for an invalid span."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}" if context.is_valid else None
 
 
 def well_formed(trace_parent: str | None) -> str | None:
-    """None for what is no trace parent: it comes from strangers, and is stored."""
+    """None for an invalid trace parent: it comes from strangers, and is stored."""
     return trace_parent if trace_parent and TRACE_PARENT.fullmatch(trace_parent) else None
 
 
 def come_from(trace_parent: str | None) -> None:
-    """What this asyncio task does from now on is part of that trace."""
+    """Continue that trace for the rest of this asyncio task."""
     _incoming.set(well_formed(trace_parent))
 
 
 @contextmanager
 def coming_from(trace_parent: str | None) -> Iterator[None]:
-    """What happens inside belongs to that trace."""
+    """Continue that trace inside."""
     token = _incoming.set(trace_parent)
     try:
         yield
@@ -125,7 +122,7 @@ def coming_from(trace_parent: str | None) -> Iterator[None]:
 
 
 def span(name: str, parent: str | None = None, /, **attributes: Any) -> AbstractContextManager["Span | None"]:
-    """Around a piece of work; without `parent` it belongs to the span around it, or to what came from outside.
+    """A span around a piece of work, by default in the current span or in the trace of the request or task.
 
     Without an exporter the parent is only passed on.
     """
@@ -135,7 +132,7 @@ def span(name: str, parent: str | None = None, /, **attributes: Any) -> Abstract
 
 
 def begin(name: str, parent: str | None, started_at: datetime | None = None, /, **attributes: Any) -> "Span":
-    """A span that does not surround anything; whoever begins it ends it. Only while `is_on`."""
+    """A span that its caller ends, and that is not the current span. Only while `is_on`."""
     assert _tracer is not None
     start_time = int(started_at.timestamp() * 1_000_000) * 1000 if started_at else None
     return _tracer.start_span(name, _context(parent), attributes=_attributes(attributes), start_time=start_time)
@@ -152,13 +149,13 @@ def fail(span: "Span | None", reason: str) -> None:
 
 
 def record(error: BaseException) -> None:
-    """The exception, in the span around."""
+    """Record the exception in the current span."""
     if is_on():
         _api().get_current_span().record_exception(error)
 
 
 def _context(parent: str | None) -> Any:
-    """None stands for the span around."""
+    """None stands for the context of the current span."""
     if parent is None and not _api().get_current_span().get_span_context().is_valid:
         parent = _incoming.get()
     if parent is None:
@@ -168,7 +165,7 @@ def _context(parent: str | None) -> Any:
 
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Ids as strings, as everywhere; what is not known is left out."""
+    """Ids as strings, as everywhere; unknown values are left out."""
     return {
         f"{NAME}.{name}": str(value) if name.endswith("_id") else value
         for name, value in values.items()

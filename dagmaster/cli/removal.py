@@ -17,7 +17,7 @@ from dagmaster.settings import Settings
 from dagmaster.store.archive import Archive
 from dagmaster.store.connect import Connection
 from dagmaster.store.retention import Limits, Removed, note_removal, preview, read_limits, remove_old
-from dagmaster.tasklogs.remover import remover
+from dagmaster.tasklogs.factory import remover
 
 
 @dataclass(frozen=True, slots=True)

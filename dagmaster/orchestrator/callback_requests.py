@@ -1,12 +1,9 @@
-"""The HTTP request of a callback: signed, and sent only to the address that was checked."""
+"""The HTTP request of a callback, sent only to the address that was checked."""
 
 import asyncio
-import base64
-import hmac
 import ssl
 from collections.abc import Mapping
 from functools import cache
-from hashlib import sha256
 from typing import Final
 
 import httpx
@@ -14,12 +11,6 @@ import httpx
 from dagmaster.url_policy import Target
 
 MAX_ANSWER_BYTES: Final = 4096
-
-
-def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """Sign by the Standard Webhooks convention, so that the receiver can verify sender and time."""
-    signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
-    return "v1," + base64.b64encode(hmac.digest(secret, signed, sha256)).decode()
 
 
 async def send(target: Target, body: bytes, headers: Mapping[str, str], timeout: float) -> int:

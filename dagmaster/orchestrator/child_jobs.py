@@ -12,8 +12,8 @@ from dagmaster.engine.state import JobState
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import NodeId, TaskId
 from dagmaster.model.inputs import check_inputs
-from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.envelopes import Envelope
+from dagmaster.orchestrator.job_loader import Definitions
 from dagmaster.store.connect import Connection, is_transient
 from dagmaster.store.signals import written_inputs
 from dagmaster.store.submission import Caller, NewJob, submit

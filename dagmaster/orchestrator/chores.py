@@ -4,24 +4,30 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 import psycopg
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
-from dagmaster.orchestrator.data_objects import DataReaper
-from dagmaster.orchestrator.layers import LayerRefresh
-from dagmaster.orchestrator.lease_judge import LeaseJudge
+from dagmaster.orchestrator.liveness import LeaseJudge
+from dagmaster.orchestrator.maintenance import (
+    DataReaper,
+    Retention,
+    RetentionOptions,
+    Vacuum,
+    clean_up,
+    close_late,
+    refresh_layers,
+)
 from dagmaster.orchestrator.orchestrator import Orchestrator
-from dagmaster.orchestrator.retention import Retention, RetentionOptions
 from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
-from dagmaster.orchestrator.shared_connection import SharedConnection
+from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
-from dagmaster.store.connect import LOST, Connection, connect
+from dagmaster.store.connect import LOST, Connection
 from dagmaster.store.instances import (
     beat_orchestrator,
-    forget_instances,
     hand_over_jobs,
     mark_dead_lost,
     register_orchestrator,
@@ -30,18 +36,13 @@ from dagmaster.store.instances import (
     take_over_jobs,
 )
 from dagmaster.store.job_control import cancel_orphans
-from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.orchestrators import is_orchestrated
-from dagmaster.store.schema import ensure_partitions
 from dagmaster.store.tasks import close_stale
-from dagmaster.store.vacuum import bloated_tables, vacuum_tables
 
 log = logging.getLogger(__name__)
 
 TAKE_OVER_AT_ONCE = 500
-DEAD_ROWS = 5000
-FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
 MIN_LOCK_SECONDS = 0.1
 MAX_LOCK_SECONDS = 2.0
@@ -81,6 +82,11 @@ class Intervals:
         """Often enough to notice a dead worker soon after its lease has expired."""
         return max(0.2, min(self.heartbeat_seconds, self.worker_lost_after_seconds / 3, 5.0))
 
+    @property
+    def lock_timeout_seconds(self) -> float:
+        """A lock that one chore waits for must not block the others."""
+        return max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, self.worker_lost_after_seconds / 4))
+
 
 @dataclass(frozen=True, slots=True)
 class Chore:
@@ -104,30 +110,6 @@ class Chore:
             except psycopg.Error:
                 log.exception("%s failed", self.name)
                 await asyncio.sleep(max(RETRY_SECONDS, self.every_seconds))
-
-
-class Connections:
-    """The connections of the chores: one for the lease alone, one for everything else."""
-
-    def __init__(self, dsn: str, intervals: Intervals) -> None:
-        self._dsn = dsn
-        self.lease = SharedConnection(dsn, "dagmaster heartbeat")
-        # A lock that one chore waits for must not block the others.
-        lock_seconds = max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, intervals.worker_lost_after_seconds / 4))
-        self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=lock_seconds)
-
-    def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Run a chore that may take minutes on a connection of its own."""
-
-        async def run() -> None:
-            async with await connect(self._dsn, application="dagmaster maintenance", durable=False) as conn:
-                await run_once(conn)
-
-        return run
-
-    async def close(self) -> None:
-        await self.lease.close()
-        await self.maintenance.close()
 
 
 def chores_of(
@@ -163,7 +145,7 @@ def chores_of(
             DataReaper(connections, intervals.data_retention_days, intervals.data_url).run_once,
             settle,
         ),
-        Chore("layers", intervals.layers_seconds, opens(LayerRefresh(intervals.external_dsn).run_once)),
+        Chore("layers", intervals.layers_seconds, opens(partial(refresh_layers, external_dsn=intervals.external_dsn))),
         Chore("watch", intervals.watch.check_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
         Chore(
             "back-pressure",
@@ -176,7 +158,7 @@ def chores_of(
 async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Renew the lease, unless this instance makes no progress: then its jobs are released."""
     orchestrator.liveness.reach_database(2 * min(intervals.heartbeat_seconds, PUBLISH_SECONDS) + RETRY_SECONDS)
-    if is_stalled(orchestrator, intervals.orphan_threshold_seconds):
+    if orchestrator.liveness.stalled_seconds > intervals.orphan_threshold_seconds:
         await give_up_jobs(conn, orchestrator, intervals)
         return
     requested_at = monotonic()
@@ -184,7 +166,7 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
     if database_now is None:
         await register_orchestrator(conn, orchestrator.me)
         orchestrator.forget_all()
-        await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
+        await adopt(conn, orchestrator, intervals)
         return
     orchestrator.clock.adjust(database_now, requested_at, monotonic())
     if orchestrator.liveness.beat(database_now) > intervals.orphan_threshold_seconds:
@@ -192,20 +174,11 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
         orchestrator.forget_all()
 
 
-def is_stalled(orchestrator: Orchestrator, threshold_seconds: float) -> bool:
-    """Whether cycles keep failing or the loop is blocked."""
-    return _stalled_seconds(orchestrator) > threshold_seconds
-
-
-def _stalled_seconds(orchestrator: Orchestrator) -> float:
-    return max(orchestrator.liveness.seconds_since_cycle, orchestrator.liveness.seconds_without_progress)
-
-
 async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Release the jobs to other instances. This one registers again after its next complete cycle."""
     log.error(
         "this orchestrator has made no progress for %.0f s and releases its jobs: %s",
-        _stalled_seconds(orchestrator),
+        orchestrator.liveness.stalled_seconds,
         orchestrator.stats.last_error or "its loop is blocked",
     )
     await stall_orchestrator(conn, orchestrator.me, orchestrator.summary())
@@ -232,7 +205,7 @@ class Rescue:
             self._notifier.notify(MAIL)
             self._orchestrator.check_mail()
         if dead:
-            await adopt(conn, self._orchestrator, FOREVER_SECONDS)
+            await adopt(conn, self._orchestrator, self._intervals, may_judge=False)
 
 
 class Adoption:
@@ -243,22 +216,18 @@ class Adoption:
         self._judge = LeaseJudge(intervals.orphan_threshold_seconds + intervals.orphan_scan_seconds)
 
     async def run_once(self, conn: Connection) -> None:
-        threshold = self._intervals.orphan_threshold_seconds
-        await is_orchestrated(conn, threshold_seconds=threshold)  # Only to check that the database responds.
-        await adopt(conn, self._orchestrator, threshold if self._judge.may_judge() else FOREVER_SECONDS)
+        # Only to check that the database responds.
+        await is_orchestrated(conn, threshold_seconds=self._intervals.orphan_threshold_seconds)
+        await adopt(conn, self._orchestrator, self._intervals, may_judge=self._judge.may_judge())
 
 
-async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds: float) -> None:
-    """Adopt jobs without a live owner."""
-    if is_stalled(orchestrator, threshold_seconds):
+async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Intervals, *, may_judge: bool = True) -> None:
+    """Adopt jobs without a live owner. Unless it `may_judge`, an owner whose lease has expired counts as alive."""
+    if orchestrator.liveness.stalled_seconds > intervals.orphan_threshold_seconds:
         return
+    threshold = intervals.orphan_threshold_seconds if may_judge else FOREVER_SECONDS
     while True:
-        taken = await take_over_jobs(
-            conn,
-            orchestrator.me,
-            threshold_seconds=threshold_seconds,
-            limit=TAKE_OVER_AT_ONCE,
-        )
+        taken = await take_over_jobs(conn, orchestrator.me, threshold_seconds=threshold, limit=TAKE_OVER_AT_ONCE)
         if taken:
             log.info("took over %d jobs", len(taken))
             orchestrator.stats.jobs_reclaimed += len(taken)
@@ -277,25 +246,3 @@ class Children:
         if await cancel_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
             self._notifier.notify(MAIL)
             self._orchestrator.check_mail()
-
-
-async def close_late(conn: Connection) -> None:
-    await close_late_mail(conn)
-
-
-class Vacuum:
-    """Checks often and rarely has work: only then it opens a connection."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-
-    async def run_once(self) -> None:
-        async with self._connections.maintenance.turn() as conn:
-            tables = await bloated_tables(conn, dead_rows=DEAD_ROWS)
-        if tables:
-            await self._connections.opens(lambda conn: vacuum_tables(conn, tables))()
-
-
-async def clean_up(conn: Connection) -> None:
-    await ensure_partitions(conn)
-    await forget_instances(conn, days=FORGET_AFTER_DAYS)

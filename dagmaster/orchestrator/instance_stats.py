@@ -145,7 +145,7 @@ class InstanceStats:
         self.last_node_id: str | None = None
         self._since = self._cycle_since = monotonic()
         self._ended, self._failed = Rate(), Rate()
-        self._lessons = {
+        self._on_event = {
             "job_started": self._job_started,
             "node_started": self._task_started,
             "node_completed": self._task_completed,
@@ -178,14 +178,14 @@ class InstanceStats:
 
     def record(self, change_sets: Iterable[ChangeSet]) -> None:
         """Count the events of a batch."""
-        counters, lessons = self.counters, self._lessons
+        counters = self.counters
         completed, failed = counters.tasks_completed, counters.tasks_failed
         for changes in change_sets:
             counters.tasks_created += len(changes.dispatches)
             for event in changes.events:
                 self.last_node_id = event.node_id or self.last_node_id
-                if (lesson := lessons.get(event.event_type)) is not None:
-                    lesson(changes.job, event)
+                if (count := self._on_event.get(event.event_type)) is not None:
+                    count(changes.job, event)
         now = monotonic()
         self._ended.add(counters.tasks_completed - completed, now)
         self._failed.add(counters.tasks_failed - failed, now)

@@ -19,11 +19,10 @@ from dagmaster.logs import about
 from dagmaster.orchestrator import tracing
 from dagmaster.orchestrator.child_jobs import start_children
 from dagmaster.orchestrator.clock import DatabaseClock
-from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.envelopes import Envelope, by_job, from_mail, messages
 from dagmaster.orchestrator.inbox import Inbox
 from dagmaster.orchestrator.instance_stats import InstanceStats, Phase, Stats
-from dagmaster.orchestrator.job_loader import JobLoader
+from dagmaster.orchestrator.job_loader import Definitions, JobLoader
 from dagmaster.orchestrator.liveness import Liveness
 from dagmaster.orchestrator.owned_jobs import OwnedJob, OwnedJobs
 from dagmaster.orchestrator.pending_batch import PendingBatch, commit_pending

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from dagmaster.errors import DatabaseUnavailable
-from dagmaster.orchestrator.chores import Connections, Intervals, adopt, beat, chores_of
+from dagmaster.orchestrator.chores import Intervals, adopt, beat, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.store.connect import LOST, connect, connect_hot, keep_json
 from dagmaster.store.instances import hand_over_jobs, mark_dead_lost, register_orchestrator, stop_orchestrator
 from dagmaster.store.notifications import MAIL, Notifier
@@ -32,10 +33,10 @@ async def run_orchestrator(
     ready: asyncio.Event | None = None,
 ) -> None:
     """Run until `stop`, then hand the jobs over to other instances at once."""
-    await _announce_with_retries(dsn, orchestrator, intervals, stop)
+    await _announce(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
-    connections = Connections(dsn, intervals)
+    connections = Connections(dsn, intervals.lock_timeout_seconds)
     chores = [asyncio.create_task(chore.run()) for chore in chores_of(orchestrator, intervals, notifier, connections)]
     chores.append(asyncio.create_task(_interrupt_on(stop, orchestrator)))
     loop = asyncio.create_task(_loop(dsn, orchestrator, stop))
@@ -70,29 +71,23 @@ def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
             raise error
 
 
-async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -> None:
-    """Register before any job can be assigned to this instance, and adopt jobs without an owner."""
-    async with await connect(dsn, application="dagmaster orchestrator") as conn:
-        await ensure_partitions(conn)
-        await register_orchestrator(conn, orchestrator.me)
-        await mark_dead_lost(conn, orchestrator.me.host_key)
-        await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
-        await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
+async def _announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event) -> None:
+    """Register before any job can be assigned to this instance, and adopt jobs without an owner.
 
-
-async def _announce_with_retries(
-    dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event
-) -> None:
-    """Retry: the database was reachable a moment ago, and jobs may already be assigned to this instance."""
+    Retried: the database was reachable a moment ago, and jobs may already be assigned to this instance.
+    """
     while not stop.is_set():
         try:
-            await announce(dsn, orchestrator, intervals)
+            async with await connect(dsn, application="dagmaster orchestrator") as conn:
+                await ensure_partitions(conn)
+                await register_orchestrator(conn, orchestrator.me)
+                await mark_dead_lost(conn, orchestrator.me.host_key)
+                await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
+                await adopt(conn, orchestrator, intervals)
             return
         except (*LOST, DatabaseUnavailable) as error:
             log.warning("the orchestrator lost the database while starting, reconnecting: %s", _first_line(error))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANNOUNCE_AGAIN_SECONDS):
-                await stop.wait()
+        await _sleep(ANNOUNCE_AGAIN_SECONDS, stop)
 
 
 async def _interrupt_on(stop: asyncio.Event, orchestrator: Orchestrator) -> None:

@@ -23,26 +23,23 @@ class Scheduling:
 
     async def run_once(self, conn: Connection) -> float | None:
         """Start the due jobs; returns the seconds until the next one, if that is sooner than usual."""
-        await self._fire_due(conn)
+        # Each schedule once, so that one with a long catch-up does not delay the others.
+        seen: list[str] = []
+        while (schedule_id := await self._start_next(conn, seen)) is not None:
+            seen.append(schedule_id)
         wait = await seconds_to_next(conn)
         return wait if wait is not None and 0 < wait < POLL_SECONDS else None
 
-    async def _fire_due(self, conn: Connection) -> None:
-        """Run each schedule once, so that one with a long catch-up does not delay the others."""
-        seen: list[str] = []
-        while (schedule_id := await self._fire_one(conn, seen)) is not None:
-            seen.append(schedule_id)
-
-    async def _fire_one(self, conn: Connection, seen: list[str]) -> str | None:
+    async def _start_next(self, conn: Connection, seen: list[str]) -> str | None:
         async with conn.transaction():
             row = await claim_due(conn, seen)
             if row is None:
                 return None
-            await self._fire(conn, row)
+            await self._start(conn, row)
             schedule_id: str = row["schedule_id"]
             return schedule_id
 
-    async def _fire(self, conn: Connection, row: Mapping[str, Any]) -> None:
+    async def _start(self, conn: Connection, row: Mapping[str, Any]) -> None:
         try:
             async with conn.transaction():
                 due = await start_due(conn, row, threshold_seconds=self._threshold_seconds)

@@ -1,4 +1,4 @@
-"""One connection that several chores share in turns."""
+"""The connections of the chores, which most of them share in turns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -55,3 +55,25 @@ class SharedConnection:
     async def _drop(self, conn: Connection) -> None:
         self._conn = None
         await conn.close()
+
+
+class Connections:
+    """One for the lease alone, one for everything else."""
+
+    def __init__(self, dsn: str, lock_timeout_seconds: float) -> None:
+        self._dsn = dsn
+        self.lease = SharedConnection(dsn, "dagmaster heartbeat")
+        self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=lock_timeout_seconds)
+
+    def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Run a chore that may take minutes on a connection of its own."""
+
+        async def run() -> None:
+            async with await connect(self._dsn, application="dagmaster maintenance", durable=False) as conn:
+                await run_once(conn)
+
+        return run
+
+    async def close(self) -> None:
+        await self.lease.close()
+        await self.maintenance.close()

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
-from dagmaster.engine.state import JobState
 from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.ids import JobId
 from dagmaster.orchestrator.orchestrator import Orchestrator
@@ -39,11 +38,15 @@ class Watch:
     """The periodic checks, on one connection."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
-        self._checks = (Stall(orchestrator, options), StuckTasks(options), CycleReport(orchestrator, options))
+        self._options = options
+        self._stall, self._cycle_report = Stall(orchestrator, options), CycleReport(orchestrator, options)
 
     async def run_once(self, conn: Connection) -> None:
-        for check in self._checks:
-            await check.run_once(conn)
+        await self._stall.run_once(conn)
+        # Noted in the timeline: which tasks have waited too long, and whether any worker would claim them.
+        if stuck := await warn_of_stuck_tasks(conn, after_seconds=self._options.stuck_after_seconds):
+            log.warning("%d tasks have waited too long for a worker, including %s", len(stuck), stuck[0])
+        await self._cycle_report.run_once(conn)
 
 
 class Stall:
@@ -72,26 +75,11 @@ class Stall:
 
     def _stalled(self, now: datetime) -> Iterator[tuple[JobId, datetime]]:
         after, it = timedelta(seconds=self._options.stall_after_seconds), self._orchestrator
-        for job in self._jobs():
+        jobs = [owned.state for job_id in it.jobs if (owned := it.jobs.get(job_id)) is not None]
+        for job in jobs:
             since = job.last_progress_at or job.created_at
             if now - since >= after and stands_without_reason(job, now, it.rules, it.closed_queues):
                 yield job.job_id, since
-
-    def _jobs(self) -> Iterator[JobState]:
-        jobs = self._orchestrator.jobs
-        return (job.state for job_id in list(jobs) if (job := jobs.get(job_id)) is not None)
-
-
-class StuckTasks:
-    """Note in the timeline which tasks have waited too long, and whether any worker would claim them."""
-
-    def __init__(self, options: WatchOptions) -> None:
-        self._options = options
-
-    async def run_once(self, conn: Connection) -> None:
-        stuck = await warn_of_stuck_tasks(conn, after_seconds=self._options.stuck_after_seconds)
-        if stuck:
-            log.warning("%d tasks have waited too long for a worker, including %s", len(stuck), stuck[0])
 
 
 class BackPressure:

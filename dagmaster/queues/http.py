@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from ipaddress import ip_address
 from typing import Any
 
@@ -172,7 +173,7 @@ class HttpLink:
                 f"{self._transport.url} (dagmaster {reply['version']}) speaks protocol {reply['protocol']} "
                 f"with workers, this worker speaks {PROTOCOL}; install the same version on both sides"
             )
-        self._transport.limits = Limits.of(reply)
+        self._transport.limits = Limits(reply["claim_wait_seconds"], reply["max_body_bytes"])
         self._transport.worker_id = WorkerId(str(reply["worker_id"]))
         return self._transport.worker_id
 
@@ -186,9 +187,8 @@ class HttpLink:
 
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         """The request is a heartbeat, too."""
-        heartbeat = self._heartbeat
-        body = {"completed": heartbeat.completed, "failed": heartbeat.failed, "stats": heartbeat.stats}
-        reply = await self._ask("POST", "/heartbeat", {**body, "running": list(task_ids)})
+        body = {**asdict(self._heartbeat), "running": list(task_ids)}
+        reply = await self._ask("POST", "/heartbeat", body)
         return Orders(frozenset(reply["withdrawn"]), reply["wanted"])
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
@@ -208,8 +208,8 @@ class HttpLink:
         """Nothing to do: the server announces the start with the claim."""
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
-        reply = await self._ask("GET", "/tasks")
-        return [message_of(task) for task in reply["tasks"] if task["task_id"] not in set(known)]
+        reply, ids = await self._ask("GET", "/tasks"), set(known)
+        return [message_of(task) for task in reply["tasks"] if task["task_id"] not in ids]
 
     async def tell(self, task_id: TaskId, progress: ReportedProgress) -> None:
         body = {"task_id": task_id, "current": progress.current, "total": progress.total}

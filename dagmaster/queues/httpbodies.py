@@ -1,9 +1,10 @@
 """The HTTP bodies between a remote worker and its server. No I/O."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from math import inf
+from typing import Any, TypeVar
 
 import orjson
 
@@ -11,6 +12,8 @@ from dagmaster.ids import JobId
 from dagmaster.model.contracts import Contract
 from dagmaster.queues.contract import Recalled, SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.schemas.workers import MAX_BATCH
+
+T = TypeVar("T")
 
 # The size of a report without its output, at most.
 REPORT_BYTES = 8 * 1024
@@ -26,38 +29,30 @@ class Limits:
     claim_wait_seconds: float = 10.0
     max_body_bytes: int = 1024 * 1024
 
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> "Limits":
-        return cls(reply["claim_wait_seconds"], reply["max_body_bytes"])
-
 
 def parts(slices: Sequence[bytes], limits: Limits) -> Iterator[list[bytes]]:
     """Group slices of added nodes into bodies."""
-    part: list[bytes] = []
-    room = limits.max_body_bytes - REPORT_BYTES
-    for encoded in slices:
-        if part and len(encoded) + 1 > room:
-            yield part
-            part, room = [], limits.max_body_bytes - REPORT_BYTES
-        part.append(encoded)
-        room -= len(encoded) + 1
-    if part:
-        yield part
+    return _grouped(((encoded, len(encoded) + 1) for encoded in slices), limits.max_body_bytes - REPORT_BYTES)
 
 
 def batches(reports: Sequence[TaskReport], limits: Limits) -> Iterator[list[TaskReport]]:
     """Group reports into bodies."""
-    batch: list[TaskReport] = []
-    room = limits.max_body_bytes
-    for report in reports:
-        size = REPORT_BYTES + len(report.output or b"") + len((report.error or "").encode())
-        if batch and (size > room or len(batch) == MAX_BATCH):
-            yield batch
-            batch, room = [], limits.max_body_bytes
-        batch.append(report)
+    sizes = (REPORT_BYTES + len(report.output or b"") + len((report.error or "").encode()) for report in reports)
+    return _grouped(zip(reports, sizes, strict=True), limits.max_body_bytes, MAX_BATCH)
+
+
+def _grouped(items: Iterable[tuple[T, int]], max_bytes: int, max_items: float = inf) -> Iterator[list[T]]:
+    """Groups of items with their sizes. An item that is too large forms a group of its own."""
+    group: list[T] = []
+    room = max_bytes
+    for item, size in items:
+        if group and (size > room or len(group) == max_items):
+            yield group
+            group, room = [], max_bytes
+        group.append(item)
         room -= size
-    if batch:
-        yield batch
+    if group:
+        yield group
 
 
 def report_body(report: TaskReport) -> dict[str, Any]:

@@ -2,20 +2,18 @@
 
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
 from urllib.parse import quote
 
 from dagmaster.errors import DagmasterError
-from dagmaster.ids import JobId
 from dagmaster.queues.http import HttpTransport
-from dagmaster.tasklogs.contract import READ_BYTES, LogUnavailable
+from dagmaster.tasklogs.contract import LogUnavailable
 
 PIECE_BYTES = 512 * 1024
 KEEP_OFFSETS = 10_000
 
 
 class HttpLogs:
-    """Write-only; logs are read from the server. Each piece carries its offset, so that it may be sent again."""
+    """Logs are read from the server. Each piece carries its offset, so that it may be sent again."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
@@ -45,23 +43,3 @@ class HttpLogs:
         job_id, _, suffix = task_id.partition("_")
         node_id = quote(suffix.rpartition("_")[0], safe="")
         return f"{self._transport.url}/api/v1/jobs/{job_id}/nodes/{node_id}/logs"
-
-    async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
-        raise self._elsewhere(task_id)
-
-    async def size(self, task_id: str) -> int | None:
-        raise self._elsewhere(task_id)
-
-    async def remove(self, task_ids: Sequence[str]) -> None:
-        raise self._elsewhere(*task_ids[:1])
-
-    async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
-        raise self._elsewhere()
-
-    def _elsewhere(self, task_id: str = "") -> LogUnavailable:
-        return LogUnavailable(
-            f"logs are kept by the server: {self.path_of(task_id) if task_id else self._transport.url}"
-        )
-
-    async def close(self) -> None:
-        pass

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 from psycopg.rows import DictRow
@@ -74,7 +74,7 @@ class PostgresLink:
         self.worker_id = worker_id
         self._notifier = notifier
         self._unannounced: set[TaskId] = set()
-        self._untold_are_due = asyncio.Event()
+        self._unannounced_are_due = asyncio.Event()
         self._is_waking = False
 
     async def register(self, registration: Registration) -> WorkerId:
@@ -87,7 +87,7 @@ class PostgresLink:
         return self.worker_id
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
-        return await instances.beat_worker(self._quick, self.worker_id, _heartbeat(heartbeat)) is not None
+        return await instances.beat_worker(self._quick, self.worker_id, asdict(heartbeat)) is not None
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         if reports:
@@ -117,8 +117,8 @@ class PostgresLink:
 
     async def tell_starts(self) -> None:
         while True:
-            await self._untold_are_due.wait()
-            self._untold_are_due.clear()
+            await self._unannounced_are_due.wait()
+            self._unannounced_are_due.clear()
             await self._announce(list(self._unannounced))
 
     def _announce_later(self, task_ids: Iterable[TaskId]) -> None:
@@ -130,7 +130,7 @@ class PostgresLink:
     def _wake_if_unannounced(self) -> None:
         self._is_waking = False
         if self._unannounced:
-            self._untold_are_due.set()
+            self._unannounced_are_due.set()
 
     async def _announce(self, task_ids: Collection[TaskId]) -> None:
         """Announce the start of these tasks; tasks that were claimed a moment ago are announced together."""
@@ -187,34 +187,14 @@ class PostgresLink:
         return (await open_sealer(self._quick, self._secret_key)).open(references)
 
     async def leave(self, heartbeat: Heartbeat) -> None:
-        await instances.stop_worker(self._quick, self.worker_id, _heartbeat(heartbeat))
+        await instances.stop_worker(self._quick, self.worker_id, asdict(heartbeat))
 
 
 def message_of(row: DictRow) -> TaskMessage:
-    return TaskMessage(
-        row["task_id"],
-        row["job_id"],
-        row["node_id"],
-        row["handler"],
-        row["queue"],
-        row["params"] or b"{}",
-        row["timeout_seconds"],
-        row["retry_count"],
-        row["dispatched_at"],
-        row["correlation_id"],
-        row["trace_parent"],
-        row["checkpoint_id"],
-        row["checkpoint_phase"],
-        row["checkpoint_data"],
-        row["checkpoint_artifacts"],
-    )
+    return TaskMessage(**{**row, "params": row["params"] or b"{}"})
 
 
 def saved_checkpoint(row: DictRow) -> SavedCheckpoint:
     return SavedCheckpoint(
         row["phase_name"], row["state_data"] or b"{}", row["artifacts_completed"], row["checkpoint_id"]
     )
-
-
-def _heartbeat(heartbeat: Heartbeat) -> dict[str, Any]:
-    return {"completed": heartbeat.completed, "failed": heartbeat.failed, "stats": heartbeat.stats}

@@ -13,10 +13,17 @@ class LogUnavailable(Unavailable):
     """Task logs cannot be written or read here. No task fails because of it."""
 
 
-class TaskLogs(Protocol):
-    """One log for each attempt, which only its worker writes. All but `path_of` may raise LogUnavailable."""
+class LogWriter(Protocol):
+    """One log for each attempt, which only its worker writes. All methods but `path_of` may raise LogUnavailable."""
 
     async def append(self, task_id: str, chunk: bytes) -> None: ...
+
+    def path_of(self, task_id: str) -> str:
+        """The location for people; it is stored with the attempt."""
+
+
+class TaskLogs(LogWriter, Protocol):
+    """Logs that can be read here, too."""
 
     async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
         """Empty after the end, and while there is no log."""
@@ -29,8 +36,5 @@ class TaskLogs(Protocol):
 
     async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
         """Remove all logs of these jobs that are within reach."""
-
-    def path_of(self, task_id: str) -> str:
-        """The location for people; it is stored with the attempt."""
 
     async def close(self) -> None: ...

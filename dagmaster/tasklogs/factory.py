@@ -1,13 +1,19 @@
-"""Open the configured storage of task logs."""
+"""Open the configured storage of task logs, and remove logs with their jobs."""
 
+import logging
 import os
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
 
+from dagmaster.errors import DagmasterError
+from dagmaster.ids import JobId
 from dagmaster.settings import Settings
 from dagmaster.tasklogs.contract import TaskLogs
 from dagmaster.tasklogs.files import FOLDER_MODE, FileLogs
 from dagmaster.tasklogs.objects import ObjectLogs
+
+log = logging.getLogger(__name__)
 
 OWN_FOLDER: Final = Path("~/.dagmaster/logs")
 
@@ -32,3 +38,17 @@ def _is_ours(folder: Path) -> bool:
     except OSError:
         return False
     return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
+def remover(settings: Settings) -> Callable[[Collection[JobId]], Awaitable[None]]:
+    """Removes the logs of jobs. Jobs whose logs are out of reach are removed anyway."""
+
+    async def remove(job_ids: Collection[JobId]) -> None:
+        try:
+            logs = open_task_logs(settings)
+            await logs.remove_jobs(job_ids)
+            await logs.close()
+        except DagmasterError as error:
+            log.warning("the logs of %d old jobs were not removed: %s", len(job_ids), error)
+
+    return remove

@@ -3,8 +3,8 @@
 import asyncio
 import os
 import re
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -61,16 +61,12 @@ class FileLogs:
 
     def _append(self, task_id: str, chunk: bytes) -> None:
         path = self._path(task_id)
-        try:
-            self._write(path, chunk)
-        except FileNotFoundError:
+        with self._telling("written"):
             try:
+                self._write(path, chunk)
+            except FileNotFoundError:
                 self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
                 self._write(path, chunk)
-            except OSError as error:
-                raise self._unavailable("written", error) from error
-        except OSError as error:
-            raise self._unavailable("written", error) from error
 
     def _write(self, path: Path, chunk: bytes) -> None:
         """Write all or nothing: after a full disk the chunk is retried, and must not be stored twice."""
@@ -87,45 +83,36 @@ class FileLogs:
             os.close(descriptor)
 
     def _read(self, task_id: str, offset: int, limit: int) -> bytes:
-        try:
-            with self._path(task_id).open("rb") as file:
-                file.seek(offset)
-                return file.read(limit)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise self._unavailable("read", error) from error
+        with self._telling("read"), suppress(FileNotFoundError), self._path(task_id).open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+        return b""
 
     def _size(self, task_id: str) -> int | None:
-        try:
+        with self._telling("read"), suppress(FileNotFoundError):
             return self._path(task_id).stat().st_size
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unavailable("read", error) from error
+        return None
 
     def _remove_jobs(self, job_ids: Collection[str]) -> None:
-        try:
-            with os.scandir(self._folder) as entries:
-                paths = [Path(entry.path) for entry in entries if _is_log_of(entry.name, job_ids)]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._unavailable("removed", error) from error
+        paths: list[Path] = []
+        with self._telling("removed"), suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            paths += [Path(entry.path) for entry in entries if _is_log_of(entry.name, job_ids)]
         self._unlink(paths)
 
     def _unlink(self, paths: Sequence[Path]) -> None:
-        try:
+        with self._telling("removed"):
             for path in paths:
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise self._unavailable("removed", error) from error
 
-    def _unavailable(self, verb: str, error: OSError) -> LogUnavailable:
-        return LogUnavailable(
-            f"task logs cannot be {verb} in {self._folder}: {error.strerror or error}; set DAGMASTER_LOG_DIR to "
-            "another folder"
-        )
+    @contextmanager
+    def _telling(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LogUnavailable(
+                f"task logs cannot be {verb} in {self._folder}: {error.strerror or error}; set DAGMASTER_LOG_DIR to "
+                "another folder"
+            ) from error
 
 
 def _write_all(descriptor: int, chunk: bytes) -> None:

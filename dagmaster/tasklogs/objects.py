@@ -51,10 +51,12 @@ class ObjectLogs:
         end = self._ends.pop(task_id, None)
         if end is None:
             end = await self.size(task_id) or 0
+        # Kept even if the response is lost: the same piece is then written to the same place again.
+        self._ends[task_id] = end
+        if len(self._ends) > KNOWN_ENDS:
+            del self._ends[next(iter(self._ends))]
         async with self._telling("written"):
             await self._obstore.put_async(self._store, f"{_prefix(task_id)}/{end:012d}", chunk)
-        if len(self._ends) >= KNOWN_ENDS:
-            del self._ends[next(iter(self._ends))]
         self._ends[task_id] = end + len(chunk)
 
     async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:

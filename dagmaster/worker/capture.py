@@ -133,19 +133,17 @@ class capturing:  # noqa: N801 - it reads as a statement: `with capturing(log):`
 
 def install() -> None:
     """Install the streams for the whole process. A second call restores what was replaced since."""
-    if not isinstance(sys.stdout, _Text):
-        sys.stdout = _Text(sys.stdout)
-    if not isinstance(sys.stderr, _Text):
-        sys.stderr = _Text(sys.stderr)
+    for name in ("stdout", "stderr"):
+        if not isinstance(stream := getattr(sys, name), _Text):
+            setattr(sys, name, _Text(stream))
     if _records not in logging.getLogger().handlers:
         logging.getLogger().addHandler(_records)
 
 
 def uninstall() -> None:
-    if isinstance(sys.stdout, _Text):
-        sys.stdout = sys.stdout.inner
-    if isinstance(sys.stderr, _Text):
-        sys.stderr = sys.stderr.inner
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), _Text):
+            setattr(sys, name, stream.inner)
     logging.getLogger().removeHandler(_records)
 
 

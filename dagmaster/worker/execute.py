@@ -31,7 +31,7 @@ from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.worker.capture import TaskLog, capturing
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.progress import ProgressBuffer
 from dagmaster.worker.result_cache import ResultCache
 
 

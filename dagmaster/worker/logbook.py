@@ -5,7 +5,7 @@ import logging
 from collections import Counter, deque
 
 from dagmaster.ids import TaskId
-from dagmaster.tasklogs.contract import LogUnavailable, TaskLogs
+from dagmaster.tasklogs.contract import LogUnavailable, LogWriter
 from dagmaster.worker.capture import TaskLog
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class Logbook:
     log says so.
     """
 
-    def __init__(self, logs: TaskLogs, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
+    def __init__(self, logs: LogWriter, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
         self._logs, self._max_bytes = logs, max_bytes
         self._open: dict[TaskId, TaskLog] = {}
         self._backlog: deque[tuple[str, bytes]] = deque()
@@ -39,8 +39,8 @@ class Logbook:
         if not closing.total_bytes:
             return None
         self._put(task_id, closing)
-        if self._backlog:
-            await self._store()
+        self._left_out.pop(task_id, None)
+        await self._store()
         return self._logs.path_of(task_id)
 
     async def run(self) -> None:
@@ -52,8 +52,7 @@ class Logbook:
     async def flush(self) -> None:
         for task_id, opened in list(self._open.items()):
             self._put(task_id, opened)
-        if self._backlog:
-            await self._store()
+        await self._store()
 
     def _put(self, task_id: TaskId, opened: TaskLog) -> None:
         chunk = opened.take()
@@ -69,6 +68,11 @@ class Logbook:
         self._room -= len(chunk)
 
     async def _store(self) -> None:
+        if self._backlog:
+            # Shielded: a piece whose writer is cancelled may be stored nevertheless, and would be stored again.
+            await asyncio.shield(self._store_backlog())
+
+    async def _store_backlog(self) -> None:
         async with self._storing:  # Keeps pieces in order, and stores each once.
             while self._backlog:
                 task_id, chunk = self._backlog[0]

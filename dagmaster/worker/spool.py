@@ -1,10 +1,10 @@
-"""Reports on disk: they survive an outage of the server and the death of the worker."""
+"""Reports that were not accepted yet: in memory, and on disk where they survive the death of the worker."""
 
 import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
@@ -21,6 +21,8 @@ from dagmaster.snowflakes import new_id
 log = logging.getLogger(__name__)
 
 LOCK = ".lock"
+# A larger transaction would delay later reports, and cost as much memory at each retry.
+MAX_BYTES = 16 * 1024 * 1024
 KEPT, UNREADABLE, UNFINISHED = ".json", ".unreadable", ".new"
 
 
@@ -37,7 +39,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._parent = folder
         self._own = folder / str(new_id())
-        self._has_complained = False
+        self._warned_of: set[str] = set()
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             with self._adopting():
@@ -50,17 +52,25 @@ class Spool:
 
     def add(self, report: TaskReport) -> None:
         """Write to disk before returning. If the disk is full, the report stays in memory only."""
-        try:
+        with self._warning_once("cannot store results on disk, keeping them in memory"):
             self._write(self._path(report.task_id), _encode(report))
-            self._has_complained = False
-        except OSError as error:
-            if not self._has_complained:
-                log.warning("cannot store results on disk, keeping them in memory: %s", error)
-            self._has_complained = True
 
     def remove(self, task_ids: Sequence[TaskId]) -> None:
-        for task_id in task_ids:
-            self._path(task_id).unlink(missing_ok=True)
+        """Reports that cannot be removed are sent again by the next process, which does no harm."""
+        with self._warning_once("cannot remove accepted results from disk"):
+            for task_id in task_ids:
+                self._path(task_id).unlink(missing_ok=True)
+
+    @contextmanager
+    def _warning_once(self, trouble: str) -> Iterator[None]:
+        """Warn of a failing disk once, until it works again."""
+        try:
+            yield
+            self._warned_of.discard(trouble)
+        except OSError as error:
+            if trouble not in self._warned_of:
+                log.warning("%s: %s", trouble, error)
+            self._warned_of.add(trouble)
 
     def load(self) -> list[TaskReport]:
         """The reports of this process and of dead ones that were not accepted."""
@@ -109,6 +119,62 @@ class Spool:
             shutil.rmtree(folder)
         finally:
             os.close(lock)
+
+
+class Outbox:
+    """Reports in order of arrival. With a spool they survive the process."""
+
+    def __init__(self, spool: Spool | None = None) -> None:
+        self._spool = spool
+        self._reports: list[TaskReport] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._reports)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more tasks would only add to the backlog."""
+        return self._bytes >= MAX_BYTES
+
+    def first(self, max_bytes: int = MAX_BYTES) -> list[TaskReport]:
+        """As many reports as fit into one transaction, at least one if there is any. Small ones overtake large ones."""
+        selected: list[TaskReport] = []
+        for report in self._reports:
+            if (size := _size(report)) <= max_bytes:
+                selected.append(report)
+                max_bytes -= size
+        return selected or self._reports[:1]
+
+    def task_ids(self) -> Iterable[TaskId]:
+        return (report.task_id for report in self._reports)
+
+    def recover(self) -> None:
+        """Add the reports that earlier processes left in the spool."""
+        if self._spool is not None:
+            for report in self._spool.load():
+                self._keep(report)
+
+    def add(self, report: TaskReport) -> None:
+        if self._spool is not None:
+            self._spool.add(report)
+        self._keep(report)
+
+    def remove(self, reports: Sequence[TaskReport]) -> None:
+        """Remove accepted reports."""
+        taken = {id(report) for report in reports}
+        self._reports = [report for report in self._reports if id(report) not in taken]
+        self._bytes -= sum(map(_size, reports))
+        if self._spool is not None and reports:
+            self._spool.remove([report.task_id for report in reports])
+
+    def _keep(self, report: TaskReport) -> None:
+        self._reports.append(report)
+        self._bytes += _size(report)
+
+
+def _size(report: TaskReport) -> int:
+    return len(report.output or b"")
 
 
 def _locked(path: Path) -> int:

@@ -12,13 +12,12 @@ from dagmaster.ids import TaskId
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import Link, SavedCheckpoint, TaskMessage, TaskReport, Transport
-from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.tasklogs.contract import LogWriter
 from dagmaster.worker.execute import ExecutionContext
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.progress_buffer import ProgressBuffer
-from dagmaster.worker.progress_sender import ProgressSender
+from dagmaster.worker.progress import ProgressBuffer, ProgressSender
 from dagmaster.worker.result_cache import ResultCache
 from dagmaster.worker.slots import RunningTask, Slots
 from dagmaster.worker.unconfirmed_claims import Freshness, UnconfirmedClaims
@@ -37,7 +36,7 @@ class TaskRunner:
         transport: Transport,
         registry: Registry,
         options: WorkerOptions,
-        logs: TaskLogs,
+        logs: LogWriter,
         *,
         execute: Callable[[TaskMessage], Awaitable[TaskReport]],
         hand_in: Callable[[TaskReport], None],

@@ -11,24 +11,14 @@ from typing import Any
 
 from dagmaster.handlers import Registry
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.queues.contract import (
-    DesiredState,
-    Heartbeat,
-    Link,
-    Registration,
-    TaskMessage,
-    TaskReport,
-    Transport,
-)
-from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.queues.contract import DesiredState, Heartbeat, Link, Registration, TaskMessage, TaskReport, Transport
+from dagmaster.tasklogs.contract import LogWriter
 from dagmaster.worker.execute import execute
-from dagmaster.worker.lag import LoopWatch
-from dagmaster.worker.loop_guard import surviving_handlers
+from dagmaster.worker.loop_guard import LoopWatch, surviving_handlers
 from dagmaster.worker.options import WorkerOptions
-from dagmaster.worker.outbox import Outbox
-from dagmaster.worker.spool import Spool
+from dagmaster.worker.processes.system import peak_memory
+from dagmaster.worker.spool import Outbox, Spool
 from dagmaster.worker.task_runner import TaskRunner
-from dagmaster.worker.worker_status import heartbeat_stats
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +42,7 @@ class Worker:
         transport: Transport,
         registry: Registry,
         options: WorkerOptions,
-        logs: TaskLogs,
+        logs: LogWriter,
         *,
         deliver: Callable[[TaskReport], bool] | None = None,
         mailed: Callable[[], None] | None = None,
@@ -104,7 +94,13 @@ class Worker:
         return max(0, self.slots.free - len(self.unconfirmed))
 
     def heartbeat(self) -> Heartbeat:
-        stats = heartbeat_stats(self.slots, self.task_runner.children, self.unconfirmed)
+        stats = {
+            "running": len(self.slots.running),
+            "stuck": sorted(self.slots.stuck),
+            "unconfirmed": len(self.unconfirmed),
+            "processes": len(self.task_runner.children.pids),
+            "peak_memory_bytes": peak_memory(),
+        }
         return Heartbeat(self.completed, self.failed, stats)
 
     # For an orchestrator in the same process.
@@ -162,7 +158,7 @@ class Worker:
             except* self._transport.lost as lost:  # A group: several tasks may have noticed the loss.
                 reason = str(lost.exceptions[0]).strip().partition("\n")[0]
                 log.warning("worker %s lost its connection, reconnecting: %s", self.worker_id, reason)
-                await _sleep_until(stop, delay)
+                await _wait_for(stop, delay)
                 delay = min(delay * 2, MAX_RECONNECT_SECONDS)
 
     async def _stop_on(self, stop: asyncio.Event) -> None:
@@ -179,7 +175,7 @@ class Worker:
         async with self._transport.open(self.worker_id or None) as link:
             await self._ensure_registered(link)
             await link.listen(self.check_queues)
-            await self._recall(link)
+            await self._start_forgotten(link)
             self.task_runner.link, self.is_connected = link, True
             try:
                 await self._work_on(link, stop)
@@ -222,7 +218,7 @@ class Worker:
         )
         self.worker_id = await link.register(offer)
 
-    async def _recall(self, link: Link) -> None:
+    async def _start_forgotten(self, link: Link) -> None:
         """Start tasks whose claim was lost with its response."""
         requested_at = monotonic()
         for message in await link.forgotten(self._known()):
@@ -242,10 +238,7 @@ class Worker:
             self._wake.clear()
             if self._outbox or (claims and self._more_waits and self.free_slots):
                 continue
-            try:
-                async with asyncio.timeout(self._seconds_to_wait()):
-                    await self._wake.wait()
-            except TimeoutError:
+            if not await _wait_for(self._wake, self._seconds_to_wait()):
                 self._more_waits = True
 
     def _is_done(self) -> bool:
@@ -266,7 +259,7 @@ class Worker:
         while not self.is_stopping:
             self._freed.clear()
             if not self.free_slots:
-                await self._until_freed()
+                await _wait_for(self._freed, self.options.poll_interval_seconds)
                 continue
             self._claiming = asyncio.ensure_future(self._exchange(link, (), self.free_slots))
             try:
@@ -276,11 +269,6 @@ class Worker:
                     raise
             finally:
                 self._claiming = None
-
-    async def _until_freed(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.options.poll_interval_seconds):
-                await self._freed.wait()
 
     async def _exchange(self, link: Link, reports: Sequence[TaskReport], limit: int) -> None:
         requested_at = monotonic()
@@ -337,9 +325,7 @@ class Worker:
     async def _watch(self, link: Link) -> None:
         """Confirm claims, stop revoked tasks and follow the desired state."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(WATCH_SECONDS, self.options.poll_interval_seconds)):
-                    await self.unconfirmed.raised.wait()
+            await _wait_for(self.unconfirmed.raised, min(WATCH_SECONDS, self.options.poll_interval_seconds))
             claimed, requested_at = await self.unconfirmed.settle(link, self._known())
             for message in claimed:
                 self.task_runner.begin(message, requested_at)
@@ -388,8 +374,9 @@ def _given_back(message: TaskMessage) -> TaskReport:
     return TaskReport(message.task_id, message.job_id, message.node_id, "given_back")
 
 
-async def _sleep_until(stop: asyncio.Event, seconds: float) -> None:
-    """Return early when `stop` is set."""
+async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event was set within that time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await stop.wait()
+            return await event.wait()
+    return False

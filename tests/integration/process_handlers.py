@@ -175,6 +175,25 @@ def leaves_subprocess(ctx: Context) -> dict[str, int]:
     return {"pid": os.getpid(), "left": subprocess.Popen(["sleep", "60"]).pid}
 
 
+@handler("process.reports_late", isolation="process")
+def reports_late(ctx: Context) -> dict[str, int]:
+    """Leave a thread that goes on with this task while its process works on the next one."""
+
+    def report() -> None:
+        time.sleep(0.3)
+        ctx.progress(1)
+        ctx.checkpoint("late")
+
+    threading.Thread(target=report, daemon=True).start()
+    return {"pid": os.getpid()}
+
+
+@handler("process.nap", isolation="process")
+def nap(ctx: Context) -> dict[str, int]:
+    time.sleep(1)
+    return {"pid": os.getpid()}
+
+
 @handler("process.leaves_thread", isolation="process")
 def leaves_thread(ctx: Context) -> dict[str, int]:
     threading.Thread(target=time.sleep, args=(60,)).start()

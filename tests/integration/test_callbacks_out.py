@@ -9,8 +9,7 @@ import orjson
 import pytest
 from fleet import fleet, rows, single
 
-from dagmaster.orchestrator.callback_requests import sign
-from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks, retry_seconds
+from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks, retry_seconds, sign
 from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.store.connect import opened
 from dagmaster.store.secrets import derive, get_secret

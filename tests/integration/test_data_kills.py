@@ -21,8 +21,8 @@ from dagmaster.data.engine import folder_of, folder_url
 from dagmaster.data.objects import DataContext, Object
 from dagmaster.data.service import find_address
 from dagmaster.data.sql import DATABASE, table_name
-from dagmaster.orchestrator.chores import Connections, Intervals
-from dagmaster.orchestrator.data_objects import DataReaper
+from dagmaster.orchestrator.maintenance import DataReaper
+from dagmaster.orchestrator.shared_connection import Connections
 from dagmaster.python.context import session
 from dagmaster.python.data_context import context_of_task, release_engines
 from dagmaster.store import data_objects
@@ -157,7 +157,7 @@ async def check(context: DataContext, log: Object, written: Written) -> None:
         rows = (await Object(table_id, context).data())["x"]
         assert len(rows) in ROWS
         assert rows == list(range(len(rows)))
-    connections = Connections(os.environ["DAGMASTER_DATABASE_URL"], Intervals())
+    connections = Connections(os.environ["DAGMASTER_DATABASE_URL"], lock_timeout_seconds=2)
     await DataReaper(connections, 7, context.url, grace_seconds=0).run_once()
     await connections.close()
     async with session() as conn:

@@ -340,12 +340,3 @@ async def test_logs_are_uploaded_in_chunks_and_once(dsn: str, monkeypatch: pytes
         assert await api.services.task_logs.read(message.task_id) == expected
         assert f"/jobs/{message.job_id}/nodes/work/logs" in logs.path_of(message.task_id)
         await logs.append("17_other_0", b"of nobody: dropped")
-
-
-async def test_logs_are_not_read_locally(dsn: str) -> None:
-    logs = HttpLogs(HttpTransport("https://dagmaster.example.com"))
-    for ask in (logs.read("1_a_0"), logs.size("1_a_0"), logs.remove(["1_a_0"]), logs.remove_jobs([JobId(1)])):
-        with pytest.raises(LogUnavailable, match="kept by the server"):
-            await ask
-    await logs.close()
-    await logs._transport.close()

@@ -51,6 +51,30 @@ async def test_a_worker_holds_three_connections_and_a_process_with_both_six(dsn:
         await until_held(dsn, ["heartbeat", "maintenance", "orchestrator", "signals", "worker", "worker"])
 
 
+async def test_a_fleet_that_is_cancelled_while_it_starts_stops_its_orchestrator(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, stopped = asyncio.Event(), asyncio.Event()
+
+    async def start_slowly(
+        _dsn: str, _role: Any, _intervals: Any, _notifier: Any, stop: asyncio.Event, **_: Any
+    ) -> None:
+        starting.set()
+        await stop.wait()
+        stopped.set()
+
+    async def enter() -> None:
+        async with whole_fleet(dsn, load_settings(), orchestrate=True):
+            pass
+
+    monkeypatch.setattr("dagmaster.fleet.run_orchestrator", start_slowly)
+    entering = asyncio.create_task(enter())
+    await starting.wait()
+    entering.cancel()
+    await asyncio.wait([entering])
+    assert entering.cancelled() and stopped.is_set()
+
+
 async def until_held(dsn: str, names: list[str]) -> None:
     await Fleet(dsn).until(f"SELECT array_agg(name ORDER BY name) = %s AS ok FROM ({HELD}) held", lambda: [names])
 

@@ -14,7 +14,7 @@ from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, t
 from dagmaster.engine.decide import decide
 from dagmaster.handlers import HandlerContext
 from dagmaster.ids import JobId
-from dagmaster.orchestrator import chores, definitions, inbox, lease_judge, orchestrator, pending_batch
+from dagmaster.orchestrator import chores, inbox, job_loader, liveness, orchestrator, pending_batch
 from dagmaster.store.batch import commit
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
@@ -168,7 +168,7 @@ async def test_a_failed_chore_is_retried_and_jobs_continue(dsn: str) -> None:
 
 
 async def test_more_workflows_than_the_compile_cache_holds_can_run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definitions, "KEEP", 3)
+    monkeypatch.setattr(job_loader, "KEEP", 3)
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
@@ -348,7 +348,7 @@ async def test_after_an_outage_no_worker_is_declared_lost_for_one_lease(
 ) -> None:
     """PostgreSQL hung, or the table of workers was locked: no heartbeat could be written or read."""
     now = 1000.0
-    monkeypatch.setattr(lease_judge, "monotonic", lambda: now)
+    monkeypatch.setattr(liveness, "monotonic", lambda: now)
     old = "UPDATE dagapp.dag_workers SET last_heartbeat = clock_timestamp() - interval '1 minute'"
     status = "SELECT status FROM dagapp.dag_workers"
     async with fleet(dsn) as running, opened(dsn, application="test") as conn:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from fleet import NEVER, Fleet, OrchestratorRole, chain, fan, fleet, graph, retry, single, task, wait_until
 
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.handlers import HandlerContext
 from dagmaster.orchestrator import chores, clock, liveness
 from dagmaster.orchestrator.envelopes import Envelope
+from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import connect, connect_hot, keep_json
+from dagmaster.store.notifications import Notifier
 
 # psycopg's pipelines raise in the background when their connection is lost.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -294,6 +297,22 @@ async def test_an_instance_with_a_blocked_loop_is_stalled_until_it_continues(
             await wait_until(lambda: judged.seconds_since_cycle < 1)
             await chores.beat(conn, role.instance, role.intervals)
             assert await running.value(STATUS) == "running"
+
+
+async def test_a_stalled_instance_adopts_no_jobs(dsn: str, pass_time: Callable[[float], None]) -> None:
+    """Not even those without an owner, such as the jobs that it has just released."""
+    async with fleet(dsn) as running, await connect(dsn, application="test") as conn:
+        job_id = await running.submit(single())
+        instance, intervals = Orchestrator(Rules(), Notifier(dsn)), chores.Intervals()
+        instance.liveness.begin_cycle()
+        pass_time(2 * intervals.orphan_threshold_seconds)
+        for may_judge in (True, False):
+            await chores.adopt(conn, instance, intervals, may_judge=may_judge)
+            assert (await owner_of(running, job_id))[0] is None
+        instance.liveness.begin_cycle()
+        instance.liveness.complete_cycle()
+        await chores.adopt(conn, instance, intervals, may_judge=False)
+        assert (await owner_of(running, job_id))[0] == instance.me.instance_id
 
 
 async def test_a_suspended_instance_is_not_stalled(dsn: str, pass_time: Callable[[float], None]) -> None:

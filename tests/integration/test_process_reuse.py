@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import orjson
 import process_handlers
 import psutil
 import pytest
@@ -52,6 +53,13 @@ async def test_a_process_with_leftover_threads_or_children_is_replaced(shared: C
     pids = await output(shared, handler)
     await until_gone(*pids.values())
     assert (await output(shared, "process.who"))["pid"] != pids["pid"]
+
+
+async def test_a_leftover_thread_reports_nothing_for_the_next_task(own: Children) -> None:
+    first = await output(own, "process.reports_late")
+    task = Task(own, "process.nap", task_id="8_next_0")
+    assert orjson.loads((await task.running).output or b"") == first
+    assert task.saved == [] and task.updates.empty()
 
 
 async def test_a_process_that_does_not_release_memory_is_replaced(own: Children) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -34,6 +35,8 @@ from process_tasks import (
 from dagmaster.errors import TaskOver
 from dagmaster.handlers import Checkpoint
 from dagmaster.worker.processes.children import Children
+from dagmaster.worker.processes.forkserver_client import MODULE
+from dagmaster.worker.processes.wire import pack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -345,6 +348,38 @@ async def test_nothing_outlives_a_killed_worker() -> None:
         assert psutil.Process(server).ppid() == parent.pid
         parent.kill()
     await until_gone(child, sleeping, server)
+
+
+async def fork_server(theirs: socket.socket, worker: int) -> asyncio.subprocess.Process:
+    start = f"from {MODULE} import main; main({theirs.fileno()}, {worker})"
+    with theirs:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", start, pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE
+        )
+
+
+def config(specs: list[str]) -> bytes:
+    return pack({"specs": specs, "handlers": [], "log_level": "INFO", "max_output_bytes": 1000})
+
+
+@pytest.mark.parametrize("specs", [[], ["missing.py"]])
+async def test_a_fork_server_whose_client_is_gone_ends_quietly(specs: list[str]) -> None:
+    ours, theirs = socket.socketpair()
+    server = await fork_server(theirs, os.getpid())
+    with ours:
+        ours.sendall(config(specs))
+    _, printed = await server.communicate()
+    assert (server.returncode, printed) == (0, b"")
+
+
+async def test_a_fork_server_whose_worker_died_before_it_started_ends() -> None:
+    """Even if a fork of the worker still holds the socket open."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        server = await fork_server(theirs, worker=os.getppid())
+        ours.sendall(config([]))
+        _, printed = await server.communicate()
+    assert (server.returncode, printed) == (0, b"")
 
 
 async def test_close_leaves_no_processes() -> None:

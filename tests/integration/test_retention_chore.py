@@ -9,7 +9,7 @@ from command_line import call
 from expired_jobs import ended, exported, left, remove
 from fleet import fleet, rows, single, wait_until
 
-from dagmaster.orchestrator.retention import RetentionOptions
+from dagmaster.orchestrator.maintenance import RetentionOptions
 from dagmaster.store import retention
 from dagmaster.store.archive import Archive
 from dagmaster.store.connect import Connection

@@ -12,7 +12,7 @@ from serving import server
 from web import Web, web
 
 from dagmaster.model.access import Role
-from dagmaster.orchestrator.retention import RetentionOptions
+from dagmaster.orchestrator.maintenance import RetentionOptions
 from dagmaster.store.connect import opened
 from dagmaster.store.retention import Limits, remove_old
 

@@ -20,7 +20,7 @@ from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.worker.execute import ExecutionContext, execute
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.progress import ProgressBuffer
 from dagmaster.worker.result_cache import ResultCache
 
 WORKER = WorkerId("w")

@@ -11,9 +11,9 @@ import pytest
 from fleet import fleet, single, wait_until
 
 from dagmaster.handlers import HandlerContext
-from dagmaster.worker import lag
+from dagmaster.worker import loop_guard
 from dagmaster.worker.health import health_app
-from dagmaster.worker.lag import LoopWatch
+from dagmaster.worker.loop_guard import LoopWatch
 
 
 async def test_a_worker_reports_its_health_and_queues(dsn: str) -> None:
@@ -80,9 +80,9 @@ async def test_a_handler_that_blocks_the_event_loop_is_named(
 
     def warnings() -> list[str]:
         """Without those of other threads."""
-        return [record.getMessage() for record in caplog.records if record.name == lag.__name__]
+        return [record.getMessage() for record in caplog.records if record.name == loop_guard.__name__]
 
-    monkeypatch.setattr(lag, "TICK_SECONDS", 0.02)  # A loop with longer iterations looks blocked.
+    monkeypatch.setattr(loop_guard, "TICK_SECONDS", 0.02)  # A loop with longer iterations looks blocked.
     with caplog.at_level(logging.WARNING), LoopWatch(blocked_seconds=1.0).running():
         await asyncio.sleep(0.1)
         assert warnings() == []

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dagmaster.orchestrator import clock as clock_module
-from dagmaster.orchestrator import lease_judge as sight_module
+from dagmaster.orchestrator import liveness
 from dagmaster.orchestrator.clock import DatabaseClock
-from dagmaster.orchestrator.lease_judge import LeaseJudge
+from dagmaster.orchestrator.liveness import LeaseJudge
 
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -52,7 +52,7 @@ def test_changing_the_system_clock_changes_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_after_an_outage_every_worker_gets_a_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(sight_module, "monotonic", lambda: now)
+    monkeypatch.setattr(liveness, "monotonic", lambda: now)
     sight = LeaseJudge(lease_seconds=10.0)
     assert sight.may_judge()
     now += 4

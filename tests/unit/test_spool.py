@@ -127,6 +127,22 @@ def test_a_full_disk_is_logged_once(
     spool.close()
 
 
+def test_an_accepted_report_that_cannot_be_removed_is_sent_again_by_the_next_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read_only(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(30, "Read-only file system")
+
+    spool = Spool(folder)
+    spool.add(report())
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", read_only)
+        spool.remove([report().task_id])
+    assert "Read-only file system" in caplog.text
+    spool.close()
+    assert Spool(folder).load() == [report()]
+
+
 def test_a_folder_that_cannot_be_created_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Misconfigured, match="DAGMASTER_DATA_DIR"):

@@ -286,3 +286,20 @@ def test_a_missing_log_is_explained(
     node: NodeLog, attempt: int, state: NodeState, place: dict[str, str] | None, reason: str
 ) -> None:
     assert why_none(node, LogSelection(attempt), state, place) == reason
+
+
+async def test_a_piece_whose_response_was_lost_is_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = ObjectLogs(f"file://{tmp_path}/logs")
+    await logs.append(TASK, b"first\n")
+    put = logs._obstore.put_async
+
+    async def lose_response(*args: Any) -> None:
+        await put(*args)
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as patch, pytest.raises(LogUnavailable, match="connection reset"):
+        patch.setattr(logs._obstore, "put_async", lose_response)
+        await logs.append(TASK, b"second\n")
+    await logs.append(TASK, b"second\n")
+    await logs.append(TASK, b"third\n")
+    assert await logs.read(TASK) == b"first\nsecond\nthird\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagmaster.errors import Misconfigured
-from dagmaster.orchestrator.callback_requests import sign
+from dagmaster.orchestrator.callbacks import sign
 from dagmaster.url_policy import Policy, Refused, check_url, is_public, policy_of, resolve
 
 STRICT = Policy()

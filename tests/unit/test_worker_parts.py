@@ -19,9 +19,9 @@ from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
 from dagmaster.worker.execute import _wait_for_thread
 from dagmaster.worker.logbook import Logbook
-from dagmaster.worker.outbox import MAX_BYTES, Outbox
-from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.progress import ProgressBuffer
 from dagmaster.worker.slots import Slots
+from dagmaster.worker.spool import MAX_BYTES, Outbox
 
 TASK = TaskId("1_a_0")
 
@@ -51,6 +51,41 @@ async def test_a_log_that_cannot_be_stored_is_limited_in_memory(tmp_path: Path) 
     text = await logs.read("1_a_0")
     assert text.startswith(b"first\n") and text.endswith(b"third\n") and b"second" not in text
     assert b"70 bytes left out" in text  # ... and the log says so.
+
+
+async def test_ended_tasks_whose_logs_could_not_be_stored_are_forgotten(tmp_path: Path) -> None:
+    book = Logbook(Away(tmp_path), 1_000_000, backlog_bytes=10)
+    for number in range(3):
+        book.open(TaskId(f"1_n_{number}")).write(b"line\n" * 10)
+        await book.close(TaskId(f"1_n_{number}"))
+    assert not book._left_out
+
+
+class Slow(FileLogs):
+    """Logs on a disk that hangs: a cancelled caller does not stop the thread that writes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.is_writing, self.may_end = asyncio.Event(), threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def _append(self, task_id: str, chunk: bytes) -> None:
+        self._loop.call_soon_threadsafe(self.is_writing.set)
+        assert self.may_end.wait(60)
+        super()._append(task_id, chunk)
+
+
+async def test_a_log_is_stored_once_even_if_its_task_is_cancelled_meanwhile(tmp_path: Path) -> None:
+    logs = Slow(tmp_path)
+    book = Logbook(logs, 1_000_000)
+    book.open(TASK).write(b"line\n")
+    closing = asyncio.create_task(book.close(TASK))
+    await logs.is_writing.wait()
+    closing.cancel()
+    await asyncio.wait([closing])
+    logs.may_end.set()
+    await book.flush()
+    assert closing.cancelled() and await logs.read(TASK) == b"line\n"
 
 
 async def test_a_partially_written_log_is_not_duplicated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

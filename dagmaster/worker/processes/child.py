@@ -12,6 +12,8 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
+from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, NoReturn, TextIO
@@ -19,7 +21,7 @@ from typing import Any, NoReturn, TextIO
 import orjson
 
 from dagmaster import errors, tracing
-from dagmaster.errors import DagmasterError
+from dagmaster.errors import DagmasterError, TaskOver
 from dagmaster.handlers.contract import Checkpoint, HandlerContext, HandlerResult, Permanent, Progress
 from dagmaster.handlers.invocation import encode_output, error_types
 from dagmaster.handlers.registry import registry
@@ -66,10 +68,10 @@ class Child:
         self._max_output_bytes = max_output_bytes
         self._tasks: SimpleQueue[Frame] = SimpleQueue()
         self._frames: SimpleQueue[bytes] = SimpleQueue()
-        self._bell, self._rings = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
         self._ctx: HandlerContext | None = None
         self._attempt: Attempt | None = None
-        self._progress: deque[Progress] = deque(maxlen=1)
+        self._progress: deque[tuple[str, Progress]] = deque(maxlen=1)
         self._numbers = count(1)
         self._saving: dict[int, Future[None]] = {}
 
@@ -81,23 +83,22 @@ class Child:
         # A fork made by a handler is no child of the worker, and ends like any process.
         os.register_at_fork(after_in_child=_give_signals_back)
         threading.Thread(target=self._listen, name="dagmaster-control", daemon=True).start()
-        memory_at_first = memory("VmRSS") or 0
-        for done in count(1):
+        memory_at_first, done = memory("VmRSS") or 0, 0
+        while True:
             task = self._tasks.get()
             meter = Meter()
             ending = self._work(task)
-            is_home = state.restore()
+            is_restored = state.restore()
             self._take_signals()
             usage = meter.read()
+            done += 1
             grown = (memory("VmRSS") or 0) - memory_at_first
-            is_clean = ending.kind != "cancelled" and is_home and not leaves_threads() and not has_children()
+            is_clean = ending.kind != "cancelled" and is_restored and not leaves_threads() and not has_children()
             self._finish(
                 ending,
-                peak_memory_bytes=usage.peak_memory_bytes,
-                cpu_seconds=usage.cpu_seconds,
+                **asdict(usage),
                 reusable=is_clean and done < TASKS_PER_CHILD and grown < GROWTH_BYTES,
             )
-        raise AssertionError("unreachable")
 
     def _take_signals(self) -> None:
         signal.signal(INTERRUPT, lambda *_: self._attempt.interrupt() if self._attempt else None)
@@ -139,23 +140,25 @@ class Child:
 
     def _send(self, head: dict[str, Any], body: bytes = b"") -> None:
         self._frames.put(pack(head, body))
-        os.write(self._rings, b"!")
+        os.write(self._wake_writer, b"!")
 
-    def _keep(self, checkpoint: Checkpoint) -> Future[None]:
+    def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
         artifacts = [dict(artifact) for artifact in checkpoint.artifacts]
         label = f"the checkpoint {checkpoint.phase}"
         content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes, label)
-        return self._ask({"kind": "checkpoint", "phase": checkpoint.phase}, content)
+        return self._ask(task_id, {"kind": "checkpoint", "phase": checkpoint.phase}, content)
 
-    def _add(self, slices: Sequence[bytes]) -> Future[None]:
-        return self._ask({"kind": "added", "sizes": [len(part) for part in slices]}, b"".join(slices))
+    def _add(self, task_id: str, slices: Sequence[bytes]) -> Future[None]:
+        return self._ask(task_id, {"kind": "added", "sizes": [len(part) for part in slices]}, b"".join(slices))
 
-    def _ask(self, head: dict[str, Any], body: bytes) -> Future[None]:
+    def _ask(self, task_id: str, head: dict[str, Any], body: bytes) -> Future[None]:
         """Ask the worker to store something; the future completes with its answer."""
+        if self._ctx is None or self._ctx.task_id != task_id:
+            raise TaskOver(f"task {task_id} has ended, but a thread that it started has not")
         number, stored = next(self._numbers), Future[None]()
         self._saving[number] = stored
         self._send_progress()
-        self._send({**head, "number": number}, body)
+        self._send({**head, "task_id": task_id, "number": number}, body)
         return stored
 
     # The second thread.
@@ -173,11 +176,11 @@ class Child:
     def _exchange_frames(self) -> NoReturn:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll(TELL_EVERY_MILLISECONDS if self._ctx else None)}
-            if self._bell in ready:
-                os.read(self._bell, 4096)
+            if self._wake_reader in ready:
+                os.read(self._wake_reader, 4096)
             if not ready:
                 self._send_progress()
             while not self._frames.empty():
@@ -207,34 +210,24 @@ class Child:
 
     def _context(self, task: Frame) -> HandlerContext:
         fields = orjson.loads(task.body)
-        resumed = fields.pop("resumed_from")
+        if (resumed := fields["resumed_from"]) is not None:
+            fields["resumed_from"] = Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
+        task_id = fields["task_id"]
+        # The sinks know their task: a thread that outlives its task must not report for the next one.
         ctx = HandlerContext(
             **fields,
-            resumed_from=Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
-            if resumed
-            else None,
-            progress_sink=self._progress.append,
-            checkpoint_sink=self._keep,
-            add_sink=self._add,
+            progress_sink=lambda progress: self._progress.append((task_id, progress)),
+            checkpoint_sink=partial(self._keep, task_id),
+            add_sink=partial(self._add, task_id),
         )
         if task.head["stopping"]:
             ctx.stopping.set()
         return ctx
 
     def _send_progress(self) -> None:
-        if self._progress:
-            with contextlib.suppress(IndexError):  # The other thread has taken it.
-                progress = self._progress.popleft()
-                self._frames.put(
-                    pack(
-                        {
-                            "kind": "progress",
-                            "current": progress.current,
-                            "total": progress.total,
-                            "message": progress.message,
-                        }
-                    )
-                )
+        with contextlib.suppress(IndexError):  # There is none, or the other thread has taken it.
+            task_id, progress = self._progress.popleft()
+            self._frames.put(pack({"kind": "progress", "task_id": task_id, **asdict(progress)}))
 
 
 def _give_signals_back() -> None:

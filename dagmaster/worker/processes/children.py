@@ -23,6 +23,11 @@ __all__ = ["Children", "Outcome", "Usage"]
 log = logging.getLogger(__name__)
 
 IDLE_KEPT = 4
+# The fields of a handler's context that are sent to the child.
+CONTEXT = (
+    *("task_id", "job_id", "node_id", "handler", "params", "retry_count", "timeout_seconds"),
+    *("worker_id", "queue", "correlation_id", "resumed_from"),
+)
 
 
 class Children:
@@ -65,7 +70,7 @@ class Children:
         outcome = None
         while outcome is None:
             try:
-                peer = await self._take()
+                peer = await self._acquire()
             except Unavailable as error:
                 return failed(str(error))
             outcome = await self._run_in(peer, handler, ctx, write_log)
@@ -100,7 +105,7 @@ class Children:
                 self._fork_server = await ForkServerClient.open(self._specs, references, self._max_output_bytes)
             return self._fork_server
 
-    async def _take(self) -> Peer:
+    async def _acquire(self) -> Peer:
         while self._idle:
             peer = self._idle.pop()
             if not peer.death.done():
@@ -121,33 +126,29 @@ class Children:
 
     def _keep_unclaimed(self, forking: "asyncio.Task[Peer]") -> None:
         if not forking.cancelled() and forking.exception() is None:
-            self._give_back(forking.result())
+            self._release(forking.result())
 
     async def _run_in(
         self, peer: Peer, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]
     ) -> Outcome | None:
         """None when the child was already dead, so that the caller takes another one."""
+        killed_before = oom_kills()
         self._busy[peer] = ctx.task_id
         try:
-            return await self._perform(peer, handler, ctx, write_log)
+            head = {
+                "kind": "task",
+                "handler": asdict(refer_to(handler)),
+                "stopping": self._stopping or ctx.stopping.is_set(),
+                "trace_parent": tracing.current_trace_parent(),
+            }
+            body = orjson.dumps({name: getattr(ctx, name) for name in CONTEXT})
+            frame = await peer.perform(head, body, ctx, write_log)
         except asyncio.CancelledError:
             await _uninterrupted(peer.end(self._kill_after_seconds))
             raise
         finally:
             del self._busy[peer]
-            self._give_back(peer)
-
-    async def _perform(
-        self, peer: Peer, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]
-    ) -> Outcome | None:
-        killed_before = oom_kills()
-        head = {
-            "kind": "task",
-            "handler": asdict(refer_to(handler)),
-            "stopping": self._stopping or ctx.stopping.is_set(),
-            "trace_parent": tracing.current_trace_parent(),
-        }
-        frame = await peer.perform(head, _described(ctx), ctx, write_log)
+            self._release(peer)
         if frame is not None:
             return outcome_reported(frame.head, frame.body)
         if peer.died_idle:
@@ -156,37 +157,12 @@ class Children:
             return failed("the handler process does not respond and cannot be killed")
         return outcome_of(peer.death.result(), peer.spent_seconds, (killed_before, oom_kills()))
 
-    def _give_back(self, peer: Peer) -> None:
+    def _release(self, peer: Peer) -> None:
         if self._closed or not peer.is_reusable or peer.death.done() or len(self._idle) >= IDLE_KEPT:
             peer.retire()
         else:
-            peer.rest()
+            peer.go_idle()
             self._idle.append(peer)
-
-
-def _described(ctx: HandlerContext) -> bytes:
-    """The handler's context, encoded for the child."""
-    resumed = ctx.resumed_from
-    return orjson.dumps(
-        {
-            "task_id": ctx.task_id,
-            "job_id": ctx.job_id,
-            "node_id": ctx.node_id,
-            "handler": ctx.handler,
-            "params": ctx.params,
-            "retry_count": ctx.retry_count,
-            "timeout_seconds": ctx.timeout_seconds,
-            "worker_id": ctx.worker_id,
-            "queue": ctx.queue,
-            "correlation_id": ctx.correlation_id,
-            "resumed_from": resumed
-            and {
-                "phase": resumed.phase,
-                "data": resumed.data,
-                "artifacts": [dict(artifact) for artifact in resumed.artifacts],
-            },
-        }
-    )
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:

@@ -1,5 +1,6 @@
 """The outcome of a handler in a process of its own, even if the process died before it could report one."""
 
+import os
 import signal
 from dataclasses import dataclass
 from typing import Any
@@ -56,9 +57,10 @@ def outcome_of(death: Death, spent_before: float, oom_kills: tuple[int | None, i
     """The outcome of a child that died before its handler ended. `oom_kills` is the kernel's count before and after."""
     cpu = None if death.cpu_seconds is None else max(death.cpu_seconds - spent_before, 0.0)
     usage = Usage(death.peak_memory_bytes, cpu)
-    killed = death.status is not None and _signal(death.status) == signal.SIGKILL
-    if not killed:
-        return failed(_describe_exit(death.status), usage=usage)
+    if death.status is None:
+        return failed("the fork server ended, and the handler process with it", usage=usage)
+    if (code := os.waitstatus_to_exitcode(death.status)) != -signal.SIGKILL:
+        return failed(_describe_exit(code), usage=usage)
     peak = f" (peak {_size(death.peak_memory_bytes)})" if death.peak_memory_bytes else ""
     before, after = oom_kills
     if before is None or after is None:
@@ -75,23 +77,13 @@ def failed(message: str, error_types: tuple[str, ...] = DIED, usage: Usage | Non
     return Outcome(HandlerResult(False, error_message=message, error_types=error_types), usage=usage)
 
 
-def _describe_exit(status: int | None) -> str:
-    if status is None:
-        return "the fork server ended, and the handler process with it"
-    if (number := _signal(status)) is not None:
-        return f"the handler process crashed with {_name(number)}"
-    return f"the handler process ended with exit code {status >> 8}"
-
-
-def _signal(status: int) -> int | None:
-    return status & 0x7F or None
-
-
-def _name(number: int) -> str:
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"the handler process ended with exit code {code}"
     try:
-        return signal.Signals(number).name
+        return f"the handler process crashed with {signal.Signals(-code).name}"
     except ValueError:  # real-time signal
-        return f"signal {number}"
+        return f"the handler process crashed with signal {-code}"
 
 
 def _size(count: int) -> str:

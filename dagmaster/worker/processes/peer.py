@@ -4,17 +4,18 @@ import asyncio
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import orjson
 
 from dagmaster.handlers.contract import Checkpoint, HandlerContext
 from dagmaster.worker.processes.outcome import Death
-from dagmaster.worker.processes.wire import Frame, cut, pack, read
+from dagmaster.worker.processes.wire import Frame, pack, read
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +101,8 @@ class Peer:
             os.close(self._output)
             self._output = None
 
-    def rest(self) -> None:
-        """Go idle; output until the next task belongs to none."""
+    def go_idle(self) -> None:
+        """Drop the output until the next task: it belongs to none."""
         self._write_log = self._receiving = None
 
     async def _wait_for_end(self, timeout: float | None) -> None:
@@ -116,27 +117,23 @@ class Peer:
             match frame.head:
                 case {"kind": "begun"}:
                     self._has_begun = True
-                case {"kind": "progress", "current": current, "total": total, "message": message}:
-                    ctx.progress(current, total, message)
-                case {"kind": "checkpoint", "number": number, "phase": phase}:
+                case {"kind": "progress", "task_id": ctx.task_id, **progress}:
+                    ctx.progress(**progress)
+                case {"kind": "checkpoint", "task_id": ctx.task_id, "number": number, "phase": phase}:
                     content = orjson.loads(frame.body)
-                    self._save(ctx, number, Checkpoint(phase, content["data"], tuple(content["artifacts"])))
-                case {"kind": "added", "number": number, "sizes": sizes}:
-                    self._add(ctx, number, cut(frame.body, sizes))
+                    checkpoint = Checkpoint(phase, content["data"], tuple(content["artifacts"]))
+                    ctx.last_checkpoint = checkpoint
+                    self._store(number, ctx.checkpoint_sink, checkpoint)
+                case {"kind": "added", "task_id": ctx.task_id, "number": number, "sizes": sizes}:
+                    body = BytesIO(frame.body)
+                    self._store(number, ctx.add_sink, [body.read(size) for size in sizes])
                 case {"kind": "outcome"}:
                     return frame
         return None
 
-    def _save(self, ctx: HandlerContext, number: int, checkpoint: Checkpoint) -> None:
-        ctx.last_checkpoint = checkpoint
-        self._store(number, partial(ctx.checkpoint_sink, checkpoint) if ctx.checkpoint_sink else None)
-
-    def _add(self, ctx: HandlerContext, number: int, slices: Sequence[bytes]) -> None:
-        self._store(number, partial(ctx.add_sink, slices) if ctx.add_sink else None)
-
-    def _store(self, number: int, sink: Callable[[], Future[None] | None] | None) -> None:
+    def _store(self, number: int, sink: Callable[[Any], Future[None] | None] | None, item: object) -> None:
         try:
-            stored = sink() if sink is not None else None
+            stored = sink(item) if sink is not None else None
         except Exception as error:  # noqa: BLE001 - it is the handler's error, as if it ran here
             self._answer(number, error)
             return

@@ -50,16 +50,21 @@ class Meter:
     def __init__(self) -> None:
         self._is_peak_ours = _forget_peak()
         self._cpu = _cpu_seconds()
-        self._largest_child = _largest_child()
+        self._largest_child = peak_memory(resource.RUSAGE_CHILDREN)
 
     def read(self) -> Usage:
         peak = memory("VmHWM") if self._is_peak_ours else None
         if peak is None:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT
+            peak = peak_memory()
         # Of ended subprocesses only the largest is known: it belongs to this task if it is new.
-        if (child := _largest_child()) > self._largest_child:
+        if (child := peak_memory(resource.RUSAGE_CHILDREN)) > self._largest_child:
             peak = max(peak, child)
         return Usage(peak, round(_cpu_seconds() - self._cpu, 3))
+
+
+def peak_memory(whose: int = resource.RUSAGE_SELF) -> int:
+    """The peak of this process since its start, or of the largest subprocess that has ended, in bytes."""
+    return resource.getrusage(whose).ru_maxrss * RUSAGE_UNIT
 
 
 def memory(field: str) -> int | None:
@@ -82,10 +87,6 @@ def _forget_peak() -> bool:
 def _cpu_seconds() -> float:
     own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
-
-
-def _largest_child() -> int:
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * RUSAGE_UNIT
 
 
 @contextmanager

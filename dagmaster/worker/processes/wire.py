@@ -3,9 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -45,12 +43,6 @@ def receive(sock: socket.socket) -> Frame | None:
     head_length, body_length = LENGTHS.unpack(lengths)
     content = _exactly(sock, head_length + body_length)
     return None if content is None else Frame(orjson.loads(content[:head_length]), content[head_length:])
-
-
-def cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Split a body into pieces of these sizes."""
-    ends = list(accumulate(sizes))
-    return [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes | None:

@@ -1,10 +1,12 @@
-"""Buffer the progress, checkpoints and added nodes that handlers report while they run."""
+"""What handlers report while they run: progress is sent periodically, checkpoints and added nodes at once."""
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +16,10 @@ from dagmaster.handlers.futures import in_loop
 from dagmaster.handlers.invocation import encode_output
 from dagmaster.ids import TaskId
 from dagmaster.model.sealed import Mask
-from dagmaster.queues.contract import SavedCheckpoint
+from dagmaster.queues.contract import Link, SavedCheckpoint
+from dagmaster.worker.slots import Slots
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,3 +139,64 @@ def _sealed(content: SavedCheckpoint | tuple[bytes, ...], mask: Mask) -> SavedCh
         return tuple(map(mask.seal, content))
     artifacts = mask.seal(content.artifacts) if content.artifacts is not None else None
     return replace(content, phase=mask.hide(content.phase), data=mask.seal(content.data), artifacts=artifacts)
+
+
+class ProgressSender:
+    """`revoke` is called for tasks that are no longer the worker's, `saved` after each stored item."""
+
+    def __init__(
+        self,
+        progress_buffer: ProgressBuffer,
+        slots: Slots,
+        lost: tuple[type[Exception], ...],
+        revoke: Callable[[Collection[TaskId]], None],
+        saved: Callable[[], None] | None,
+    ) -> None:
+        self._progress_buffer, self._slots, self._lost = progress_buffer, slots, lost
+        self._revoke, self._saved = revoke, saved
+
+    async def tell_progress(self, link: Link, every_seconds: float) -> None:
+        """Send progress one by one: a statement for several tasks could deadlock with an owner."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            for task_id, progress in self._progress_buffer.take_progress():
+                if task_id in self._slots.running:
+                    await link.tell(task_id, progress)
+
+    async def tell_last(self, link: Link | None, task_id: TaskId) -> None:
+        """Send the final progress. Without a connection it is dropped, so as not to delay the result."""
+        last = self._progress_buffer.take_last(task_id)
+        if last is not None and link is not None:
+            with suppress(*self._lost):
+                await link.tell(task_id, last)
+
+    async def save_until_cancelled(self, link: Link) -> None:
+        """Save items as they come, until cancelled or until the connection is lost."""
+        while True:
+            await self._progress_buffer.has_unsaved.wait()
+            await self.save_all(link)
+
+    async def save_all(self, link: Link) -> None:
+        while (unsaved := self._progress_buffer.first_unsaved()) is not None:
+            await self._save(link, unsaved)
+
+    async def _save(self, link: Link, unsaved: Unsaved) -> None:
+        task_id, content = unsaved.task_id, unsaved.content
+        try:
+            if isinstance(content, tuple):
+                await link.add(task_id, content)
+            else:
+                await link.save(task_id, content)
+        except self._lost:
+            raise
+        except TaskOver as over:
+            self._revoke([task_id])
+            self._progress_buffer.settle(unsaved, over)
+        except Exception as error:  # The handler receives it; the checkpoints of other tasks must be saved.
+            label = "the addition" if isinstance(content, tuple) else f"the checkpoint {content.phase}"
+            log.exception("%s of task %s was rejected", label, task_id)
+            self._progress_buffer.settle(unsaved, error)
+        else:
+            if self._saved is not None:
+                self._saved()
+            self._progress_buffer.settle(unsaved)
