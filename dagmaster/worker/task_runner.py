@@ -99,6 +99,7 @@ class TaskRunner:
             await self.progress_sender.tell_last(self.link, message.task_id)
         except asyncio.CancelledError:
             if self.is_stopping or self._is_dying() or self.slots.was_revoked(message.task_id):
+                self._abandoned.discard(message.task_id)
                 raise
             report = _failed(message, "the handler cancelled its own task")
         except Exception as error:  # A task without a report would hang until its timeout.

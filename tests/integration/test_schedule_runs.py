@@ -322,8 +322,9 @@ async def test_the_chore_wakes_for_the_next_due_time(dsn: str) -> None:
     """A check shortly before a schedule is due is repeated at that time."""
     await keep(dsn, scheduled({"every": "1s"}))
     async with opened(dsn, application="test") as conn:
-        sooner = await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
-        assert sooner is not None
+        sooner = None
+        while sooner is None:  # On a busy machine the next run may be due again when the check ends.
+            sooner = await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
         assert 0 < sooner < POLL_SECONDS
         await asyncio.sleep(sooner)
         await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
