@@ -5,15 +5,29 @@ edges live; joins, `any_of`, optional steps and nested branches need no further 
 """
 
 from collections import deque
+from datetime import datetime
 from typing import Any
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
+from dagmaster.engine.values import Value
 from dagmaster.model.states import NodeStatus
 
 # A node may have very many sources; its timeline entry must stay readable.
 SHOWN_SOURCES = 100
+
+
+def complete(
+    changes: ChangeSet,
+    node: NodeState,
+    output: Value | None,
+    duration_ms: int | None = None,
+    reported_at: datetime | None = None,
+) -> None:
+    """Accept the output and decide the edges that leave the node."""
+    transitions.complete(changes, node, output, duration_ms, reported_at)
+    propagate(changes, node)
 
 
 def propagate(changes: ChangeSet, ended: NodeState) -> None:

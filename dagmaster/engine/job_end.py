@@ -7,11 +7,11 @@ import orjson
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import is_bypassed
+from dagmaster.engine.edges import is_bypassed, make_ready
 from dagmaster.engine.messages import Cancel
 from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_revoked
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
-from dagmaster.model.finalizers import Phase
+from dagmaster.model.finalizers import FINALIZERS, Phase
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus
 
@@ -23,6 +23,40 @@ REVOKED = {
     EndedBy.REVOKED: "stopped because the job failed",
     EndedBy.CANCELLED: "stopped because the job was cancelled",
 }
+
+
+def start_finalizers(changes: ChangeSet) -> bool:
+    """Start the finalizers when all other nodes have ended: first `on_failure`, then `finally`.
+
+    False if there are none or they are already running.
+    """
+    job = changes.job
+    if not job.open_finalizers or job.open_main or changes.ready or job.status is not JobStatus.RUNNING:
+        return False
+    for phase in FINALIZERS:
+        if not job.open_finalizers[phase]:
+            continue
+        pending = [job.nodes[head] for head in job.graph.heads[phase] if job.nodes[head].status is NodeStatus.PENDING]
+        if not pending:
+            return False
+        if not _has_failed(changes) and phase is Phase.ON_FAILURE:
+            _skip_on_failure(changes)
+            continue
+        for head in pending:
+            make_ready(changes, head)
+        return True
+    return False
+
+
+def _has_failed(changes: ChangeSet) -> bool:
+    return changes.job.error is not None or fail_if_incomplete(changes)
+
+
+def _skip_on_failure(changes: ChangeSet) -> None:
+    for spec in changes.job.graph.nodes.values():
+        node = changes.job.nodes[spec.node_id]
+        if spec.phase is Phase.ON_FAILURE and node.status is NodeStatus.PENDING:
+            transitions.skip(changes, node, "job_did_not_fail")
 
 
 def complete_if_done(changes: ChangeSet) -> None:

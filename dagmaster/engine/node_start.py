@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import make_ready, propagate
+from dagmaster.engine.edges import complete, make_ready
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.fan import (
     aggregate,
@@ -17,13 +17,13 @@ from dagmaster.engine.fan import (
     open_fan,
     resolve_items,
 )
-from dagmaster.engine.job_end import start_job
+from dagmaster.engine.job_end import WAITING_TYPES, start_job
 from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.needs import ValuesNotLoaded, require_values
 from dagmaster.engine.scope import added_params, encode, scope_of
 from dagmaster.engine.state import NodeState, is_executed
-from dagmaster.engine.values import Value, spell_size
-from dagmaster.engine.wait_nodes import WAITING, begin_approval, begin_child_job, begin_wait, resume_waiting
+from dagmaster.engine.values import spell_size
+from dagmaster.engine.wait_nodes import begin_approval, begin_child_job, begin_wait, resume_waiting
 from dagmaster.errors import ExpressionFailed, ValuesTooLarge
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import BranchSpec, NodeType
@@ -87,8 +87,7 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
             transitions.start_here(changes, node)
             expand(changes, node)
         case NodeType.WAIT:
-            if (output := begin_wait(changes, node)) is not None:
-                complete(changes, node, output)
+            begin_wait(changes, node)
         case NodeType.APPROVAL:
             begin_approval(changes, node)
         case NodeType.WORKFLOW:
@@ -157,18 +156,6 @@ def dispatch_deadline(changes: ChangeSet, node: NodeState) -> datetime:
 def complete_here(changes: ChangeSet, node: NodeState, output: bytes | None) -> None:
     transitions.start_here(changes, node)
     complete(changes, node, output)
-
-
-def complete(
-    changes: ChangeSet,
-    node: NodeState,
-    output: Value | None,
-    duration_ms: int | None = None,
-    reported_at: datetime | None = None,
-) -> None:
-    """Accept the output and decide the edges that leave the node."""
-    transitions.complete(changes, node, output, duration_ms, reported_at)
-    propagate(changes, node)
 
 
 def expand(changes: ChangeSet, node: NodeState) -> None:
@@ -241,7 +228,7 @@ def resume_node(changes: ChangeSet, node: NodeState) -> None:
             pass
         case NodeStatus.RUNNING if is_executed(node):
             arm_timeout(changes, node)
-        case NodeStatus.RUNNING if node.spec.type in WAITING:
+        case NodeStatus.RUNNING if node.spec.type in WAITING_TYPES:
             resume_waiting(changes, node)
         case NodeStatus.RUNNING:
             expand(changes, node)

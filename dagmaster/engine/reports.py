@@ -2,13 +2,14 @@
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet, Result
+from dagmaster.engine.edges import complete
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
-from dagmaster.engine.node_start import arm_timeout, complete
+from dagmaster.engine.node_start import arm_timeout
 from dagmaster.engine.results import await_result, find_result_source
 from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
 from dagmaster.engine.values import size_of
-from dagmaster.engine.wake_ups import find_caller
+from dagmaster.engine.wait_nodes import find_caller
 from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, NodeStatus, TaskStatus
 
 

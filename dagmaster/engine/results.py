@@ -7,8 +7,8 @@ import orjson
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.edges import complete
 from dagmaster.engine.failures import fail_attempt, fail_with
-from dagmaster.engine.node_start import complete
 from dagmaster.engine.state import JobState, NodeState, is_settled
 from dagmaster.engine.values import StoredValue, Value
 from dagmaster.model.added_nodes import RESULT_OF

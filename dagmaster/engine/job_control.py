@@ -1,4 +1,4 @@
-"""Manual retries: retry a node now, or reopen a failed job where it stopped."""
+"""Control of a job by an operator: pause and resume it, retry a node now, or reopen a failed job where it stopped."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,11 +10,39 @@ from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.edges import is_bypassed, is_ready, make_ready
 from dagmaster.engine.failures import policy_of
 from dagmaster.engine.job_end import seconds_allowed
-from dagmaster.engine.messages import ManualRetry, Message, TimerKind
-from dagmaster.engine.node_start import is_backing_off
+from dagmaster.engine.messages import ManualRetry, Message, Pause, Resume, TimerKind
+from dagmaster.engine.node_start import is_backing_off, resume_node, start
 from dagmaster.engine.state import JobState, NodeState, count_edge, is_live, is_revoked, is_settled, targets_of
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.states import JobStatus, NodeStatus
+
+WAITING = (NodeStatus.READY, NodeStatus.DISPATCHED)
+
+
+def pause(changes: ChangeSet, message: Pause) -> None:
+    """A paused job starts nothing, and its waiting tasks keep their place in the queue."""
+    if not changes.job.is_paused:
+        transitions.pause_job(changes, message.actor, message.reason)
+
+
+def resume(changes: ChangeSet, message: Resume) -> None:
+    """Resume all waiting nodes; the time of the pause counts for no timeout."""
+    job = changes.job
+    if not job.is_paused:
+        return
+    transitions.resume_job(changes, message.actor)
+    if job.status is JobStatus.PENDING:
+        start(changes)
+        return
+    job.backlog.clear()
+    for node_id in [name for name in job.postponed if job.nodes[name].status in WAITING]:
+        del job.postponed[node_id]
+    for fan in job.fans.values():
+        fan.waiting.clear()
+    for node in list(job.nodes.values()):
+        # The timer of a running back-off is still armed; a second one would make the node wait for two slots.
+        if node.status in WAITING and not is_backing_off(changes, node):
+            resume_node(changes, node)
 
 
 def can_reopen(changes: ChangeSet, message: Message) -> bool:
