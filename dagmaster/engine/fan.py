@@ -8,13 +8,14 @@ import orjson
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import Expand
-from dagmaster.engine.needs import count_failed, count_gathered, gathered, is_from_stored
+from dagmaster.engine.needs import counted, gathered, is_from_stored
 from dagmaster.engine.scope import encode, item_scope, loaded_output, scope_of
 from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
 from dagmaster.model.sealed import holds_sealed
 from dagmaster.model.shapes import item_box
+from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
@@ -124,8 +125,8 @@ def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
     """Combine the children's outputs, in the order of the items."""
     children = gathered(changes.job, spec)
     outputs = [b"null" if child.output is None else loaded_output(changes, child) for child in children]
-    count = count_gathered(changes.job, spec)
-    failed = count_failed(changes.job, spec)
+    count = len(counted(changes.job, spec))
+    failed = sum(child.status is NodeStatus.FAILED for child in changes.job.children(spec.fan_out))
     match spec.aggregation:
         case Aggregation.COLLECT:
             return b'{"results":[%b],"count":%d,"failed":%d}' % (b",".join(outputs), count, failed)

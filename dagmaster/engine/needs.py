@@ -47,18 +47,9 @@ def _check_fan_in(changes: ChangeSet, spec: FanInSpec) -> None:
         )
 
 
-def count_gathered(job: JobState, spec: FanInSpec) -> int:
-    return len(_counted(job, spec))
-
-
-def count_failed(job: JobState, spec: FanInSpec) -> int:
-    children = job.children(spec.fan_out) if spec.fan_out in job.fans else ()
-    return sum(child.status is NodeStatus.FAILED for child in children)
-
-
 def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
     """The children whose outputs are read."""
-    children = _counted(job, spec)
+    children = counted(job, spec)
     match spec.aggregation:
         case Aggregation.FIRST:
             return children[:1]
@@ -68,12 +59,10 @@ def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
             return children
 
 
-def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
+def counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
     """Failed children count only for `collect`, where each item keeps its position."""
-    children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
-    if spec.aggregation is Aggregation.COLLECT:
-        return children
-    return [child for child in children if child.status is not NodeStatus.FAILED]
+    with_failed, children = spec.aggregation is Aggregation.COLLECT, job.children(spec.fan_out)
+    return [child for child in children if with_failed or child.status is not NodeStatus.FAILED]
 
 
 def values_needed(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:

@@ -98,8 +98,6 @@ def _blockers(job: JobState, node_id: str) -> Iterator[str]:
         return
     if node.result_of is not None:
         yield node.result_of
-    if node_id in job.fans:
-        yield from (child.node_id for child in job.children(node_id))
+    yield from (child.node_id for child in job.children(node_id))
     if not node.is_child:
-        yield from node.spec.all_of
-        yield from node.spec.any_of
+        yield from node.spec.sources
