@@ -69,8 +69,8 @@ def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
 
 
 def refuse_from_outside(changes: ChangeSet, reason: str, actor: str | None) -> None:
-    warning = f"the added nodes were refused: {reason}"
-    changes.note("job_warning", EventStatus.WARNING, warning=warning, refused="added", actor=actor)
+    data = {"warning": f"the added nodes were refused: {reason}", "refused": "added", "actor": actor}
+    changes.note("job_warning", EventStatus.WARNING, data=data)
 
 
 def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
@@ -147,15 +147,10 @@ def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> No
         if (known := job.nodes.get(node.node_id)) is None or _is_set_aside(job, known)
     ]
     if fresh or not message.nodes:
-        changes.note(
-            "tasks_added",
-            EventStatus.INFO,
-            adder,
-            source_app="worker" if adder else "orchestrator",
-            added_by=adder.node_id if adder else message.actor,
-            count=len(fresh),
-            node_ids=fresh[:SHOWN_IDS],
-        )
+        added_by = adder.node_id if adder else message.actor
+        data = {"added_by": added_by, "count": len(fresh), "node_ids": fresh[:SHOWN_IDS]}
+        source_app = "worker" if adder else "orchestrator"
+        changes.note("tasks_added", EventStatus.INFO, adder, data, source_app=source_app)
     for node in message.nodes:
         known = job.nodes.get(node.node_id)
         if known is None:

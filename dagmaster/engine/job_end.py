@@ -212,7 +212,7 @@ def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> di
             f"the result would exceed {spell_size(limit)} (max_result_bytes); the outputs left out are found at "
             "their nodes"
         )
-        changes.note("job_warning", EventStatus.WARNING, warning=warning, left_out=omitted[:100])
+        changes.note("job_warning", EventStatus.WARNING, data={"warning": warning, "left_out": omitted[:100]})
     return {name: included[name] for name in outputs if name in included}
 
 

@@ -181,7 +181,8 @@ def route(changes: ChangeSet, node: NodeState) -> bytes:
         if branch.condition is not None:
             verdict = branch.condition.evaluate(scope)
             if verdict.warning:
-                changes.note("node_warning", EventStatus.WARNING, node, warning=verdict.warning, branch=branch.name)
+                data = {"warning": verdict.warning, "branch": branch.name}
+                changes.note("node_warning", EventStatus.WARNING, node, data)
             if not verdict.matched:
                 continue
         taken = branch

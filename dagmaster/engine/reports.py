@@ -90,16 +90,8 @@ def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
     changes.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
     changes.touch(node)
-    changes.note(
-        "node_checkpoint",
-        EventStatus.INFO,
-        node,
-        source_app="worker",
-        checkpoint_name=message.phase,
-        phase=message.phase,
-        worker_id=message.worker_id,
-        **message.details,
-    )
+    data = {"phase": message.phase, "worker_id": message.worker_id, **message.details}
+    changes.note("node_checkpoint", EventStatus.INFO, node, data, source_app="worker", checkpoint_name=message.phase)
 
 
 def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
@@ -107,14 +99,8 @@ def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
     if isinstance(message, TaskLost) or not _existed(changes, message):
         return
     changes.results.setdefault(message.task_id, _result(changes, message))
-    changes.note(
-        "result_ignored",
-        EventStatus.WARNING,
-        changes.job.nodes.get(message.node_id),
-        reason=reason,
-        reported_task_id=message.task_id,
-        worker_id=message.worker_id,
-    )
+    data = {"reason": reason, "reported_task_id": message.task_id, "worker_id": message.worker_id}
+    changes.note("result_ignored", EventStatus.WARNING, changes.job.nodes.get(message.node_id), data)
 
 
 def _existed(changes: ChangeSet, message: Report) -> bool:

@@ -183,7 +183,8 @@ def end_back_off(changes: ChangeSet, node: NodeState, actor: str | None) -> None
     """Retry now instead of after the delay."""
     node.not_before = None
     changes.touch(node)
-    changes.note("node_retrying", EventStatus.WARNING, node, attempt=node.attempt, actor=actor, at_once=True)
+    data = {"attempt": node.attempt, "actor": actor, "at_once": True}
+    changes.note("node_retrying", EventStatus.WARNING, node, data)
     changes.ready.append(node)
 
 
@@ -249,7 +250,9 @@ def _move(
     if node.node_id in job.awaited and node.status in NODE_SUCCESSFUL:
         changes.awaited_results.append(node)
     changes.touch(node)
-    changes.record(move.event, status or move.status, node, data, error, duration_ms, source_app)
+    changes.note(
+        move.event, status or move.status, node, data, error=error, duration_ms=duration_ms, source_app=source_app
+    )
 
 
 def _count(changes: ChangeSet, node: NodeState, before: NodeStatus) -> None:
@@ -330,7 +333,7 @@ def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -
 def pause_job(changes: ChangeSet, actor: str | None, reason: str | None) -> None:
     changes.job.paused_at, changes.job.paused_by = changes.now, actor
     changes.job_touched = changes.holds_tasks = True
-    changes.note("job_paused", EventStatus.WARNING, actor=actor, reason=reason)
+    changes.note("job_paused", EventStatus.WARNING, data={"actor": actor, "reason": reason})
 
 
 def resume_job(changes: ChangeSet, actor: str | None) -> None:
@@ -344,7 +347,8 @@ def resume_job(changes: ChangeSet, actor: str | None) -> None:
     job.paused_at = job.paused_by = None
     job.resumed_at = job.last_progress_at = changes.now
     changes.job_touched, changes.holds_tasks = True, False
-    changes.note("job_resumed", EventStatus.INFO, actor=actor, paused_seconds=round(pause.total_seconds(), 3))
+    data = {"actor": actor, "paused_seconds": round(pause.total_seconds(), 3)}
+    changes.note("job_resumed", EventStatus.INFO, data=data)
 
 
 def _set_deadline(changes: ChangeSet, seconds_allowed: float | None) -> None:
@@ -363,4 +367,4 @@ def _move_job(changes: ChangeSet, move: Move[JobStatus], *, error: str | None = 
         raise IllegalMove(f"{move.event}: job {job.job_id} is {job.status}")
     job.status = move.target
     changes.job_touched = True
-    changes.note(move.event, move.status, error=error, **data)
+    changes.note(move.event, move.status, data=data or None, error=error)

@@ -96,8 +96,8 @@ def begin_approval(changes: ChangeSet, node: NodeState) -> None:
     node.has_params = True
     transitions.start_here(changes, node)
     transitions.wake_at(changes, node, _after(changes, spec.timeout_seconds))
-    request: dict[str, Any] = {"message": str(message)[:500], "approvers": approvers, "until": node.not_before}
-    changes.note("approval_requested", EventStatus.INFO, node, **request)
+    request = {"message": str(message)[:500], "approvers": approvers, "until": node.not_before}
+    changes.note("approval_requested", EventStatus.INFO, node, request)
 
 
 def begin_child_job(changes: ChangeSet, node: NodeState) -> None:
@@ -166,24 +166,22 @@ def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
     signal = {"name": message.name, "data": message.data, "actor": message.actor, "at": message.at.isoformat()}
     is_kept = not waiting and len(job.signals) < MAX_KEPT_SIGNALS
     names = [node.node_id for node in waiting[:SHOWN_NODES]]
-    changes.note("signal_received", EventStatus.INFO, name=message.name, actor=message.actor, woke=names, kept=is_kept)
+    data = {"name": message.name, "actor": message.actor, "woke": names, "kept": is_kept}
+    changes.note("signal_received", EventStatus.INFO, data=data)
     if is_kept:
         job.signals.append(signal)
         changes.job_touched = True
     elif not waiting:
-        changes.note(
-            "job_warning",
-            EventStatus.WARNING,
-            warning=f"the job already keeps {MAX_KEPT_SIGNALS} signals; this one is dropped",
-        )
+        warning = f"the job already keeps {MAX_KEPT_SIGNALS} signals; this one is dropped"
+        changes.note("job_warning", EventStatus.WARNING, data={"warning": warning})
     for node in waiting:
         _end_wait(changes, node, signal)
 
 
 def ignore_signal(changes: ChangeSet, message: SignalSent) -> None:
     """The job ended before the signal arrived."""
-    data: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
-    changes.note("signal_received", EventStatus.WARNING, **data)
+    data = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
+    changes.note("signal_received", EventStatus.WARNING, data=data)
 
 
 def _waits_for(node: NodeState, name: str) -> bool:
@@ -198,8 +196,8 @@ def accept_decision(changes: ChangeSet, message: ApprovalDecision) -> None:
     if changes.job.task_id(node) != message.task_id:
         return
     status = EventStatus.SUCCESS if message.approved else EventStatus.WARNING
-    decided: dict[str, Any] = {"approved": message.approved, "by": message.actor, "comment": message.comment}
-    changes.note("approval_decided", status, node, **decided)
+    decided = {"approved": message.approved, "by": message.actor, "comment": message.comment}
+    changes.note("approval_decided", status, node, decided)
     if message.approved:
         complete(changes, node, encode({**decided, "at": message.at}, "the decision"))
         return
