@@ -9,7 +9,7 @@ from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.edges import is_bypassed, make_ready
 from dagmaster.engine.messages import Cancel
-from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_revoked
+from dagmaster.engine.state import JobState, failed_nodes, is_revoked
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
 from dagmaster.model.finalizers import FINALIZERS, Phase
 from dagmaster.model.graph import NodeType
@@ -179,7 +179,8 @@ def _result(changes: ChangeSet) -> JobResult:
     """The outputs by node, without those of children, and their provenance."""
     job = changes.job
     workflow = job.graph.workflow
-    node_outputs = {node.node_id: node.output for node in _with_output(job)}
+    nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
+    node_outputs = {node.node_id: node.output for node in nodes if node.status is NodeStatus.COMPLETED and node.output}
     outputs = _within_limit(changes, node_outputs)
     data = {name: orjson.Fragment(value) for name, value in outputs.items() if isinstance(value, bytes)}
     parts = {name: value for name, value in outputs.items() if isinstance(value, StoredValue)}
@@ -194,34 +195,23 @@ def _result(changes: ChangeSet) -> JobResult:
     return JobResult(orjson.dumps({**data, "_provenance": provenance}), parts)
 
 
-def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> dict[str, Value]:
+def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value]) -> dict[str, Value]:
     """Large values are copied in the database. If the total exceeds the limit, the largest are left out."""
     total, limit = sum(map(size_of, outputs.values())), changes.rules.max_result_bytes
     included: dict[str, Value] = {}
     omitted = []
     for name in sorted(outputs, key=lambda name: size_of(outputs[name]), reverse=True):
-        value = outputs[name] or b"null"
+        value = outputs[name]
         if total > limit:
             total -= size_of(value)
             omitted.append(name)
+        elif isinstance(value, StoredValue):
+            included[name] = value.located(name)
         else:
-            is_small = isinstance(value, bytes) and len(value) <= changes.rules.inline_bytes
-            included[name] = value if is_small else _place(name, value)
+            is_small = len(value) <= changes.rules.inline_bytes
+            included[name] = value if is_small else StoredValue(len(value), node_id=name)
     if omitted:
-        warning = (
-            f"the result would exceed {spell_size(limit)} (max_result_bytes); the outputs left out are found at "
-            "their nodes"
-        )
+        exceeded = f"the result would exceed {spell_size(limit)} (max_result_bytes)"
+        warning = f"{exceeded}; the outputs left out are found at their nodes"
         changes.note("job_warning", EventStatus.WARNING, data={"warning": warning, "left_out": omitted[:100]})
     return {name: included[name] for name in outputs if name in included}
-
-
-def _place(name: str, value: Value) -> StoredValue:
-    """Where the value is, or is being written."""
-    is_elsewhere = isinstance(value, StoredValue) and (value.mail_id or value.node_id)
-    return value if is_elsewhere and isinstance(value, StoredValue) else StoredValue(size_of(value), node_id=name)
-
-
-def _with_output(job: JobState) -> list[NodeState]:
-    nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
-    return [node for node in nodes if node.output is not None and node.status is NodeStatus.COMPLETED]

@@ -28,7 +28,6 @@ def accept_completed(changes: ChangeSet, message: TaskCompleted) -> None:
     node = _open(changes, message)
     if node is None:
         return
-    changes.results.setdefault(message.task_id, _result(changes, message))
     if is_executed(node):
         changes.close_task(node)
     if isinstance(message.output, bytes) and (other := find_result_source(message.output)) is not None:
@@ -41,7 +40,6 @@ def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
     node = _open(changes, message)
     if node is None:
         return
-    changes.results.setdefault(message.task_id, _result(changes, message))
     fail_attempt(
         changes,
         node,
@@ -98,7 +96,7 @@ def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
     """Store the report and note it in the timeline; the job does not change."""
     if isinstance(message, TaskLost) or not _existed(changes, message):
         return
-    changes.results.setdefault(message.task_id, _result(changes, message))
+    _store(changes, message)
     data = {"reason": reason, "reported_task_id": message.task_id, "worker_id": message.worker_id}
     changes.note("result_ignored", EventStatus.WARNING, changes.job.nodes.get(message.node_id), data)
 
@@ -122,6 +120,7 @@ def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState 
         if node.status is NodeStatus.FAILED and not _is_known(node, message):
             ignore(changes, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
         return None  # A repeated report: the first one counted.
+    _store(changes, message)
     if node.status is NodeStatus.DISPATCHED:
         start_task(changes, node, message.worker_id)
     return node
@@ -147,24 +146,25 @@ def _is_in_flight(node: NodeState) -> bool:
 
 def find_current(changes: ChangeSet, node_id: str, task_id: str) -> NodeState | None:
     node = changes.job.nodes.get(node_id)
-    if node is None or not is_executed(node) or task_id != changes.job.task_id(node):
-        return None
-    return node
+    is_current = node is not None and is_executed(node) and task_id == changes.job.task_id(node)
+    return node if is_current else None
 
 
-def _result(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> Result:
-    completed = isinstance(message, TaskCompleted)
-    return Result(
+def _store(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> None:
+    """Only the first report of an attempt is stored."""
+    failure = message if isinstance(message, TaskFailed) else None
+    result = Result(
         message.task_id,
         changes.job.job_id,
         message.node_id,
-        TaskStatus.COMPLETED if completed else TaskStatus.FAILED,
+        TaskStatus.FAILED if failure else TaskStatus.COMPLETED,
         message.worker_id,
         message.output if isinstance(message, TaskCompleted) else None,
-        message.error if isinstance(message, TaskFailed) else None,
+        failure.error if failure else None,
         message.duration_ms,
         message.at,
-        message.error_types[0] if isinstance(message, TaskFailed) and message.error_types else None,
+        failure.error_types[0] if failure and failure.error_types else None,
         message.details or None,
         _ended_by(message),
     )
+    changes.results.setdefault(message.task_id, result)

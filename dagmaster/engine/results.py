@@ -50,10 +50,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
 
 def _output_of(other: NodeState) -> Value | None:
     """A large output is copied in the database, never loaded."""
-    output = other.output
-    if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
-        return StoredValue(output.size, node_id=other.node_id)
-    return output
+    return other.output.located(other.node_id) if isinstance(other.output, StoredValue) else other.output
 
 
 def _refuse(changes: ChangeSet, node: NodeState, error: str) -> None:
