@@ -17,10 +17,10 @@ from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskComplete
 from dagmaster.engine.scope import encode, scope_of
 from dagmaster.engine.state import NodeState
 from dagmaster.errors import ExpressionFailed
+from dagmaster.model.durations import read_time
 from dagmaster.model.graph import ChildJobSpec, NodeType, WaitSpec
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.model.states import EndedBy, EventStatus, NodeStatus
-from dagmaster.model.times import read_time
 from dagmaster.model.workflow import MAX_WAIT_SECONDS
 
 Signal = dict[str, Any]

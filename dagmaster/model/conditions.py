@@ -17,8 +17,8 @@ from dagmaster.model.expressions import (
     find_closing,
     to_text,
 )
+from dagmaster.model.problems import shorten
 from dagmaster.model.references import PATH_PATTERN, parse_path
-from dagmaster.model.text import shorten
 
 Read = Callable[[Scope, Warn], Any]
 Judge = Callable[[Scope, Warn], tuple[bool, Any]]
@@ -57,9 +57,9 @@ def compile_condition(text: str, *, subject: str | None = None) -> Condition:
         raise ExpressionSyntax(f"a condition may have at most {MAX_TEMPLATE_CHARS} characters, not {len(text)}")
     parser = _Parser(text, None if subject is None else _parse_subject(subject))
     judge = parser.parse()
+    every = frozenset[Reference]().union(*(template.references for template in parser.templates))
     strict = {reference for template in parser.templates for reference in template.references - template.guarded}
-    every = {reference for template in parser.templates for reference in template.references}
-    return Condition(text, frozenset(every), frozenset(every - strict), judge)
+    return Condition(text, every, every - strict, judge)
 
 
 # Tokens
@@ -85,18 +85,15 @@ class _Token:
 
 
 def _tokenize(text: str) -> list[_Token]:
-    tokens = []
-    position = _skip_space(text, 0)
+    tokens: list[_Token] = []
+    position = 0
     while position < len(text):
-        tokens.append(_next_token(text, position))
-        position = _skip_space(text, tokens[-1].end)
+        if text[position].isspace():
+            position += 1
+        else:
+            tokens.append(_next_token(text, position))
+            position = tokens[-1].end
     return tokens
-
-
-def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position
 
 
 def _next_token(text: str, start: int) -> _Token:
@@ -174,10 +171,10 @@ def _constant(value: Any, *, is_bare_text: bool = False) -> _Operand:
 # Judgements
 
 
-def _truth(operand: _Operand) -> Judge:
+def _check(operand: _Operand, is_met: Callable[[Any], bool]) -> Judge:
     def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
         value = operand.read(scope, warn)
-        return is_true(value), value
+        return is_met(value), value
 
     return judge
 
@@ -188,14 +185,6 @@ def _comparison(left: _Operand, operator: str, right: _Operand) -> Judge:
     def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
         value = left.read(scope, warn)
         return compare(value, right.read(scope, warn), warn), value
-
-    return judge
-
-
-def _null_check(left: _Operand, expected: bool) -> Judge:
-    def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
-        value = left.read(scope, warn)
-        return (value is None) is expected, value
 
     return judge
 
@@ -262,7 +251,8 @@ class _Parser:
             return judge
         left = self._subject if self._subject and self._at_operator() else self._operand()
         if check := self._take("check"):
-            return _null_check(left, check.text == "is_null")
+            is_expected = check.text == "is_null"
+            return _check(left, lambda value: (value is None) is is_expected)
         if operator := self._operator():
             right = self._operand()
             self._refuse_constant(left, right)
@@ -270,7 +260,7 @@ class _Parser:
         if self._subject and not left.template:
             return _comparison(self._subject, "==", left)
         self._refuse_constant(left, left)
-        return _truth(left)
+        return _check(left, is_true)
 
     def _refuse_constant(self, left: _Operand, right: _Operand) -> None:
         if left.is_bare_text and not right.template:

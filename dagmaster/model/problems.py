@@ -1,4 +1,4 @@
-"""The problems of a workflow and their locations."""
+"""The problems of a workflow, their locations, and parts of their messages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,6 +57,10 @@ class InvalidWorkflow(Invalid):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -26,9 +26,8 @@ from dagmaster.model.operations import (
     need_defined,
     to_plain,
 )
-from dagmaster.model.problems import did_you_mean
+from dagmaster.model.problems import did_you_mean, shorten
 from dagmaster.model.references import NOTHING, ROOTS, Key, Reference, Scope, look_up, step
-from dagmaster.model.text import shorten
 
 MAX_DEPTH: Final = 40
 
