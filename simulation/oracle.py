@@ -17,9 +17,8 @@ from dagmaster.model.workflow import (
     FanInNode,
     Workflow,
 )
-from simulation.cases import Case, output_of, parent_of, source_of
+from simulation.cases import Case, may_fail, output_of, parent_of, source_of
 from simulation.graphs import ValueRef
-from simulation.leaves import may_fail
 
 Statuses = Mapping[str, NodeStatus]
 

@@ -12,9 +12,8 @@ from dagmaster.engine.needs import values_needed
 from dagmaster.engine.state import JobState
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.added_nodes import RESULT_OF
-from simulation.compare import difference
+from simulation.compare import check_stall, difference
 from simulation.ground import Fault, Ground, Violation
-from simulation.stalls import check_stall
 from simulation.store import OwnershipLost, RowsDiffer, settle_versions
 from simulation.workers import Worker
 

@@ -9,10 +9,9 @@ from random import Random, SystemRandom
 from dagmaster.errors import DagmasterError
 from dagmaster.model.states import JobStatus
 from simulation.cases import Case, random_case
-from simulation.describe import explain
 from simulation.graphs import Blueprint, random_blueprint
 from simulation.ground import PATIENCE_SECONDS, Fault, Violation
-from simulation.shrink import Trial, shrink
+from simulation.shrink import Trial, explain, shrink
 from simulation.world import Weather
 
 

@@ -18,15 +18,12 @@ from dagmaster.model.states import (
     NodeStatus,
 )
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanOutNode, TaskNode, WaitNode, WorkflowNode
-from simulation.cases import Case, parent_of, policy_of
-from simulation.deadlines import Deadline
+from simulation.cases import LATE, UNRESOLVED, Case, forgives, may_fail, moves, parent_of, policy_of
 from simulation.forged_reports import FORGER
 from simulation.graphs import HEAVY, QUEUE
 from simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
-from simulation.leaves import may_fail
 from simulation.oracle import Oracle
-from simulation.retry_oracle import LATE, UNRESOLVED, forgives, moves
-from simulation.times import check_duration
+from simulation.times import Deadline, check_duration
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}

@@ -8,11 +8,10 @@ from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.model.states import JobStatus, NodeStatus
 from simulation.cases import Case
-from simulation.endings import check_rest
 from simulation.forged_reports import forge
 from simulation.graphs import QUEUE
 from simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
-from simulation.invariants import Watch
+from simulation.invariants import Watch, check_rest, open_nodes
 from simulation.owners import Owner
 from simulation.store import NodeRow, Store
 from simulation.wait_nodes import Outside
@@ -119,7 +118,7 @@ class World:
                 check_rest(self.ground)
                 return
             yield
-        raise Violation(f"the job never ended; open are {self.watch.open_nodes()}")
+        raise Violation(f"the job never ended; open are {open_nodes(self.ground.store)}")
 
     def _move(self, step: Step) -> bool:
         self.ground.step += 1
@@ -329,7 +328,7 @@ class World:
             return False
         timers = [at for owner in self.owners if (at := owner.next_timer()) is not None]
         if not timers:
-            raise Violation(f"nothing will ever happen again; open are {self.watch.open_nodes()}")
+            raise Violation(f"nothing will ever happen again; open are {open_nodes(self.ground.store)}")
         self.ground.now = max(self.ground.now, min(timers))
         return True
 

@@ -25,7 +25,7 @@ from dagmaster.explain.facts import Kind
 from dagmaster.model import outcome, progress
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import EndedBy, NodeStatus
-from simulation import stalls
+from simulation import compare
 
 
 @mutant
@@ -94,7 +94,7 @@ def raise_a_stall_for_a_paused_job(patch: pytest.MonkeyPatch) -> None:
         job.paused_at = since
         return verdict
 
-    patch.setattr(stalls, "stands_without_reason", stands_without_reason)
+    patch.setattr(compare, "stands_without_reason", stands_without_reason)
 
 
 @mutant
