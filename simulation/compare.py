@@ -8,47 +8,13 @@ from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.model.states import NodeStatus
 from simulation.graphs import QUEUE
 from simulation.ground import Ground, require
-from simulation.store import NodeRow
+from simulation.store import JOB_COLUMNS, NODE_COLUMNS, NodeRow
 from simulation.timeline import timeout_of
 
-NODE_FIELDS = (
-    "status",
-    "attempt",
-    "max_retries",
-    "parent",
-    "index",
-    "has_params",
-    "output",
-    "error",
-    "ended_by",
-    "dispatched_at",
-    "started_at",
-    "completed_at",
-    "not_before",
-    "queue",
-    "version",
-    "is_added",
-    "added_by",
-    "snowflake",
-    "result_of",
-)
+NODE_FIELDS = (*NODE_COLUMNS, "index", "has_params", "output", "version", "is_added", "snowflake")
 # Relevant only for nodes that may still become ready.
 EDGE_FIELDS = ("all_open", "any_open", "any_live", "live")
-JOB_FIELDS = (
-    "status",
-    "started_at",
-    "version",
-    "open",
-    "paused_at",
-    "paused_by",
-    "resumed_at",
-    "error",
-    "failed_node",
-    "ended_by",
-    "deadline_at",
-    "signals",
-    "open_finalizers",
-)
+JOB_FIELDS = (*JOB_COLUMNS, "version", "open", "signals", "open_finalizers")
 FAN_FIELDS = ("total", "created", "open", "in_flight")
 # The check may run at any time: at once, after back-offs, and after all task timeouts.
 LATER = (timedelta(), timedelta(seconds=10), timedelta(hours=2))

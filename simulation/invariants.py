@@ -2,7 +2,6 @@
 
 import orjson
 
-from dagmaster.engine.change_set import Event
 from dagmaster.engine.messages import TaskCompleted, TaskFailed
 from dagmaster.model.added_nodes import RESULT_OF
 from dagmaster.model.states import (
@@ -51,7 +50,8 @@ class Watch:
             self.oracle.is_failing = True  # Only nodes that were not selected are left.
         moved = {self.timeline.follow(event) for event in fresh}
         self.timeline.check_selected()
-        moved |= {node_id for event in fresh if event.event_type == "tasks_added" for node_id in _added_ids(event)}
+        added = [event.event_data or {} for event in fresh if event.event_type == "tasks_added"]
+        moved |= {node_id for data in added for node_id in data["node_ids"]}
         require(self.timeline.closing is None, "nodes were closed as if the job had ended: {}", self.timeline.closing)
         self._check_job()
         changed = [row for node_id, row in store.nodes.items() if row is not self._rows.get(node_id)]
@@ -69,13 +69,10 @@ class Watch:
         require(job.status is last_event, "the job is {}, its timeline says {}", job.status, last_event)
         if job == before._replace(owner_id=job.owner_id, owner_epoch=job.owner_epoch):
             return
-        may_change = before.status not in JOB_TERMINAL or (
-            before.status is JobStatus.FAILED and self.timeline.is_reopened
-        )
-        require(may_change, "the job had ended: {}, now {}", before, job)
-        require(
-            (job.paused_at is not None) is self.timeline.is_paused, "the timeline knows nothing of a pause: {}", job
-        )
+        is_reopened = before.status is JobStatus.FAILED and self.timeline.is_reopened
+        require(before.status not in JOB_TERMINAL or is_reopened, "the job had ended: {}, now {}", before, job)
+        is_known = (job.paused_at is not None) is self.timeline.is_paused
+        require(is_known, "the timeline knows nothing of a pause: {}", job)
         self._check_deadline()
         if job.status in JOB_TERMINAL:
             _check_end(self._ground, self.oracle, self.timeline)
@@ -132,19 +129,19 @@ class Watch:
 
     def _check_completed(self, row: NodeRow) -> None:
         """Its output is the reported and the planned one."""
-        node_id, store = row.node_id, self._ground.store
+        node_id, store, workflow = row.node_id, self._ground.store, self._ground.case.blueprint.workflow
         output = orjson.loads(row.output or b"null")
         check_step(self._ground, row)
         if node_id in self._ground.case.plans:
             result = store.results.get(row.task_id or "")
-            accepted = result is not None and result.status is TaskStatus.COMPLETED
-            accepted = accepted and result is not None and result.output == self._reported(row)
-            require(accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
+            is_accepted = result is not None and result.status is TaskStatus.COMPLETED
+            is_accepted = is_accepted and result is not None and result.output == self._reported(row)
+            require(is_accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
         if node_id in self._ground.case.items:
             children = [name for name in store.nodes if parent_of(name) == node_id]
             require(children == self.oracle.children(node_id), "the children of {} are {}", node_id, children)
             require(output["fan_out_count"] == len(children), "{} counts {}", node_id, output)
-        elif node_id in self._ground.case.plans or self._is_fan_in(node_id):
+        elif node_id in self._ground.case.plans or isinstance(workflow.nodes.get(node_id), FanInNode):
             expected = self.oracle.output(node_id)
             require(output == expected, "{} completed with {}, expected was {}", node_id, output, expected)
 
@@ -157,9 +154,6 @@ class Watch:
         is_same = other.status is NodeStatus.COMPLETED and other.output == row.output
         require(is_same, "{} has the output {}, not that of {}", row.node_id, row.output, other)
         return orjson.dumps({RESULT_OF: addition.result_of})
-
-    def _is_fan_in(self, node_id: str) -> bool:
-        return isinstance(self._ground.case.blueprint.workflow.nodes.get(node_id), FanInNode)
 
     def _check_tasks(self) -> None:
         """Each waiting or running task is the current attempt of a node in flight; none is left at the end."""
@@ -195,15 +189,8 @@ class Watch:
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False
         children = self.oracle.children(row.parent)
-        running = [
-            name for name in children if self.timeline.status.get(name) in NODE_IN_FLIGHT or name in ground.postponed
-        ]
-        return len(running) >= limit
-
-
-def _added_ids(event: Event) -> list[str]:
-    ids: list[str] = (event.event_data or {})["node_ids"]
-    return ids
+        status = self.timeline.status
+        return sum(status.get(name) in NODE_IN_FLIGHT or name in ground.postponed for name in children) >= limit
 
 
 def _is_silent(before: NodeRow | None, row: NodeRow) -> bool:
@@ -231,34 +218,25 @@ def open_nodes(store: Store) -> str:
 
 def _check_success(store: Store, oracle: Oracle) -> None:
     """Every node ended as the oracle predicted, and the result contains its output."""
-    expected = oracle.expected
+    expected, workflow = oracle.expected, oracle.case.blueprint.workflow
     require(not oracle.doomed, "the job completed although {} can never succeed", oracle.doomed)
     ends = {node_id: row.status for node_id, row in store.nodes.items()}
     wrong = {
         node_id: str(status)
         for node_id, status in ends.items()
-        if expected.get(node_id) is not status and not _was_allowed(node_id, status, oracle)
+        if expected.get(node_id) is not status
+        and not (status is NodeStatus.FAILED and may_fail(parent_of(node_id) or node_id, workflow))
     }
     require(ends.keys() == expected.keys(), "the nodes are {}, not {}", sorted(ends), sorted(expected))
     require(not wrong, "the job completed, these ended otherwise than they should: {}", wrong)
     result = orjson.loads(store.job.result or b"{}")
-    keys = {node_id for node_id in expected if ends[node_id] is NodeStatus.COMPLETED}
-    keys = {node_id for node_id in keys if _shows(node_id, oracle)}
+    # Not the outputs of start, end, children and added nodes.
+    shown = [node_id for node_id, node in workflow.nodes.items() if not isinstance(node, StartNode | EndNode)]
+    keys = {node_id for node_id in shown if ends[node_id] is NodeStatus.COMPLETED}
     require(result.keys() == keys | {"_provenance"}, "the result has {}, not {}", sorted(result), sorted(keys))
     for node_id in keys:
         same = result[node_id] == orjson.loads(store.nodes[node_id].output or b"null")
         require(same, "the result of {} is {}", node_id, result[node_id])
-
-
-def _was_allowed(node_id: str, status: NodeStatus, oracle: Oracle) -> bool:
-    """It failed and was allowed to; a doomed node must fail."""
-    return status is NodeStatus.FAILED and may_fail(parent_of(node_id) or node_id, oracle.case.blueprint.workflow)
-
-
-def _shows(node_id: str, oracle: Oracle) -> bool:
-    """Whether its output belongs to the job's result: not those of start, end and children."""
-    node = oracle.case.blueprint.workflow.nodes.get(node_id)
-    return node is not None and not isinstance(node, StartNode | EndNode)
 
 
 def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:

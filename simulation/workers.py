@@ -1,12 +1,12 @@
 """Workers: they claim, execute the plan, and report late, twice, in any order, or never."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
-from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded
+from dagmaster.engine.messages import Report, TaskCompleted, TaskFailed, TaskLost, TasksAdded
 from dagmaster.model.added_nodes import RESULT_OF, AddedNode
 from simulation.cases import output_of
 from simulation.ground import Fault, Ground
@@ -27,8 +27,6 @@ HOSTILE = (
     "",
 )
 
-Report = TaskCompleted | TaskFailed | TaskLost
-
 TOOK_MS = 5
 """The duration of each task, as its worker measures it."""
 
@@ -47,6 +45,12 @@ class Worker:
         self.tasks.pop(task_id, None)
         self.hung.discard(task_id)
         self.added.pop(task_id, None)
+
+    def drop_revoked(self, running: Collection[str]) -> bool:
+        revoked = [task_id for task_id in self.tasks if task_id not in running]
+        for task_id in revoked:
+            self.drop(task_id)
+        return bool(revoked)
 
     def workable(self) -> list[TaskRow]:
         return [row for task_id, row in self.tasks.items() if task_id not in self.hung]
@@ -87,14 +91,13 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
     worker.drop(row.task_id)
     plan = ground.case.plans[row.node_id]
     if row.attempt < plan.failures:
+        error = HOSTILE[(plan.value + row.attempt) % len(HOSTILE)]
         return TaskFailed(
             row.node_id,
             row.task_id,
             worker.name,
             ground.now,
-            HOSTILE[(plan.value + row.attempt) % len(HOSTILE)].format(
-                attempt=row.attempt, worker=worker.name, node=row.node_id
-            ),
+            error.format(attempt=row.attempt, worker=worker.name, node=row.node_id),
             plan.permanent,
             plan.retry_after_seconds,
             TOOK_MS,
@@ -147,7 +150,7 @@ class Remote:
         worker, row = self._ground.rng.choice(ready)
         if self._ground.strikes(Fault.GIVE_BACK):
             worker.drop(row.task_id)
-            self.send(TaskLost(row.node_id, row.task_id, worker.name, self._ground.now, given_back=True))
+            self.flights.append(TaskLost(row.node_id, row.task_id, worker.name, self._ground.now, given_back=True))
             self._ground.note(f"{worker.name} gives back {row.task_id}")
             return True
         report = execute(self._ground, worker, row)
@@ -156,14 +159,11 @@ class Remote:
             self._dismiss(worker)
             self._ground.note(f"{worker.name} dies before it reports")
             return True
-        self.send(report)
+        self.flights.append(report)
         return True
 
     def add(self) -> bool:
         return add_slice(self._ground, (*self.workers, *self.given_up))
-
-    def send(self, report: Report) -> None:
-        self.flights.append(report)
 
     def arrive(self) -> bool:
         """A report in transit reaches the mailbox, perhaps not for the last time."""
@@ -179,15 +179,8 @@ class Remote:
     def watch(self) -> bool:
         """Stop revoked tasks."""
         running = self._ground.store.running
-        withdrawn = [
-            (worker, task_id)
-            for worker in (*self.workers, *self.given_up)
-            for task_id in worker.tasks
-            if task_id not in running
-        ]
-        for worker, task_id in withdrawn:
-            worker.drop(task_id)
-        return bool(withdrawn)
+        stopped = [worker.drop_revoked(running) for worker in (*self.workers, *self.given_up)]
+        return any(stopped)
 
     def lose_one(self) -> bool:
         """A worker dies, or is declared lost while it keeps running."""

@@ -15,7 +15,7 @@ from simulation.invariants import Watch, check_rest, open_nodes
 from simulation.owners import Owner
 from simulation.store import NodeRow, Store
 from simulation.wait_nodes import Outside
-from simulation.workers import Remote, Worker, add_slice, endable, execute
+from simulation.workers import Remote, add_slice, endable, execute
 
 MAX_CALM_STEPS = 3_000
 
@@ -163,7 +163,7 @@ class World:
         if has_ended or not (is_orphan or self.ground.strikes(Fault.TAKE_OVER)):
             return False
         heir = self.ground.rng.choice(self.owners)
-        heir.lose()
+        heir.forget()  # Adopted again: its memory may be of an older epoch.
         store.take_over(heir.name)
         self.ground.note(f"{heir.name} takes over")
         return True
@@ -171,19 +171,15 @@ class World:
     # Everyone else.
 
     def _work_locally(self) -> bool:
-        ready = [
-            (owner, owner.local, row)
-            for owner in self.owners
-            if owner.local
-            for row in endable(self.ground, owner.local)
-        ]
+        pairs = [(owner, owner.local) for owner in self.owners if owner.local]
+        ready = [(owner, worker, row) for owner, worker in pairs for row in endable(self.ground, worker)]
         if not ready:
             return False
         owner, worker, row = self.ground.rng.choice(ready)
         report = execute(self.ground, worker, row)
         self.ground.note(f"{worker.name} ends {row.task_id}")
         if not owner.deliver(report):
-            self.remote.send(report)
+            self.remote.flights.append(report)
         return True
 
     def _add_locally(self) -> bool:
@@ -223,7 +219,8 @@ class World:
     def _retry_by_hand(self) -> bool:
         """Retry the failed nodes, or a node between two attempts."""
         store, rng = self.ground.store, self.ground.rng
-        between = [row.node_id for row in store.nodes.values() if _is_between_attempts(row)]
+        rows = store.nodes.values()
+        between = [row.node_id for row in rows if row.status is NodeStatus.READY and row.not_before is not None]
         if not store.is_over and between and self.ground.strikes(Fault.BY_HAND):
             store.add_mail(ManualRetry(rng.choice(between), "someone"))
         elif _has_failed(store) and self.ground.strikes(Fault.BY_HAND):
@@ -312,8 +309,8 @@ class World:
         return False
 
     def _watch_locally(self) -> bool:
-        locals_ = [owner.local for owner in self.owners if owner.local]
-        return any(_stop_withdrawn(worker, self.ground.store) for worker in locals_)
+        running = self.ground.store.running
+        return any(owner.local.drop_revoked(running) for owner in self.owners if owner.local)
 
     def _close_mail(self) -> bool:
         store = self.ground.store
@@ -333,20 +330,9 @@ class World:
         return True
 
 
-def _is_between_attempts(row: NodeRow) -> bool:
-    return row.status is NodeStatus.READY and row.not_before is not None
-
-
 def _is_unfinished(row: NodeRow) -> bool:
     return row.status is NodeStatus.FAILED or (row.status is NodeStatus.SKIPPED and row.parent is not None)
 
 
 def _has_failed(store: Store) -> bool:
     return store.job.status is JobStatus.FAILED and store.job.owner_id is None
-
-
-def _stop_withdrawn(worker: Worker, store: Store) -> bool:
-    withdrawn = [task_id for task_id in worker.tasks if task_id not in store.running]
-    for task_id in withdrawn:
-        worker.drop(task_id)
-    return bool(withdrawn)
