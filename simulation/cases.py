@@ -214,5 +214,6 @@ def is_doomed(node_id: str, workflow: Workflow, answers: Mapping[str, int]) -> b
 
 
 def may_fail(node_id: str, workflow: Workflow) -> bool:
-    node = workflow.nodes.get(node_id)
+    """Whether the node, or the fan-out of the child, is allowed to fail."""
+    node = workflow.nodes.get(parent_of(node_id) or node_id)
     return isinstance(node, MayFail) and node.allow_failure

@@ -121,7 +121,7 @@ class Oracle:
         """The nodes that will run and are bound to fail."""
         doomed = set()
         for node_id, status in self.expected.items():
-            is_allowed = may_fail(parent_of(node_id) or node_id, self.case.blueprint.workflow)
+            is_allowed = may_fail(node_id, self.case.blueprint.workflow)
             if status is NodeStatus.COMPLETED and not is_allowed:
                 tasks = [node_id, *self.children(node_id)]
                 plans = [plan for task in tasks if (plan := self.case.plans.get(task)) is not None]

@@ -156,7 +156,7 @@ class Timeline:
         if node_id in self._oracle.chains:
             return False
         is_revoked = ended_by(self._failure[node_id]) in ENDED_WITH_JOB
-        return is_revoked or not may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
+        return is_revoked or not may_fail(node_id, self._ground.case.blueprint.workflow)
 
     def _end_back_off(self, node_id: str) -> str:
         ready = self.status[node_id] is NodeStatus.READY
@@ -233,10 +233,8 @@ class Timeline:
             if self.status[node_id] is not NodeStatus.SKIPPED:
                 self.attempt[node_id] += 1
                 self._count_again(node_id)
-            self._due.pop(node_id, None)
-            self.revived.add(node_id)
-            return
-        require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
+        else:
+            require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
         if node_id in self.left:
             is_led_to = parent_of(node_id) is None and self._oracle.follows(node_id, self.revived, self.left)
             require(is_led_to, "{} is reopened, and nothing that was selected leads to it", node_id)
@@ -296,7 +294,7 @@ class Timeline:
     def _note_failure(self, node_id: str, event: Event) -> None:
         """A failure that is not allowed makes the job fail."""
         is_final = (event.event_data or {}).get("will_retry") is False
-        is_allowed = may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
+        is_allowed = may_fail(node_id, self._ground.case.blueprint.workflow)
         if is_final and not is_allowed and ended_by(event) not in ENDED_WITH_JOB:
             self._oracle.is_failing = True
 

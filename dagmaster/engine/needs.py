@@ -9,8 +9,9 @@ from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue, size_of, 
 from dagmaster.errors import ValuesTooLarge
 from dagmaster.model.added_nodes import references
 from dagmaster.model.conditions import Condition
-from dagmaster.model.expressions import Reference, Template
+from dagmaster.model.expressions import Template
 from dagmaster.model.graph import FanInSpec
+from dagmaster.model.references import Reference
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import Aggregation
 

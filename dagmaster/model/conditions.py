@@ -6,19 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dagmaster.model.comparisons import COMPARISONS, Warn, is_true, read_literal
-from dagmaster.model.expressions import (
-    MAX_TEMPLATE_CHARS,
-    ExpressionSyntax,
-    Incomparable,
-    Reference,
-    Scope,
-    Template,
-    compile_template,
-    find_closing,
-    to_text,
-)
+from dagmaster.model.expressions import MAX_TEMPLATE_CHARS, Template, compile_template, find_closing
+from dagmaster.model.operations import to_text
 from dagmaster.model.problems import shorten
-from dagmaster.model.references import PATH_PATTERN, parse_path
+from dagmaster.model.references import PATH_PATTERN, Reference, Scope, parse_path
+from dagmaster.model.sandbox import ExpressionSyntax, Incomparable
 
 Read = Callable[[Scope, Warn], Any]
 Judge = Callable[[Scope, Warn], tuple[bool, Any]]

@@ -12,24 +12,8 @@ from typing import Any, Final
 
 from dagmaster.model.operations import join_bounded, to_text
 from dagmaster.model.problems import shorten
-from dagmaster.model.references import ROOTS, Key, Reference, Scope, look_up, parse_path
-from dagmaster.model.sandbox import ExpressionSyntax, Incomparable, compile_expression
-
-__all__ = [
-    "ROOTS",
-    "ExpressionSyntax",
-    "Incomparable",
-    "Piece",
-    "Reference",
-    "Scope",
-    "Template",
-    "compile_template",
-    "find_closing",
-    "returned_value",
-    "split_expressions",
-    "to_text",
-    "walk_strings",
-]
+from dagmaster.model.references import Key, Reference, Scope, look_up, parse_path
+from dagmaster.model.sandbox import ExpressionSyntax, compile_expression
 
 Path = tuple[Key, ...]
 Evaluate = Callable[[Scope], Any]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from compile_bench import bare, choice, either, errors, fan_out, only_problem, task, warnings, workflow
 
-from dagmaster.model.compile import compile_graph, find_problems
+from dagmaster.model.checks import find_problems
+from dagmaster.model.compile import compile_graph
 from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
 from dagmaster.model.workflow import (
     Branch,
