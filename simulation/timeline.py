@@ -125,8 +125,6 @@ class Timeline:
                 self.is_reopened = True
                 self._oracle.is_failing, self.was_late = False, None
                 self._select()
-            case _:
-                pass
         wrong = event.event_type == "job_completed" and (self._oracle.is_failing or self.left)
         require(not wrong, "the job completed after {} had failed, without {}", self._failure, self.left)
         if event.event_type in JOB_MOVE:
@@ -183,8 +181,6 @@ class Timeline:
                 self._check_retrying(node_id, event)
             case "node_reopened":
                 self._check_reopened(node_id)
-            case _:
-                pass
 
     def _check_ready(self, node_id: str) -> None:
         if (parent := parent_of(node_id)) is None:

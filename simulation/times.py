@@ -91,5 +91,3 @@ class Deadline:
                 if self.at is not None and self._paused_since is not None:
                     self.at += at - self._paused_since
                 self._paused_since = None
-            case _:
-                pass

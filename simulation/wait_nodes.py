@@ -111,5 +111,3 @@ def check_step(ground: Ground, row: NodeRow) -> None:
             results = [message for message in sent if isinstance(message, TaskCompleted) and message.worker_id is None]
             same = any((result.task_id, result.output) == (row.task_id, row.output) for result in results)
             require(same, "{} has the output {}, which no child returned", row.node_id, row.output)
-        case _:
-            pass

@@ -92,8 +92,6 @@ def _reject(changes: ChangeSet, message: Message) -> None:
             ignore_signal(changes, message)
         case TasksAdded(node_id=None):
             refuse_from_outside(changes, ENDED, message.actor)
-        case _:
-            pass
 
 
 def _advance(changes: ChangeSet) -> None:

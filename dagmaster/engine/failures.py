@@ -35,7 +35,7 @@ def fail_attempt(
     has_retries = not permanent and node.attempt < node.max_retries
     rule = _rule_against(node, error_types, is_requested=delay_seconds is not None)
     will_retry = has_retries and rule is None
-    details = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
+    details: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
     details |= {"retry_rule": rule} if rule and has_retries else {}
     next_queue = find_queue_after(policy_of(node), error_types or ()) if is_executed(node) else None
     transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **details, **event)

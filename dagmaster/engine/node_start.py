@@ -219,8 +219,6 @@ def resume_node(changes: ChangeSet, node: NodeState) -> None:
             resume_waiting(changes, node)
         case NodeStatus.RUNNING:
             expand(changes, node)
-        case _:
-            pass
 
 
 def arm_timeout(changes: ChangeSet, node: NodeState) -> None:

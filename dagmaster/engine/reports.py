@@ -59,12 +59,8 @@ def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
     node = find_current(changes, message.node_id, message.task_id)
     if node is None or not _is_in_flight(node):
         return
-    if message.given_back:
-        transitions.give_back(node)
-        error = f"worker {message.worker_id} gave it back"
-    else:
-        transitions.count_loss(node)
-        error = f"worker {message.worker_id} was lost"
+    transitions.count_loss(node, given_back=message.given_back)
+    error = f"worker {message.worker_id} {'gave it back' if message.given_back else 'was lost'}"
     limit = changes.rules.max_worker_deaths
     is_poison = not message.given_back and limit is not None and node.times_lost >= limit
     if is_poison:

@@ -138,14 +138,10 @@ def fail(
     _move(changes, node, NODE_FAILED, data, error=error, duration_ms=duration_ms, status=status, ended_by=ended_by)
 
 
-def count_loss(node: NodeState) -> None:
-    """The worker died during the attempt."""
-    node.times_lost += 1
-
-
-def give_back(node: NodeState) -> None:
-    """The worker shut down in order, which costs no retry."""
-    node.max_retries += 1
+def count_loss(node: NodeState, *, given_back: bool) -> None:
+    """The worker died during the attempt, or shut down in order, which costs no retry."""
+    node.max_retries += given_back
+    node.times_lost += not given_back
 
 
 def allow_retries(node: NodeState, retries: int) -> None:

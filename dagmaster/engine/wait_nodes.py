@@ -180,7 +180,7 @@ def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
 
 def ignore_signal(changes: ChangeSet, message: SignalSent) -> None:
     """The job ended before the signal arrived."""
-    data = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
+    data: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
     changes.note("signal_received", EventStatus.WARNING, data=data)
 
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node
 
@@ -65,11 +66,23 @@ def find_cycles(inbound: Mapping[str, Inbound]) -> list[list[str]]:
     """One cycle per strongly connected part, along the edges; the first node is repeated at the end."""
     remaining = {node_id: edges.sources for node_id, edges in inbound.items()}
     cycles = []
-    while remaining := _trim(remaining):
-        cycle = _follow_back(remaining)
-        cycles.append([*cycle, cycle[0]])
-        remaining = {node_id: sources for node_id, sources in remaining.items() if node_id not in cycle}
+    while cycle := _find_cycle(remaining):
+        first = cycle.index(next(node_id for node_id in remaining if node_id in cycle))
+        cycles.append([*cycle[first:], *cycle[: first + 1]])
+        remaining = {
+            node_id: tuple(source for source in sources if source not in cycle)
+            for node_id, sources in remaining.items()
+            if node_id not in cycle
+        }
     return cycles
+
+
+def _find_cycle(sources: Mapping[str, tuple[str, ...]]) -> list[str]:
+    try:
+        TopologicalSorter(sources).prepare()
+    except CycleError as error:
+        return list(error.args[1][1:])
+    return []
 
 
 class Ancestry:
@@ -115,23 +128,3 @@ def _note(source: str, targets: Iterable[str], into: dict[str, list[str]]) -> No
     for target in targets:
         if target in into:
             into[target].append(source)
-
-
-def _trim(remaining: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Remove the nodes that no cycle leads to; each remaining node has a remaining source."""
-    inbound = {node_id: Inbound(tuple(s for s in sources if s in remaining)) for node_id, sources in remaining.items()}
-    outside = set(sort_topologically(inbound))
-    return {
-        node_id: tuple(source for source in edges.all_of if source not in outside)
-        for node_id, edges in inbound.items()
-        if node_id not in outside
-    }
-
-
-def _follow_back(remaining: Mapping[str, tuple[str, ...]]) -> list[str]:
-    path: list[str] = [next(iter(remaining))]
-    while (source := remaining[path[-1]][0]) not in path:
-        path.append(source)
-    cycle = path[path.index(source) :][::-1]
-    first = cycle.index(next(node_id for node_id in remaining if node_id in cycle))
-    return cycle[first:] + cycle[:first]

@@ -7,7 +7,7 @@ a value that a worker would accept, and leaves formats, patterns and unknown key
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -254,17 +254,18 @@ def _number(value: Any) -> int | float | None:
 
 
 # The keyword, how a value exceeds it, and the requirement.
-_NUMBER_LIMITS: Final = (
+_Limits = tuple[tuple[str, Callable[[Any, Any], bool], str], ...]
+_NUMBER_LIMITS: Final[_Limits] = (
     ("minimum", operator.lt, "be at least {}"),
     ("maximum", operator.gt, "be at most {}"),
     ("exclusiveMinimum", operator.le, "be above {}"),
     ("exclusiveMaximum", operator.ge, "be below {}"),
 )
-_STRING_LIMITS: Final = (
+_STRING_LIMITS: Final[_Limits] = (
     ("minLength", operator.lt, "have at least {} characters"),
     ("maxLength", operator.gt, "have at most {} characters"),
 )
-_LIST_LIMITS: Final = (
+_LIST_LIMITS: Final[_Limits] = (
     ("minItems", operator.lt, "have at least {} items"),
     ("maxItems", operator.gt, "have at most {} items"),
 )
