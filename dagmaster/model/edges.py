@@ -4,8 +4,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from typing import Final
 
 from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node
+
+MAX_CYCLES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,13 @@ def sort_topologically(inbound: Mapping[str, Inbound]) -> list[str]:
 
 
 def find_cycles(inbound: Mapping[str, Inbound]) -> list[list[str]]:
-    """One cycle per strongly connected part, along the edges; the first node is repeated at the end."""
+    """One cycle per strongly connected part, along the edges; the first node is repeated at the end.
+
+    At most MAX_CYCLES: the search for each reads the whole graph.
+    """
     remaining = {node_id: edges.sources for node_id, edges in inbound.items()}
-    cycles = []
-    while cycle := _find_cycle(remaining):
+    cycles: list[list[str]] = []
+    while len(cycles) < MAX_CYCLES and (cycle := _find_cycle(remaining)):
         first = cycle.index(next(node_id for node_id in remaining if node_id in cycle))
         cycles.append([*cycle[first:], *cycle[: first + 1]])
         remaining = {

@@ -7,6 +7,7 @@ from compile_bench import bare, choice, either, errors, fan_out, only_problem, t
 
 from dagmaster.model.checks import find_problems
 from dagmaster.model.compile import compile_graph
+from dagmaster.model.edges import MAX_CYCLES, Inbound, find_cycles
 from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
 from dagmaster.model.workflow import (
     Branch,
@@ -63,6 +64,13 @@ def test_each_cycle_is_reported_once() -> None:
         "these nodes wait for each other: a -> b -> a",
         "these nodes wait for each other: c -> d -> c",
     ]
+
+
+def test_very_many_cycles_are_cut_off() -> None:
+    """The search for all 2,500 would take a minute."""
+    inbound = {f"n{number}": Inbound((f"n{number ^ 1}",)) for number in range(5_000)}
+    assert find_cycles(inbound)[:2] == [["n0", "n1", "n0"], ["n2", "n3", "n2"]]
+    assert len(find_cycles(inbound)) == MAX_CYCLES
 
 
 def test_an_unreachable_node_is_reported_without_its_descendants() -> None:
