@@ -17,7 +17,6 @@ from dagmaster.model.states import (
 from dagmaster.model.workflow import CHILD_SEPARATOR, EndNode, FanInNode, StartNode
 from simulation.cases import may_fail, parent_of
 from simulation.dynamic_nodes import adder_of
-from simulation.forged_reports import FORGER
 from simulation.graphs import QUEUE
 from simulation.ground import INTERFERING, JOB_ID, Fault, Ground, require
 from simulation.oracle import Oracle, foresee
@@ -26,6 +25,7 @@ from simulation.store import NodeRow, Store
 from simulation.timeline import Timeline, max_parallel
 from simulation.times import check_times
 from simulation.wait_nodes import check_step
+from simulation.workers import FORGER
 
 
 class Watch:

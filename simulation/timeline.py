@@ -19,11 +19,11 @@ from dagmaster.model.states import (
 )
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanOutNode, TaskNode, WaitNode, WorkflowNode
 from simulation.cases import LATE, UNRESOLVED, Case, forgives, may_fail, moves, parent_of, policy_of
-from simulation.forged_reports import FORGER
 from simulation.graphs import HEAVY, QUEUE
 from simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
 from simulation.oracle import Oracle
 from simulation.times import Deadline, check_duration
+from simulation.workers import FORGER
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}
@@ -193,21 +193,19 @@ class Timeline:
 
     def _check_skipped(self, node_id: str, event: Event) -> None:
         reason = self._reason[node_id] = str((event.event_data or {}).get("reason"))
-        if reason == "conditional_branch_not_taken":
-            dead = self._oracle.may_be_skipped(node_id, self.status)
-            require(dead, "{} is skipped although something may still lead to it", node_id)
-            return
-        if reason == "step_before_failed":
-            dead = node_id in self._oracle.chains and self._oracle.may_be_skipped(node_id, self.status)
-            require(dead, "{} is skipped although the step before it did not fail", node_id)
-            return
-        if reason == "job_did_not_fail":
-            is_idle = self._oracle.is_main_over and not self._oracle.is_failing
-            is_idle = is_idle and self._oracle.chains.get(node_id) is Phase.ON_FAILURE
-            require(is_idle, "{} is passed by although the job has failed, or may", node_id)
-            return
-        require(reason in SKIPPED_WITH, "{} is skipped for the reason {}", node_id, reason)
-        self._close(node_id, SKIPPED_WITH[reason], event)
+        chain = self._oracle.chains.get(node_id)
+        match reason:
+            case "conditional_branch_not_taken":
+                holds = self._oracle.may_be_skipped(node_id, self.status)
+            case "step_before_failed":
+                holds = chain is not None and self._oracle.may_be_skipped(node_id, self.status)
+            case "job_did_not_fail":
+                holds = self._oracle.is_main_over and not self._oracle.is_failing and chain is Phase.ON_FAILURE
+            case _:
+                holds = reason in SKIPPED_WITH
+        require(holds, "{} is skipped for the reason {}, which does not hold", node_id, reason)
+        if reason in SKIPPED_WITH:
+            self._close(node_id, SKIPPED_WITH[reason], event)
 
     def _close(self, node_id: str, status: JobStatus, event: Event) -> None:
         """It ends with its job, at once or after the finalizers."""

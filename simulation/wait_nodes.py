@@ -7,9 +7,9 @@ import orjson
 from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskCompleted, TaskFailed
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode, WorkflowNode
-from simulation.forged_reports import FORGER
 from simulation.ground import Ground, require
 from simulation.store import NodeRow
+from simulation.workers import FORGER
 
 MOST_SIGNALS = 3
 

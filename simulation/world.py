@@ -8,14 +8,13 @@ from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.model.states import JobStatus, NodeStatus
 from simulation.cases import Case
-from simulation.forged_reports import forge
 from simulation.graphs import QUEUE
 from simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
 from simulation.invariants import Watch, check_rest, open_nodes
 from simulation.owners import Owner
 from simulation.store import NodeRow, Store
 from simulation.wait_nodes import Outside
-from simulation.workers import Remote, add_slice, endable, execute
+from simulation.workers import Remote, add_slice, endable, execute, forge
 
 MAX_CALM_STEPS = 3_000
 
@@ -194,17 +193,15 @@ class World:
         return True
 
     def _cancel(self) -> bool:
-        if not self.ground.strikes(Fault.CANCEL):
-            return False
-        self.ground.store.add_mail(Cancel("someone", "no longer needed"))
-        self.ground.note("the job is cancelled")
-        return True
+        return self.ground.strikes(Fault.CANCEL) and self._send(Cancel("someone", "no longer needed"))
 
     def _pause(self) -> bool:
-        if self.ground.store.is_over or not self.ground.strikes(Fault.PAUSE):
-            return False
-        self.ground.store.add_mail(Pause("someone"))
-        self.ground.note("the job is paused")
+        is_over = self.ground.store.is_over
+        return not is_over and self.ground.strikes(Fault.PAUSE) and self._send(Pause("someone"))
+
+    def _send(self, message: Cancel | Pause | Resume) -> bool:
+        self.ground.store.add_mail(message)
+        self.ground.note(f"{type(message).__name__} is sent")
         return True
 
     def _unpause(self) -> bool:
@@ -212,9 +209,7 @@ class World:
         is_resuming = any(isinstance(message, Resume) for message in store.mailbox.values())
         if store.is_over or is_resuming or store.job.paused_at is None:
             return False
-        store.add_mail(Resume("someone"))
-        self.ground.note("the job is resumed")
-        return True
+        return self._send(Resume("someone"))
 
     def _retry_by_hand(self) -> bool:
         """Retry the failed nodes, or a node between two attempts."""

@@ -37,42 +37,38 @@ def resolve_items(changes: ChangeSet, node: NodeState) -> list[Any]:
     return items
 
 
-def open_fan(changes: ChangeSet, node: NodeState, items: list[Any]) -> None:
-    changes.job.fans[node.node_id] = FanState(total=len(items))
-    _hold(changes, node, items)
-    node.output = orjson.dumps({"fan_out_count": len(items)})
+def open_fan(changes: ChangeSet, node: NodeState) -> None:
+    items = _held_items(changes, node, fan := FanState())
+    fan.total = len(items)
+    changes.job.fans[node.node_id] = fan
+    node.output = orjson.dumps({"fan_out_count": fan.total})
 
 
-def _hold(changes: ChangeSet, node: NodeState, items: list[Any]) -> list[Any]:
+def _held_items(changes: ChangeSet, node: NodeState, fan: FanState) -> list[Any]:
     """Keep the items until all children exist; a list of stored values only for this change set."""
-    fan = changes.job.fans[node.node_id]
-    fan.items = items
-    if is_from_stored(changes.job, _fan_out(node).source.references):
-        changes.large_fans.append(fan)
-    return items
+    if fan.items is None:
+        fan.items = resolve_items(changes, node)
+        if is_from_stored(changes.job, _fan_out(node).source.references):
+            changes.large_fans.append(fan)
+    return fan.items
 
 
 def expand_slice(changes: ChangeSet, node: NodeState) -> bool:
     """Create the next slice of children; True when all exist."""
     fan = changes.job.fans[node.node_id]
-    if fan.items is None:
-        _hold(changes, node, resolve_items(changes, node))
-    spec = _fan_out(node)
-    stop = min(fan.created + changes.rules.slice_size, fan.total)
-    for index in range(fan.created, stop):
-        _add_child(changes, node, index, spec.child.retry.max_attempts)
+    items = _held_items(changes, node, fan)
+    for index in range(fan.created, min(fan.created + changes.rules.slice_size, fan.total)):
+        _add_child(changes, node, index, items[index])
     if fan.created < fan.total:
         changes.follow_ups.append(Expand(node.node_id))
         return False
     return True
 
 
-def _add_child(changes: ChangeSet, node: NodeState, index: int, max_retries: int) -> None:
-    job = changes.job
+def _add_child(changes: ChangeSet, node: NodeState, index: int, item: Any) -> None:
+    job, max_retries = changes.job, _fan_out(node).child.retry.max_attempts
     child = NodeState(child_id(node.node_id, index), node.spec, max_retries, parent=node.node_id, index=index)
-    items = job.fans[node.node_id].items
-    if items is not None:
-        child.item_key, child.item_box = _key_of(items[index]), item_box(items[index])
+    child.item_key, child.item_box = _key_of(item), item_box(item)
     job.nodes[child.node_id] = changes.created[child.node_id] = child
     job.open += 1
     fan = job.fans[node.node_id]
@@ -94,10 +90,7 @@ def child_params(changes: ChangeSet, child: NodeState) -> Any:
     """Resolve the parameters of a child, with its item in scope."""
     assert child.parent is not None and child.index is not None
     fan = changes.job.fans[child.parent]
-    items = fan.items
-    if items is None:
-        parent = changes.job.nodes[child.parent]
-        items = _hold(changes, parent, resolve_items(changes, parent))
+    items = _held_items(changes, changes.job.nodes[child.parent], fan)
     return child.task.params.resolve(item_scope(changes, items[child.index], child.index, fan.total))
 
 

@@ -15,7 +15,6 @@ from dagmaster.engine.fan import (
     fan_out_output,
     has_slot,
     open_fan,
-    resolve_items,
 )
 from dagmaster.engine.job_end import WAITING_TYPES, start_job
 from dagmaster.engine.messages import TimerKind
@@ -82,7 +81,7 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
             complete_here(changes, node, aggregate(changes, node.spec.fan_in))
         case NodeType.FAN_OUT:
             if node.output is None:
-                open_fan(changes, node, resolve_items(changes, node))
+                open_fan(changes, node)
             transitions.start_here(changes, node)
             expand(changes, node)
         case NodeType.WAIT:

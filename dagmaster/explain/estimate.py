@@ -112,11 +112,8 @@ def so_far(graph: Graph, job: JobSnapshot) -> dict[str, Usual]:
 
 def _filled(usual: Mapping[str, Usual], guesses: Mapping[str, Usual]) -> dict[str, Usual]:
     """The usual durations, with guesses for nodes that never completed."""
-    filled = dict(guesses)
-    for name, known in usual.items():
-        guess = guesses.get(name)
-        filled[name] = replace(known, run_seconds=guess.run_seconds) if guess and known.run_seconds is None else known
-    return filled
+    never = {name: known for name, known in usual.items() if known.run_seconds is None and name in guesses}
+    return {**guesses, **usual, **{name: replace(never[name], run_seconds=guesses[name].run_seconds) for name in never}}
 
 
 def _end(node: GraphNode, job: JobSnapshot, usual: Usual | None, ends: Mapping[str, float]) -> float:

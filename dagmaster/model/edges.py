@@ -1,7 +1,7 @@
 """The edges of a workflow, and the order, cycles and ancestors that they imply."""
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
@@ -29,16 +29,13 @@ def find_inbound(nodes: Mapping[str, Node]) -> dict[str, Inbound]:
     inbound = {}
     for node_id, node in nodes.items():
         all_of, any_of = by_next[node_id], list[str]()
-        if has_dependencies(node) and node.depends_on:
-            all_of = [source for source in node.depends_on.all_of if source in nodes]
-            any_of = [source for source in node.depends_on.any_of if source in nodes]
+        named = node.depends_on
+        if named is not None and (named.all_of or named.any_of):
+            all_of = [source for source in named.all_of if source in nodes]
+            any_of = [source for source in named.any_of if source in nodes]
         branching = [source for source in by_branch[node_id] if source not in any_of]
         inbound[node_id] = Inbound(tuple(dict.fromkeys([*all_of, *branching])), tuple(dict.fromkeys(any_of)))
     return inbound
-
-
-def has_dependencies(node: Node) -> bool:
-    return node.depends_on is not None and bool(node.depends_on.all_of or node.depends_on.any_of)
 
 
 def find_targets(inbound: Mapping[str, Inbound]) -> dict[str, tuple[str, ...]]:
@@ -121,16 +118,11 @@ def find_nearest_fan_outs(node_id: str, nodes: Mapping[str, Node], inbound: Mapp
 
 
 def _link(nodes: Mapping[str, Node]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    by_next: dict[str, list[str]] = {node_id: [] for node_id in nodes}
-    by_branch: dict[str, list[str]] = {node_id: [] for node_id in nodes}
+    by_next, by_branch = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for node_id, node in nodes.items():
-        _note(node_id, node.next, by_next)
+        for target in node.next:
+            by_next[target].append(node_id)
         for branch in node.branches if isinstance(node, ConditionalNode) else ():
-            _note(node_id, branch.next, by_branch)
+            for target in branch.next:
+                by_branch[target].append(node_id)
     return by_next, by_branch
-
-
-def _note(source: str, targets: Iterable[str], into: dict[str, list[str]]) -> None:
-    for target in targets:
-        if target in into:
-            into[target].append(source)
