@@ -74,13 +74,13 @@ def _fails(world: World) -> Violation | None:
 
 
 def explain(seed: int, first: Violation, world: World, violation: Violation) -> str:
-    ground, weather = world.ground, world.weather
+    ground = world.ground
     steps = list(ground.trace)[-SHOWN_STEPS:]
     return "\n".join(
         [
             f"seed {seed}: {first}",
             f"the smallest world that fails, in step {ground.step}: {violation}",
-            f"its faults: {', '.join(sorted(ground.faults)) or 'none'}; slices of {weather.slice_size}",
+            f"its faults: {', '.join(sorted(ground.faults)) or 'none'}; slices of {ground.rules.slice_size}",
             "its workflow:",
             *(f"  {line}" for line in describe_case(ground.case)),
             "its last steps:",

@@ -9,7 +9,7 @@ from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.model.states import JobStatus, NodeStatus
 from simulation.cases import Case
 from simulation.graphs import QUEUE
-from simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
+from simulation.ground import JOB_ID, START, Fault, Ground, Violation
 from simulation.invariants import Watch, check_rest, open_nodes
 from simulation.owners import Owner
 from simulation.store import NodeRow, Store
@@ -25,14 +25,9 @@ class Weather:
 
     faults: frozenset[Fault]
     steps: int
-    slice_size: int = 2_000
-    dispatch_timeout_seconds: float | None = None
-    zombie_after_seconds: float = PATIENCE_SECONDS
-    local_workers: bool = True
-    steps_after_end: int = 30
-    inline_bytes: int = 65_536
-    max_change_set_bytes: int = 16_777_216
-    job_timeout_seconds: float | None = None
+    steps_after_end: int
+    rules: Rules
+    local_workers: bool
 
 
 Step = Callable[[], bool]
@@ -42,16 +37,8 @@ class World:
     """Each step does one thing to one actor, or nothing; the invariants are checked after each."""
 
     def __init__(self, case: Case, weather: Weather, rng: Random) -> None:
-        rules = Rules(
-            dispatch_timeout_seconds=weather.dispatch_timeout_seconds,
-            zombie_after_seconds=weather.zombie_after_seconds,
-            default_job_timeout_seconds=weather.job_timeout_seconds,
-            slice_size=weather.slice_size,
-            inline_bytes=weather.inline_bytes,
-            max_change_set_bytes=weather.max_change_set_bytes,
-        )
-        store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.inline_bytes)
-        self.ground = Ground(case, store, rules, rng, weather.faults)
+        store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.rules.inline_bytes)
+        self.ground = Ground(case, store, weather.rules, rng, weather.faults)
         self.weather = weather
         self.watch = Watch(self.ground)
         self.remote = Remote(self.ground, 2)
