@@ -1,5 +1,6 @@
 """Every problem of a workflow is found before a job runs."""
 
+import time
 from typing import Any
 
 import pytest
@@ -318,6 +319,20 @@ def test_a_problem_prints_its_place() -> None:
 def test_suggestions_ignore_case_and_need_to_be_close() -> None:
     assert did_you_mean("Handler", ["handler"]) == "; did you mean 'handler'?"
     assert did_you_mean("xyz", ["handler"]) == ""
+
+
+def test_a_name_is_suggested_among_thousands() -> None:
+    names = [f"task_number_{number}" for number in range(5_000)]
+    assert did_you_mean("task_numbr_1234", names) == "; did you mean 'task_number_1234'?"
+
+
+def test_thousands_of_unknown_names_are_reported_in_seconds() -> None:
+    """To compare each of them with all nodes would take many minutes."""
+    nodes: dict[str, Node] = {f"task_number_{number}": task(f"task_numbr_{number}x") for number in range(4_000)}
+    definition = workflow("task_number_0", **nodes)
+    began = time.process_time()
+    assert sum("names an unknown node" in message for message in errors(definition)) == 4_000
+    assert time.process_time() - began < 30
 
 
 def test_a_copy_of_a_workflow_has_its_own_hash() -> None:
