@@ -177,24 +177,24 @@ class Oracle:
         fan_out = source_of(fan_in, self.case.blueprint)
         skipped = self.expected[fan_out] is NodeStatus.SKIPPED
         outputs = [] if skipped else [self.output(child) for child in self.children(fan_out)]
-        return self._combined(outputs, aggregation) | {"failed": 0}  # No gathered fan-out may fail here.
+        # No gathered fan-out may fail here.
+        return {"count": len(outputs), "failed": 0} | self._combined(outputs, aggregation)
 
     def _combined(self, outputs: list[Any], aggregation: Aggregation) -> dict[str, Any]:
         match aggregation:
             case Aggregation.COLLECT:
-                return {"results": outputs, "count": len(outputs)}
+                return {"results": outputs}
             case Aggregation.CONCAT:
                 flat = [value for output in outputs for value in _flat(output)]
                 return {"results": flat, "count": len(flat)}
             case Aggregation.SUM:
-                return {"total": sum(_number(output) for output in outputs), "count": len(outputs)}
+                return {"total": sum(_number(output) for output in outputs)}
             case Aggregation.FIRST:
-                return {"result": outputs[0] if outputs else None, "count": len(outputs)}
+                return {"result": outputs[0] if outputs else None}
             case Aggregation.LAST:
-                return {"result": outputs[-1] if outputs else None, "count": len(outputs)}
+                return {"result": outputs[-1] if outputs else None}
             case Aggregation.MERGE:
-                merged = {key: value for output in outputs for key, value in output.items()}
-                return {"result": merged, "count": len(outputs)}
+                return {"result": {key: value for output in outputs for key, value in output.items()}}
 
 
 def foresee(case: Case) -> Oracle:

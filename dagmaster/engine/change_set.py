@@ -146,11 +146,10 @@ class ChangeSet:
 
     def release(self) -> None:
         """Drop large values from memory once the change set is written."""
-        for nodes in (self.touched, self.created):
-            for node in nodes.values():
-                node.params = node.checkpoint = node.definition = None
-                node.output = kept_output(node, self.rules.inline_bytes)
-                self.job.has_stored = self.job.has_stored or isinstance(node.output, StoredValue)
+        for node in (*self.touched.values(), *self.created.values()):
+            node.params = node.checkpoint = node.definition = None
+            node.output = kept_output(node, self.rules.inline_bytes)
+            self.job.has_stored = self.job.has_stored or isinstance(node.output, StoredValue)
         for fan in self.large_fans:
             fan.items = None
         self.loaded, self.scope = LoadedValues(), None

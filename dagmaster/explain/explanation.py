@@ -8,12 +8,11 @@ from typing import Any
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain.facts import Explanation, Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import culprits, reasons
-from dagmaster.explain.sentences import describe, names, no_owner, paused, span
+from dagmaster.explain.sentences import LISTED, describe, names, no_owner, paused, span
 from dagmaster.explain.waits import Words, clock, iso
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.states import NODE_TERMINAL, JobStatus
 
-LISTED = 100
 # Nodes that wait for another node or for a sibling's slot are not the cause of the wait.
 FOLLOWERS = (Kind.WAITING_FOR_NODES, Kind.HELD_BY_MAX_PARALLEL, Kind.GIVING_RESULT, Kind.WAITING_FOR_END)
 # The order in which reasons are given: those that need a person's action first.

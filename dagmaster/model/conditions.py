@@ -189,17 +189,6 @@ def _negation(part: Judge) -> Judge:
     return judge
 
 
-def _combination(parts: list[Judge], combine: Callable[[Iterable[bool]], bool]) -> Judge:
-    if len(parts) == 1:
-        return parts[0]
-
-    def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
-        matched = combine(part(scope, warn)[0] for part in parts)
-        return matched, matched
-
-    return judge
-
-
 # The grammar, from weak to strong: or, and, not, comparison, operand
 
 
@@ -222,16 +211,23 @@ class _Parser:
         return judge
 
     def _either(self) -> Judge:
-        parts = [self._both()]
-        while self._take("keyword", "or"):
-            parts.append(self._both())
-        return _combination(parts, any)
+        return self._combined("or", self._both, any)
 
     def _both(self) -> Judge:
-        parts = [self._not()]
-        while self._take("keyword", "and"):
-            parts.append(self._not())
-        return _combination(parts, all)
+        return self._combined("and", self._not, all)
+
+    def _combined(self, keyword: str, parse: Callable[[], Judge], combine: Callable[[Iterable[bool]], bool]) -> Judge:
+        parts = [parse()]
+        while self._take("keyword", keyword):
+            parts.append(parse())
+        if len(parts) == 1:
+            return parts[0]
+
+        def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
+            matched = combine(part(scope, warn)[0] for part in parts)
+            return matched, matched
+
+        return judge
 
     def _not(self) -> Judge:
         return _negation(self._not()) if self._take("keyword", "not") else self._comparison()
