@@ -13,16 +13,27 @@ from dagmaster.model.workflow import (
     ApprovalNode,
     FanInNode,
     FanOutNode,
+    MayFail,
     TaskNode,
     WaitNode,
+    Workflow,
+    WorkflowNode,
 )
 from simulation.dynamic_nodes import Addition, adder_of, by_id, random_additions
 from simulation.graphs import Blueprint, Shape
-from simulation.leaves import is_doomed, random_answers
-from simulation.retry_oracle import ERRORS, forgives
 
 ENDLESS = 1_000
 """More failures than any retry policy allows."""
+
+# Errors as workers report them: the class first, then its bases.
+REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
+WRONG = ("ValueError", "Exception")
+EXHAUSTED = ("MemoryError", "Exception")
+MISNAMED = ("NameError", "Exception")
+ERRORS: Sequence[tuple[str, ...]] = (REFUSED, WRONG, EXHAUSTED, MISNAMED)
+
+LATE = ("TimeoutError", "OSError", "Exception")
+UNRESOLVED = ("ExpressionFailed", "Exception")
 
 ITEMS: Sequence[Any] = (1, 2.5, "text", None, True, {"key": {"deep": [1]}}, [1, [2]], "", {})
 
@@ -162,3 +173,47 @@ def policy_of(node_id: str, blueprint: Blueprint) -> RetryPolicy:
     if isinstance(node, WaitNode | ApprovalNode):
         return RetryPolicy(max_attempts=0)
     return getattr(node, "retry", None) or RetryPolicy()
+
+
+# Written independently of the engine.
+
+
+def forgives(policy: RetryPolicy, error: Sequence[str], *, is_asked_for: bool = False) -> bool:
+    """Whether the rules allow another attempt after this error; `is_asked_for`: the worker requested it."""
+    named = set(error)
+    if named & set(policy.never):
+        return False
+    if is_asked_for:
+        return True
+    if not policy.on:
+        return not named & {"NameError", "ExpressionFailed"}
+    return bool(named & set(policy.on)) or moves(policy, error)
+
+
+def moves(policy: RetryPolicy, error: Sequence[str]) -> bool:
+    """Whether the next attempt goes to the queue with more memory."""
+    return policy.on_oom is not None and "MemoryError" in error
+
+
+def random_answers(workflow: Workflow, rng: Random) -> dict[str, int]:
+    """How many attempts of each step are rejected before one succeeds."""
+    answers = {}
+    for node_id, node in workflow.nodes.items():
+        if isinstance(node, ApprovalNode):
+            answers[node_id] = 1_000 if rng.random() < 0.1 else 0
+        if isinstance(node, WorkflowNode):
+            most = node.retry.max_attempts if node.retry else 0
+            answers[node_id] = rng.choice((0, 0, 0, rng.randint(0, most), 1_000 if rng.random() < 0.2 else 0))
+    return answers
+
+
+def is_doomed(node_id: str, workflow: Workflow, answers: Mapping[str, int]) -> bool:
+    node = workflow.nodes[node_id]
+    most = node.retry.max_attempts if isinstance(node, WorkflowNode) and node.retry else 0
+    return answers.get(node_id, 0) > most
+
+
+def may_fail(node_id: str, workflow: Workflow) -> bool:
+    """Whether the node, or the fan-out of the child, is allowed to fail."""
+    node = workflow.nodes.get(parent_of(node_id) or node_id)
+    return isinstance(node, MayFail) and node.allow_failure

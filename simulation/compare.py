@@ -1,49 +1,23 @@
-"""Compare two memories of a job: the owner's, and one loaded from the rows."""
+"""Compare the owner's memory of a job with one loaded from the rows, and its judgement of a stall with theirs."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 from dagmaster.engine.state import FanState, JobState, NodeState
+from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.model.states import NodeStatus
+from simulation.graphs import QUEUE
+from simulation.ground import Ground, require
+from simulation.store import JOB_COLUMNS, NODE_COLUMNS, NodeRow
+from simulation.timeline import timeout_of
 
-NODE_FIELDS = (
-    "status",
-    "attempt",
-    "max_retries",
-    "parent",
-    "index",
-    "has_params",
-    "output",
-    "error",
-    "ended_by",
-    "dispatched_at",
-    "started_at",
-    "completed_at",
-    "not_before",
-    "queue",
-    "version",
-    "is_added",
-    "added_by",
-    "snowflake",
-    "result_of",
-)
+NODE_FIELDS = (*NODE_COLUMNS, "index", "has_params", "output", "version", "is_added", "snowflake")
 # Relevant only for nodes that may still become ready.
 EDGE_FIELDS = ("all_open", "any_open", "any_live", "live")
-JOB_FIELDS = (
-    "status",
-    "started_at",
-    "version",
-    "open",
-    "paused_at",
-    "paused_by",
-    "resumed_at",
-    "error",
-    "failed_node",
-    "ended_by",
-    "deadline_at",
-    "signals",
-    "open_finalizers",
-)
+JOB_FIELDS = (*JOB_COLUMNS, "version", "open", "signals", "open_finalizers")
 FAN_FIELDS = ("total", "created", "open", "in_flight")
+# The check may run at any time: at once, after back-offs, and after all task timeouts.
+LATER = (timedelta(), timedelta(seconds=10), timedelta(hours=2))
 
 
 def difference(memory: JobState, rows: JobState) -> str | None:
@@ -98,3 +72,36 @@ def _forgotten(job: JobState) -> Iterator[str]:
     for node in job.nodes.values():
         if node.status is NodeStatus.READY and node.not_before is None and node.node_id not in waiting:
             yield f"{node.node_id} is ready and nothing will start it"
+
+
+def check_stall(ground: Ground, job: JobState) -> None:
+    later = LATER[ground.step % len(LATER)]
+    now = ground.now + later
+    reported, stuck = stands_without_reason(job, now, ground.rules, ground.closed_queues), is_stuck(ground, now)
+    require(reported is stuck, "{} later the job is {}stuck, the engine says otherwise", later, "" if stuck else "not ")
+
+
+def is_stuck(ground: Ground, now: datetime) -> bool:
+    """No operator paused it, nothing is in flight, and no time is awaited."""
+    store = ground.store
+    if store.is_over or store.job.paused_at is not None:
+        return False
+    return not any(_is_excused(ground, row, now) for row in store.nodes.values())
+
+
+def _is_excused(ground: Ground, row: NodeRow, now: datetime) -> bool:
+    is_task = row.node_id in ground.case.plans
+    match row.status:
+        case NodeStatus.READY:
+            is_held = is_task and (row.queue or QUEUE) in ground.closed_queues
+            return is_held or (row.not_before is not None and row.not_before > now)
+        case NodeStatus.RUNNING if row.result_of is not None:
+            return False
+        case NodeStatus.RUNNING if is_task:
+            assert row.started_at is not None
+            seconds = timeout_of(ground.case, row.node_id) + ground.rules.timeout_grace_seconds
+            return now < row.started_at + timedelta(seconds=seconds)
+        case NodeStatus.RUNNING:  # It waits, or creates its children.
+            return True
+        case _:
+            return False

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any, Literal, NamedTuple
 
@@ -197,20 +198,16 @@ class _Sketch:
 
     def last_chain(self) -> str:
         """A finalizer chain; returns its head."""
-        hooks: list[Hook] = []
-        head = f"z{len(self._drafts)}"
+        chain: list[str] = []
         for _ in range(self._rng.randint(1, 3)):
-            self._drafts[f"z{len(self._drafts)}"] = _Draft(TaskNode)
-            node_id = next(reversed(self._drafts))
-            for hook in hooks:
-                self._drafts[hook.node_id].next.append(node_id)
-            fields = self._drafts[node_id].fields
-            fields |= {"handler": "work", "queue": QUEUE, "retry": self._policy(), "timeout_seconds": 100}
-            fields["params"] = {"status": "{{ job.status }}"}
-            fields["allow_failure"] = self._chance(0.3)
-            self._params[node_id] = {}
-            hooks = [Hook(node_id)]
-        return head
+            fields = {"handler": "work", "queue": QUEUE, "retry": self._policy(), "timeout_seconds": 100}
+            fields |= {"params": {"status": "{{ job.status }}"}, "allow_failure": self._chance(0.3)}
+            chain.append(f"z{len(self._drafts)}")
+            self._drafts[chain[-1]] = _Draft(TaskNode, fields)
+            self._params[chain[-1]] = {}
+        for node_id, following in pairwise(chain):
+            self._drafts[node_id].next.append(following)
+        return chain[0]
 
     def chain(self, hooks: list[Hook], depth: int) -> list[Hook]:
         for _ in range(self._rng.randint(2, 3)):

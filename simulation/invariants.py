@@ -1,22 +1,31 @@
-"""Invariants that must hold after every step, checked on the rows alone."""
+"""Invariants that must hold after every step, at the end of the job and at rest, checked on the rows alone."""
 
 import orjson
 
-from dagmaster.engine.change_set import Event
+from dagmaster.engine.messages import TaskCompleted, TaskFailed
 from dagmaster.model.added_nodes import RESULT_OF
-from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus, TaskStatus
-from dagmaster.model.workflow import CHILD_SEPARATOR, FanInNode
-from simulation.cases import parent_of
+from dagmaster.model.states import (
+    ENDED_WITH_JOB,
+    JOB_TERMINAL,
+    NODE_IN_FLIGHT,
+    NODE_TERMINAL,
+    JobEndedBy,
+    JobStatus,
+    NodeStatus,
+    TaskStatus,
+)
+from dagmaster.model.workflow import CHILD_SEPARATOR, EndNode, FanInNode, StartNode
+from simulation.cases import may_fail, parent_of
 from simulation.dynamic_nodes import adder_of
-from simulation.endings import check_end, open_nodes
 from simulation.graphs import QUEUE
-from simulation.ground import JOB_ID, Ground, require
-from simulation.oracle import foresee
+from simulation.ground import INTERFERING, JOB_ID, Fault, Ground, require
+from simulation.oracle import Oracle, foresee
 from simulation.progress import ShownProgress
-from simulation.store import NodeRow
+from simulation.store import NodeRow, Store
 from simulation.timeline import Timeline, max_parallel
 from simulation.times import check_times
 from simulation.wait_nodes import check_step
+from simulation.workers import FORGER
 
 
 class Watch:
@@ -41,7 +50,8 @@ class Watch:
             self.oracle.is_failing = True  # Only nodes that were not selected are left.
         moved = {self.timeline.follow(event) for event in fresh}
         self.timeline.check_selected()
-        moved |= {node_id for event in fresh if event.event_type == "tasks_added" for node_id in _added_ids(event)}
+        added = [event.event_data or {} for event in fresh if event.event_type == "tasks_added"]
+        moved |= {node_id for data in added for node_id in data["node_ids"]}
         require(self.timeline.closing is None, "nodes were closed as if the job had ended: {}", self.timeline.closing)
         self._check_job()
         changed = [row for node_id, row in store.nodes.items() if row is not self._rows.get(node_id)]
@@ -59,16 +69,13 @@ class Watch:
         require(job.status is last_event, "the job is {}, its timeline says {}", job.status, last_event)
         if job == before._replace(owner_id=job.owner_id, owner_epoch=job.owner_epoch):
             return
-        may_change = before.status not in JOB_TERMINAL or (
-            before.status is JobStatus.FAILED and self.timeline.is_reopened
-        )
-        require(may_change, "the job had ended: {}, now {}", before, job)
-        require(
-            (job.paused_at is not None) is self.timeline.is_paused, "the timeline knows nothing of a pause: {}", job
-        )
+        is_reopened = before.status is JobStatus.FAILED and self.timeline.is_reopened
+        require(before.status not in JOB_TERMINAL or is_reopened, "the job had ended: {}, now {}", before, job)
+        is_known = (job.paused_at is not None) is self.timeline.is_paused
+        require(is_known, "the timeline knows nothing of a pause: {}", job)
         self._check_deadline()
         if job.status in JOB_TERMINAL:
-            check_end(self._ground, self.oracle, self.timeline)
+            _check_end(self._ground, self.oracle, self.timeline)
 
     def _check_deadline(self) -> None:
         stored, deadline = self._ground.store.job.deadline_at, self.timeline.deadline
@@ -122,19 +129,19 @@ class Watch:
 
     def _check_completed(self, row: NodeRow) -> None:
         """Its output is the reported and the planned one."""
-        node_id, store = row.node_id, self._ground.store
+        node_id, store, workflow = row.node_id, self._ground.store, self._ground.case.blueprint.workflow
         output = orjson.loads(row.output or b"null")
         check_step(self._ground, row)
         if node_id in self._ground.case.plans:
             result = store.results.get(row.task_id or "")
-            accepted = result is not None and result.status is TaskStatus.COMPLETED
-            accepted = accepted and result is not None and result.output == self._reported(row)
-            require(accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
+            is_accepted = result is not None and result.status is TaskStatus.COMPLETED
+            is_accepted = is_accepted and result is not None and result.output == self._reported(row)
+            require(is_accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
         if node_id in self._ground.case.items:
             children = [name for name in store.nodes if parent_of(name) == node_id]
             require(children == self.oracle.children(node_id), "the children of {} are {}", node_id, children)
             require(output["fan_out_count"] == len(children), "{} counts {}", node_id, output)
-        elif node_id in self._ground.case.plans or self._is_fan_in(node_id):
+        elif node_id in self._ground.case.plans or isinstance(workflow.nodes.get(node_id), FanInNode):
             expected = self.oracle.output(node_id)
             require(output == expected, "{} completed with {}, expected was {}", node_id, output, expected)
 
@@ -147,9 +154,6 @@ class Watch:
         is_same = other.status is NodeStatus.COMPLETED and other.output == row.output
         require(is_same, "{} has the output {}, not that of {}", row.node_id, row.output, other)
         return orjson.dumps({RESULT_OF: addition.result_of})
-
-    def _is_fan_in(self, node_id: str) -> bool:
-        return isinstance(self._ground.case.blueprint.workflow.nodes.get(node_id), FanInNode)
 
     def _check_tasks(self) -> None:
         """Each waiting or running task is the current attempt of a node in flight; none is left at the end."""
@@ -185,18 +189,8 @@ class Watch:
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False
         children = self.oracle.children(row.parent)
-        running = [
-            name for name in children if self.timeline.status.get(name) in NODE_IN_FLIGHT or name in ground.postponed
-        ]
-        return len(running) >= limit
-
-    def open_nodes(self) -> str:
-        return open_nodes(self._ground.store)
-
-
-def _added_ids(event: Event) -> list[str]:
-    ids: list[str] = (event.event_data or {})["node_ids"]
-    return ids
+        status = self.timeline.status
+        return sum(status.get(name) in NODE_IN_FLIGHT or name in ground.postponed for name in children) >= limit
 
 
 def _is_silent(before: NodeRow | None, row: NodeRow) -> bool:
@@ -204,3 +198,74 @@ def _is_silent(before: NodeRow | None, row: NodeRow) -> bool:
     if before is None:
         return False
     return row == before._replace(result_of=row.result_of, definition=row.definition, version=row.version)
+
+
+def _check_end(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
+    require(not open_nodes(ground.store), "the job has ended, open are {}", open_nodes(ground.store))
+    match ground.store.job.status:
+        case JobStatus.COMPLETED:
+            _check_success(ground.store, oracle)
+        case JobStatus.FAILED:
+            _check_failure(ground, oracle, timeline)
+        case _:
+            require(ground.faults[Fault.CANCEL] > 0, "the job was cancelled without a request")
+
+
+def open_nodes(store: Store) -> str:
+    rows = store.nodes.values()
+    return ", ".join(f"{row.node_id} ({row.status})" for row in rows if row.status not in NODE_TERMINAL)
+
+
+def _check_success(store: Store, oracle: Oracle) -> None:
+    """Every node ended as the oracle predicted, and the result contains its output."""
+    expected, workflow = oracle.expected, oracle.case.blueprint.workflow
+    require(not oracle.doomed, "the job completed although {} can never succeed", oracle.doomed)
+    ends = {node_id: row.status for node_id, row in store.nodes.items()}
+    wrong = {
+        node_id: str(status)
+        for node_id, status in ends.items()
+        if expected.get(node_id) is not status and not (status is NodeStatus.FAILED and may_fail(node_id, workflow))
+    }
+    require(ends.keys() == expected.keys(), "the nodes are {}, not {}", sorted(ends), sorted(expected))
+    require(not wrong, "the job completed, these ended otherwise than they should: {}", wrong)
+    result = orjson.loads(store.job.result or b"{}")
+    # Not the outputs of start, end, children and added nodes.
+    shown = [node_id for node_id, node in workflow.nodes.items() if not isinstance(node, StartNode | EndNode)]
+    keys = {node_id for node_id in shown if ends[node_id] is NodeStatus.COMPLETED}
+    require(result.keys() == keys | {"_provenance"}, "the result has {}, not {}", sorted(result), sorted(keys))
+    for node_id in keys:
+        same = result[node_id] == orjson.loads(store.nodes[node_id].output or b"null")
+        require(same, "the result of {} is {}", node_id, result[node_id])
+
+
+def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
+    """A node was doomed, or faults used up its attempts, or nothing progressed for too long."""
+    job = ground.store.job
+    error, culprit = job.error, job.failed_node
+    ended_by = JobEndedBy.DEADLINE if culprit is None else JobEndedBy.FAILURE
+    require(job.ended_by is ended_by, "the job ended by {}, not by {}: {}", job.ended_by, ended_by, error)
+    if culprit is None:
+        # A stalled job would be a bug: as long as the job is open, a timer or an external event is ahead.
+        require(timeline.was_late is True, "the job failed before its deadline: {}", error)
+        return
+    row = ground.store.nodes.get(culprit)
+    if culprit in timeline.left and (row is None or row.status is NodeStatus.SKIPPED or row.ended_by in ENDED_WITH_JOB):
+        return
+    assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
+    spent = row.attempt >= row.max_retries or not timeline.is_forgiven(culprit)
+    require(spent, "{} could have been retried: {}", culprit, row)
+    planned = culprit in oracle.doomed or parent_of(culprit) in oracle.doomed or culprit in ground.case.broken
+    unlucky = timeline.timeouts > 0 or any(ground.faults[fault] for fault in INTERFERING)
+    require(planned or unlucky, "the job failed although everything could succeed: {}", error)
+
+
+def check_rest(ground: Ground) -> None:
+    """Nothing happens any more: the job has ended, and every report of a worker was stored."""
+    store = ground.store
+    require(store.is_over, "the job never ended; open are {}", open_nodes(store))
+    require(not store.mailbox, "mail is left over: {}", store.mailbox)
+    orphans = [task_id for task_id, status in store.children.items() if status == "running"]
+    require(not orphans, "the job has ended, but its child jobs continue: {}", orphans)
+    for message in store.sent:
+        if isinstance(message, TaskCompleted | TaskFailed) and message.worker_id not in (FORGER, None):
+            require(message.task_id in store.results, "the report {} was not stored", message)

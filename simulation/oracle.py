@@ -17,9 +17,8 @@ from dagmaster.model.workflow import (
     FanInNode,
     Workflow,
 )
-from simulation.cases import Case, output_of, parent_of, source_of
+from simulation.cases import Case, may_fail, output_of, parent_of, source_of
 from simulation.graphs import ValueRef
-from simulation.leaves import may_fail
 
 Statuses = Mapping[str, NodeStatus]
 
@@ -122,7 +121,7 @@ class Oracle:
         """The nodes that will run and are bound to fail."""
         doomed = set()
         for node_id, status in self.expected.items():
-            is_allowed = may_fail(parent_of(node_id) or node_id, self.case.blueprint.workflow)
+            is_allowed = may_fail(node_id, self.case.blueprint.workflow)
             if status is NodeStatus.COMPLETED and not is_allowed:
                 tasks = [node_id, *self.children(node_id)]
                 plans = [plan for task in tasks if (plan := self.case.plans.get(task)) is not None]
@@ -178,24 +177,24 @@ class Oracle:
         fan_out = source_of(fan_in, self.case.blueprint)
         skipped = self.expected[fan_out] is NodeStatus.SKIPPED
         outputs = [] if skipped else [self.output(child) for child in self.children(fan_out)]
-        return self._combined(outputs, aggregation) | {"failed": 0}  # No gathered fan-out may fail here.
+        # No gathered fan-out may fail here.
+        return {"count": len(outputs), "failed": 0} | self._combined(outputs, aggregation)
 
     def _combined(self, outputs: list[Any], aggregation: Aggregation) -> dict[str, Any]:
         match aggregation:
             case Aggregation.COLLECT:
-                return {"results": outputs, "count": len(outputs)}
+                return {"results": outputs}
             case Aggregation.CONCAT:
                 flat = [value for output in outputs for value in _flat(output)]
                 return {"results": flat, "count": len(flat)}
             case Aggregation.SUM:
-                return {"total": sum(_number(output) for output in outputs), "count": len(outputs)}
+                return {"total": sum(_number(output) for output in outputs)}
             case Aggregation.FIRST:
-                return {"result": outputs[0] if outputs else None, "count": len(outputs)}
+                return {"result": outputs[0] if outputs else None}
             case Aggregation.LAST:
-                return {"result": outputs[-1] if outputs else None, "count": len(outputs)}
+                return {"result": outputs[-1] if outputs else None}
             case Aggregation.MERGE:
-                merged = {key: value for output in outputs for key, value in output.items()}
-                return {"result": merged, "count": len(outputs)}
+                return {"result": {key: value for output in outputs for key, value in output.items()}}
 
 
 def foresee(case: Case) -> Oracle:

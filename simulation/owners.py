@@ -1,7 +1,7 @@
 """Owners of the job: each has it only in memory, decides with the real engine, and may die between any two steps."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -12,9 +12,8 @@ from dagmaster.engine.needs import values_needed
 from dagmaster.engine.state import JobState
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.added_nodes import RESULT_OF
-from simulation.compare import difference
+from simulation.compare import check_stall, difference
 from simulation.ground import Fault, Ground, Violation
-from simulation.stalls import check_stall
 from simulation.store import OwnershipLost, RowsDiffer, settle_versions
 from simulation.workers import Worker
 
@@ -147,7 +146,7 @@ class Owner:
             return False
         if self._ground.strikes(Fault.COMMIT_FAILS):
             self._ground.note(f"{self.name} cannot write and drops its memory")
-            self._forget(keep=decided.reports)
+            self.forget(decided.reports)
             return True
         local = self._claim_here(decided.changes)
         if self._write(decided, local):
@@ -169,7 +168,7 @@ class Owner:
             self._ground.store.commit(decided.changes, self.name, decided.epoch, decided.mail, local)
         except OwnershipLost:
             self._ground.note(f"{self.name} is fenced off: it no longer owns the job")
-            self._forget(keep=decided.reports)
+            self.forget(decided.reports)
             return False
         except RowsDiffer as error:
             raise Violation(f"a write by the job's owner was rejected: {error}") from error
@@ -181,7 +180,7 @@ class Owner:
     def _act(self, decided: Decided, local: dict[str, str]) -> None:
         if self._ground.strikes(Fault.COMMIT_UNKNOWN):
             self._ground.note(f"{self.name} does not learn that it was written and drops its memory")
-            self._forget(keep=decided.reports)
+            self.forget(decided.reports)
             return
         changes = decided.changes
         settle_versions(changes)
@@ -209,16 +208,11 @@ class Owner:
             raise Violation(f"memory and rows differ: {fault}")
         check_stall(self._ground, self.state)
 
-    def _forget(self, *, keep: list[Message]) -> None:
+    def forget(self, keep: Iterable[Message] = ()) -> None:
         """Drop the memory; keep what exists only here and may still count."""
         self.state = None
         self._timers = []
-        self._inbox = keep + self._inbox
-
-    def lose(self) -> None:
-        """Adopted again: the memory may be of an older epoch."""
-        self.state = None
-        self._timers = []
+        self._inbox = [*keep, *self._inbox]
 
 
 def _brief(message: Message) -> str:

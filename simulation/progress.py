@@ -18,8 +18,8 @@ from dagmaster.model.outcome import Outcome, count_outcomes
 from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import NODE_TERMINAL, EndedBy, JobStatus, NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
+from simulation.cases import may_fail
 from simulation.ground import Ground, require
-from simulation.leaves import may_fail
 from simulation.store import NodeRow, Store
 
 # A full check costs as much as a step: every so many changes are enough, plus the last one, and those in which

@@ -102,6 +102,13 @@ class TaskRow(NamedTuple):
     queue: str = ""
 
 
+# All but these are the same in rows and in memory.
+_OF_JOB = {"job_id", "owner_id", "owner_epoch", "created_at", "completed_at", "result", "version", "signals"}
+_OF_NODE = {"task_id", "place", "params", "output", "definition", "version"}
+JOB_COLUMNS = tuple(name for name in JobRow._fields if name not in _OF_JOB)
+NODE_COLUMNS = tuple(name for name in NodeRow._fields if name not in _OF_NODE)
+
+
 class Store:
     """`sent` is all mail that was ever in the mailbox, for the invariants; the engine never sees it."""
 
@@ -151,13 +158,9 @@ class Store:
         size = len(orjson.dumps(self.inputs))
         inputs = self.inputs if size <= self.inline_bytes else StoredValue(size)
         job = new_job(self.job.job_id, self.graph, inputs, self.job.created_at)
-        job.status = self.job.status
-        job.started_at = self.job.started_at
-        job.version = self.job.version
-        job.error, job.failed_node, job.deadline_at = self.job.error, self.job.failed_node, self.job.deadline_at
-        job.ended_by = self.job.ended_by
+        for name in ("version", *JOB_COLUMNS):
+            setattr(job, name, getattr(self.job, name))
         job.signals = list(self.job.signals)
-        job.paused_at, job.paused_by, job.resumed_at = self.job.paused_at, self.job.paused_by, self.job.resumed_at
         if job.status is JobStatus.PENDING:
             return job
         rows = list(self.nodes.values())
@@ -251,19 +254,11 @@ class Store:
         if job.version != self.job.version or not may_change:
             raise RowsDiffer(f"the job is {self.job.status} in version {self.job.version}, not {job.version}")
         return self.job._replace(
-            status=job.status,
-            owner_id=None if job.status in JOB_TERMINAL else self.job.owner_id,
-            started_at=job.started_at,
+            **{name: getattr(job, name) for name in JOB_COLUMNS},
             completed_at=job.completed_at,
-            error=job.error,
-            failed_node=job.failed_node,
-            ended_by=job.ended_by,
-            deadline_at=job.deadline_at,
+            owner_id=None if job.status in JOB_TERMINAL else self.job.owner_id,
             result=self._result(changes, job.result) if job.result is not None else None,
             version=job.version + 1,
-            paused_at=job.paused_at,
-            paused_by=job.paused_by,
-            resumed_at=job.resumed_at,
             signals=tuple(job.signals),
         )
 
@@ -277,7 +272,15 @@ class Store:
         return orjson.dumps(document)
 
     def _row(self, changes: ChangeSet, node: NodeState, version: int) -> NodeRow:
-        return _node_row(changes.job, node, version, self._read(node.output, node.node_id))
+        return NodeRow(
+            **{name: getattr(node, name) for name in NODE_COLUMNS},
+            task_id=changes.job.task_id(node) if node.dispatched_at else None,
+            place=node.index,
+            params=node.params,
+            output=self._read(node.output, node.node_id),
+            definition=node.definition,
+            version=version,
+        )
 
     def _new_node_row(self, changes: ChangeSet, node: NodeState) -> NodeRow:
         old = self.nodes.get(node.node_id)
@@ -350,42 +353,15 @@ def settle_versions(changes: ChangeSet) -> None:
     changes.release()
 
 
-def _node_row(job: JobState, node: NodeState, version: int, output: bytes | None) -> NodeRow:
-    return NodeRow(
-        node.node_id,
-        node.status,
-        node.max_retries,
-        job.task_id(node) if node.dispatched_at else None,
-        node.attempt,
-        node.parent,
-        node.index,
-        node.params,
-        output,
-        node.error,
-        node.not_before,
-        node.dispatched_at,
-        node.started_at,
-        node.completed_at,
-        version,
-        node.queue,
-        node.added_by,
-        node.definition,
-        node.result_of,
-        node.ended_by,
-    )
-
-
 def _node_state(row: NodeRow, graph: Graph) -> NodeState:
     if row.definition is not None:
         node = read_definition(row.node_id, row.definition, row.added_by)
     else:
         spec = graph.nodes[row.parent or row.node_id]
-        node = NodeState(row.node_id, spec, row.max_retries, parent=row.parent, index=row.place)
-    node.max_retries, node.status, node.attempt = row.max_retries, row.status, row.attempt
-    node.has_params, node.output, node.error = row.params is not None, row.output, row.error
-    node.dispatched_at, node.started_at, node.completed_at = row.dispatched_at, row.started_at, row.completed_at
-    node.not_before, node.queue, node.version, node.result_of = row.not_before, row.queue, row.version, row.result_of
-    node.ended_by = row.ended_by
+        node = NodeState(row.node_id, spec, row.max_retries, index=row.place)
+    for name in ("output", "version", *NODE_COLUMNS):
+        setattr(node, name, getattr(row, name))
+    node.has_params = row.params is not None
     return node
 
 

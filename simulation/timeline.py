@@ -18,15 +18,12 @@ from dagmaster.model.states import (
     NodeStatus,
 )
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanOutNode, TaskNode, WaitNode, WorkflowNode
-from simulation.cases import Case, parent_of, policy_of
-from simulation.deadlines import Deadline
-from simulation.forged_reports import FORGER
+from simulation.cases import LATE, UNRESOLVED, Case, forgives, may_fail, moves, parent_of, policy_of
 from simulation.graphs import HEAVY, QUEUE
 from simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
-from simulation.leaves import may_fail
 from simulation.oracle import Oracle
-from simulation.retry_oracle import LATE, UNRESOLVED, forgives, moves
-from simulation.times import check_duration
+from simulation.times import Deadline, check_duration
+from simulation.workers import FORGER
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}
@@ -128,8 +125,6 @@ class Timeline:
                 self.is_reopened = True
                 self._oracle.is_failing, self.was_late = False, None
                 self._select()
-            case _:
-                pass
         wrong = event.event_type == "job_completed" and (self._oracle.is_failing or self.left)
         require(not wrong, "the job completed after {} had failed, without {}", self._failure, self.left)
         if event.event_type in JOB_MOVE:
@@ -159,7 +154,7 @@ class Timeline:
         if node_id in self._oracle.chains:
             return False
         is_revoked = ended_by(self._failure[node_id]) in ENDED_WITH_JOB
-        return is_revoked or not may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
+        return is_revoked or not may_fail(node_id, self._ground.case.blueprint.workflow)
 
     def _end_back_off(self, node_id: str) -> str:
         ready = self.status[node_id] is NodeStatus.READY
@@ -186,8 +181,6 @@ class Timeline:
                 self._check_retrying(node_id, event)
             case "node_reopened":
                 self._check_reopened(node_id)
-            case _:
-                pass
 
     def _check_ready(self, node_id: str) -> None:
         if (parent := parent_of(node_id)) is None:
@@ -200,21 +193,19 @@ class Timeline:
 
     def _check_skipped(self, node_id: str, event: Event) -> None:
         reason = self._reason[node_id] = str((event.event_data or {}).get("reason"))
-        if reason == "conditional_branch_not_taken":
-            dead = self._oracle.may_be_skipped(node_id, self.status)
-            require(dead, "{} is skipped although something may still lead to it", node_id)
-            return
-        if reason == "step_before_failed":
-            dead = node_id in self._oracle.chains and self._oracle.may_be_skipped(node_id, self.status)
-            require(dead, "{} is skipped although the step before it did not fail", node_id)
-            return
-        if reason == "job_did_not_fail":
-            is_idle = self._oracle.is_main_over and not self._oracle.is_failing
-            is_idle = is_idle and self._oracle.chains.get(node_id) is Phase.ON_FAILURE
-            require(is_idle, "{} is passed by although the job has failed, or may", node_id)
-            return
-        require(reason in SKIPPED_WITH, "{} is skipped for the reason {}", node_id, reason)
-        self._close(node_id, SKIPPED_WITH[reason], event)
+        chain = self._oracle.chains.get(node_id)
+        match reason:
+            case "conditional_branch_not_taken":
+                holds = self._oracle.may_be_skipped(node_id, self.status)
+            case "step_before_failed":
+                holds = chain is not None and self._oracle.may_be_skipped(node_id, self.status)
+            case "job_did_not_fail":
+                holds = self._oracle.is_main_over and not self._oracle.is_failing and chain is Phase.ON_FAILURE
+            case _:
+                holds = reason in SKIPPED_WITH
+        require(holds, "{} is skipped for the reason {}, which does not hold", node_id, reason)
+        if reason in SKIPPED_WITH:
+            self._close(node_id, SKIPPED_WITH[reason], event)
 
     def _close(self, node_id: str, status: JobStatus, event: Event) -> None:
         """It ends with its job, at once or after the finalizers."""
@@ -236,10 +227,8 @@ class Timeline:
             if self.status[node_id] is not NodeStatus.SKIPPED:
                 self.attempt[node_id] += 1
                 self._count_again(node_id)
-            self._due.pop(node_id, None)
-            self.revived.add(node_id)
-            return
-        require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
+        else:
+            require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
         if node_id in self.left:
             is_led_to = parent_of(node_id) is None and self._oracle.follows(node_id, self.revived, self.left)
             require(is_led_to, "{} is reopened, and nothing that was selected leads to it", node_id)
@@ -299,7 +288,7 @@ class Timeline:
     def _note_failure(self, node_id: str, event: Event) -> None:
         """A failure that is not allowed makes the job fail."""
         is_final = (event.event_data or {}).get("will_retry") is False
-        is_allowed = may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
+        is_allowed = may_fail(node_id, self._ground.case.blueprint.workflow)
         if is_final and not is_allowed and ended_by(event) not in ENDED_WITH_JOB:
             self._oracle.is_failing = True
 

@@ -7,9 +7,9 @@ import orjson
 from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskCompleted, TaskFailed
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode, WorkflowNode
-from simulation.forged_reports import FORGER
 from simulation.ground import Ground, require
 from simulation.store import NodeRow
+from simulation.workers import FORGER
 
 MOST_SIGNALS = 3
 
@@ -23,12 +23,10 @@ class Outside:
 
     def signal(self) -> bool:
         """Sometimes before a node waits for it; in calm weather only to waiting nodes."""
-        ground = self._ground
         names = [row.node_id for row in self._steps(WaitNode) if self._hears(row)]
-        if not names:
-            return False
-        self.send_signal(ground.rng.choice(names))
-        return True
+        if names:
+            self.send_signal(self._ground.rng.choice(names))
+        return bool(names)
 
     def send_signal(self, node_id: str) -> None:
         self._sent[node_id] = self._sent.get(node_id, 0) + 1
@@ -48,10 +46,9 @@ class Outside:
 
     def decide(self) -> bool:
         rows = [row for row in self._steps(ApprovalNode) if row.status is NodeStatus.RUNNING and not self._is_told(row)]
-        if not rows:
-            return False
-        self.send_decision(self._ground.rng.choice(rows))
-        return True
+        if rows:
+            self.send_decision(self._ground.rng.choice(rows))
+        return bool(rows)
 
     def send_decision(self, row: NodeRow) -> None:
         ground = self._ground
@@ -70,10 +67,9 @@ class Outside:
     def end_child(self) -> bool:
         """A child ends, and reports to its parent once, in the transaction that ends it."""
         running = [task_id for task_id, status in self._ground.store.children.items() if status == "running"]
-        if not running:
-            return False
-        self.report_child(self._ground.rng.choice(running))
-        return True
+        if running:
+            self.report_child(self._ground.rng.choice(running))
+        return bool(running)
 
     def report_child(self, task_id: str) -> None:
         ground = self._ground
@@ -107,17 +103,11 @@ def check_step(ground: Ground, row: NodeRow) -> None:
             same = output["signal"]["data"] == {"to": node.signal}
             require(is_sent and same, "{} received {}, which was never sent", row.node_id, output)
         case ApprovalNode():
-            decisions = [
-                message for message in sent if isinstance(message, ApprovalDecision) and message.task_id == row.task_id
-            ]
-            require(
-                bool(decisions) and decisions[0].approved and output["approved"], "{} was not approved", row.node_id
-            )
+            decisions = [message for message in sent if isinstance(message, ApprovalDecision)]
+            first = next((decision for decision in decisions if decision.task_id == row.task_id), None)
+            is_approved = first is not None and first.approved and output["approved"]
+            require(is_approved, "{} was not approved", row.node_id)
         case WorkflowNode():
-            results = [
-                message for message in sent if isinstance(message, TaskCompleted) and message.task_id == row.task_id
-            ]
-            same = any(result.worker_id is None and result.output == row.output for result in results)
+            results = [message for message in sent if isinstance(message, TaskCompleted) and message.worker_id is None]
+            same = any((result.task_id, result.output) == (row.task_id, row.output) for result in results)
             require(same, "{} has the output {}, which no child returned", row.node_id, row.output)
-        case _:
-            pass

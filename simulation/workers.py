@@ -1,15 +1,17 @@
 """Workers: they claim, execute the plan, and report late, twice, in any order, or never."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
-from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded
+from dagmaster.engine.messages import Report, TaskCompleted, TaskFailed, TaskLost, TasksAdded, TaskStarted
 from dagmaster.model.added_nodes import RESULT_OF, AddedNode
+from dagmaster.model.states import NodeStatus
+from dagmaster.model.workflow import CHILD_SEPARATOR
 from simulation.cases import output_of
-from simulation.ground import Fault, Ground
+from simulation.ground import JOB_ID, Fault, Ground
 from simulation.store import TaskRow
 
 # Messages of handlers must never be mistaken for the engine's.
@@ -27,10 +29,13 @@ HOSTILE = (
     "",
 )
 
-Report = TaskCompleted | TaskFailed | TaskLost
-
 TOOK_MS = 5
 """The duration of each task, as its worker measures it."""
+
+FORGER = "forger"
+LIE = b'{"value":"forged"}'
+NEVER = 50
+"""An attempt that no node ever reaches."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +52,12 @@ class Worker:
         self.tasks.pop(task_id, None)
         self.hung.discard(task_id)
         self.added.pop(task_id, None)
+
+    def drop_revoked(self, running: Collection[str]) -> bool:
+        revoked = [task_id for task_id in self.tasks if task_id not in running]
+        for task_id in revoked:
+            self.drop(task_id)
+        return bool(revoked)
 
     def workable(self) -> list[TaskRow]:
         return [row for task_id, row in self.tasks.items() if task_id not in self.hung]
@@ -87,14 +98,13 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
     worker.drop(row.task_id)
     plan = ground.case.plans[row.node_id]
     if row.attempt < plan.failures:
+        error = HOSTILE[(plan.value + row.attempt) % len(HOSTILE)]
         return TaskFailed(
             row.node_id,
             row.task_id,
             worker.name,
             ground.now,
-            HOSTILE[(plan.value + row.attempt) % len(HOSTILE)].format(
-                attempt=row.attempt, worker=worker.name, node=row.node_id
-            ),
+            error.format(attempt=row.attempt, worker=worker.name, node=row.node_id),
             plan.permanent,
             plan.retry_after_seconds,
             TOOK_MS,
@@ -147,7 +157,7 @@ class Remote:
         worker, row = self._ground.rng.choice(ready)
         if self._ground.strikes(Fault.GIVE_BACK):
             worker.drop(row.task_id)
-            self.send(TaskLost(row.node_id, row.task_id, worker.name, self._ground.now, given_back=True))
+            self.flights.append(TaskLost(row.node_id, row.task_id, worker.name, self._ground.now, given_back=True))
             self._ground.note(f"{worker.name} gives back {row.task_id}")
             return True
         report = execute(self._ground, worker, row)
@@ -156,14 +166,11 @@ class Remote:
             self._dismiss(worker)
             self._ground.note(f"{worker.name} dies before it reports")
             return True
-        self.send(report)
+        self.flights.append(report)
         return True
 
     def add(self) -> bool:
         return add_slice(self._ground, (*self.workers, *self.given_up))
-
-    def send(self, report: Report) -> None:
-        self.flights.append(report)
 
     def arrive(self) -> bool:
         """A report in transit reaches the mailbox, perhaps not for the last time."""
@@ -179,15 +186,8 @@ class Remote:
     def watch(self) -> bool:
         """Stop revoked tasks."""
         running = self._ground.store.running
-        withdrawn = [
-            (worker, task_id)
-            for worker in (*self.workers, *self.given_up)
-            for task_id in worker.tasks
-            if task_id not in running
-        ]
-        for worker, task_id in withdrawn:
-            worker.drop(task_id)
-        return bool(withdrawn)
+        stopped = [worker.drop_revoked(running) for worker in (*self.workers, *self.given_up)]
+        return any(stopped)
 
     def lose_one(self) -> bool:
         """A worker dies, or is declared lost while it keeps running."""
@@ -215,3 +215,42 @@ class Remote:
         if rescued:
             self._ground.note(f"{rescued} tasks of lost workers are rescued")
         return bool(rescued)
+
+
+def forge(ground: Ground) -> Report | TaskStarted | TasksAdded:
+    """A report that the engine must ignore."""
+    rng, now = ground.rng, ground.now
+    node_id, task_id = _false_name(ground)
+    return rng.choice(
+        (
+            TaskCompleted(node_id, task_id, FORGER, now, LIE, 1),
+            TaskFailed(node_id, task_id, FORGER, now, "forged", permanent=True),
+            TaskLost(node_id, task_id, FORGER, now, given_back=rng.random() < 0.5),
+            TaskStarted(node_id, task_id, FORGER, now),
+            TasksAdded(node_id, task_id, FORGER, now, (AddedNode(f"{node_id}.forged", "work"),)),
+        )
+    )
+
+
+def _false_name(ground: Ground) -> tuple[str, str]:
+    """A wrong attempt, a wrong node, a wrong job, or a node that no worker executes."""
+    nodes, rng = ground.store.nodes, ground.rng
+    under_way = [row for row in nodes.values() if row.status is NodeStatus.RUNNING and row.node_id in ground.case.items]
+    if under_way and rng.random() < 0.5:
+        return under_way[0].node_id, f"{JOB_ID}_{under_way[0].node_id}_{under_way[0].attempt}"
+    node_id, other = rng.sample(list(nodes), 2)
+    attempt = nodes[node_id].attempt
+    engine_node = rng.choice([name for name in nodes if name not in ground.case.plans])
+    return rng.choice(
+        (
+            (node_id, f"{JOB_ID}_{node_id}_{attempt + NEVER}"),
+            (node_id, f"{JOB_ID}_{node_id}_-1"),
+            (node_id, f"{JOB_ID}_{node_id}"),
+            (node_id, f"{JOB_ID}_{other}_{nodes[other].attempt}"),
+            (node_id, f"{JOB_ID + 1}_{node_id}_{attempt}"),
+            (node_id, f"{JOB_ID}_{node_id}{CHILD_SEPARATOR}0_0"),
+            ("ghost", f"{JOB_ID}_ghost_0"),
+            (f"{node_id}{CHILD_SEPARATOR}99", f"{JOB_ID}_{node_id}{CHILD_SEPARATOR}99_0"),
+            (engine_node, f"{JOB_ID}_{engine_node}_{nodes[engine_node].attempt}"),
+        )
+    )

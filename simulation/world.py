@@ -8,15 +8,13 @@ from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.model.states import JobStatus, NodeStatus
 from simulation.cases import Case
-from simulation.endings import check_rest
-from simulation.forged_reports import forge
 from simulation.graphs import QUEUE
-from simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
-from simulation.invariants import Watch
+from simulation.ground import JOB_ID, START, Fault, Ground, Violation
+from simulation.invariants import Watch, check_rest, open_nodes
 from simulation.owners import Owner
 from simulation.store import NodeRow, Store
 from simulation.wait_nodes import Outside
-from simulation.workers import Remote, Worker, add_slice, endable, execute
+from simulation.workers import Remote, add_slice, endable, execute, forge
 
 MAX_CALM_STEPS = 3_000
 
@@ -27,14 +25,9 @@ class Weather:
 
     faults: frozenset[Fault]
     steps: int
-    slice_size: int = 2_000
-    dispatch_timeout_seconds: float | None = None
-    zombie_after_seconds: float = PATIENCE_SECONDS
-    local_workers: bool = True
-    steps_after_end: int = 30
-    inline_bytes: int = 65_536
-    max_change_set_bytes: int = 16_777_216
-    job_timeout_seconds: float | None = None
+    steps_after_end: int
+    rules: Rules
+    local_workers: bool
 
 
 Step = Callable[[], bool]
@@ -44,16 +37,8 @@ class World:
     """Each step does one thing to one actor, or nothing; the invariants are checked after each."""
 
     def __init__(self, case: Case, weather: Weather, rng: Random) -> None:
-        rules = Rules(
-            dispatch_timeout_seconds=weather.dispatch_timeout_seconds,
-            zombie_after_seconds=weather.zombie_after_seconds,
-            default_job_timeout_seconds=weather.job_timeout_seconds,
-            slice_size=weather.slice_size,
-            inline_bytes=weather.inline_bytes,
-            max_change_set_bytes=weather.max_change_set_bytes,
-        )
-        store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.inline_bytes)
-        self.ground = Ground(case, store, rules, rng, weather.faults)
+        store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.rules.inline_bytes)
+        self.ground = Ground(case, store, weather.rules, rng, weather.faults)
         self.weather = weather
         self.watch = Watch(self.ground)
         self.remote = Remote(self.ground, 2)
@@ -119,7 +104,7 @@ class World:
                 check_rest(self.ground)
                 return
             yield
-        raise Violation(f"the job never ended; open are {self.watch.open_nodes()}")
+        raise Violation(f"the job never ended; open are {open_nodes(self.ground.store)}")
 
     def _move(self, step: Step) -> bool:
         self.ground.step += 1
@@ -164,7 +149,7 @@ class World:
         if has_ended or not (is_orphan or self.ground.strikes(Fault.TAKE_OVER)):
             return False
         heir = self.ground.rng.choice(self.owners)
-        heir.lose()
+        heir.forget()  # Adopted again: its memory may be of an older epoch.
         store.take_over(heir.name)
         self.ground.note(f"{heir.name} takes over")
         return True
@@ -172,19 +157,15 @@ class World:
     # Everyone else.
 
     def _work_locally(self) -> bool:
-        ready = [
-            (owner, owner.local, row)
-            for owner in self.owners
-            if owner.local
-            for row in endable(self.ground, owner.local)
-        ]
+        pairs = [(owner, owner.local) for owner in self.owners if owner.local]
+        ready = [(owner, worker, row) for owner, worker in pairs for row in endable(self.ground, worker)]
         if not ready:
             return False
         owner, worker, row = self.ground.rng.choice(ready)
         report = execute(self.ground, worker, row)
         self.ground.note(f"{worker.name} ends {row.task_id}")
         if not owner.deliver(report):
-            self.remote.send(report)
+            self.remote.flights.append(report)
         return True
 
     def _add_locally(self) -> bool:
@@ -199,17 +180,15 @@ class World:
         return True
 
     def _cancel(self) -> bool:
-        if not self.ground.strikes(Fault.CANCEL):
-            return False
-        self.ground.store.add_mail(Cancel("someone", "no longer needed"))
-        self.ground.note("the job is cancelled")
-        return True
+        return self.ground.strikes(Fault.CANCEL) and self._send(Cancel("someone", "no longer needed"))
 
     def _pause(self) -> bool:
-        if self.ground.store.is_over or not self.ground.strikes(Fault.PAUSE):
-            return False
-        self.ground.store.add_mail(Pause("someone"))
-        self.ground.note("the job is paused")
+        is_over = self.ground.store.is_over
+        return not is_over and self.ground.strikes(Fault.PAUSE) and self._send(Pause("someone"))
+
+    def _send(self, message: Cancel | Pause | Resume) -> bool:
+        self.ground.store.add_mail(message)
+        self.ground.note(f"{type(message).__name__} is sent")
         return True
 
     def _unpause(self) -> bool:
@@ -217,14 +196,13 @@ class World:
         is_resuming = any(isinstance(message, Resume) for message in store.mailbox.values())
         if store.is_over or is_resuming or store.job.paused_at is None:
             return False
-        store.add_mail(Resume("someone"))
-        self.ground.note("the job is resumed")
-        return True
+        return self._send(Resume("someone"))
 
     def _retry_by_hand(self) -> bool:
         """Retry the failed nodes, or a node between two attempts."""
         store, rng = self.ground.store, self.ground.rng
-        between = [row.node_id for row in store.nodes.values() if _is_between_attempts(row)]
+        rows = store.nodes.values()
+        between = [row.node_id for row in rows if row.status is NodeStatus.READY and row.not_before is not None]
         if not store.is_over and between and self.ground.strikes(Fault.BY_HAND):
             store.add_mail(ManualRetry(rng.choice(between), "someone"))
         elif _has_failed(store) and self.ground.strikes(Fault.BY_HAND):
@@ -313,8 +291,8 @@ class World:
         return False
 
     def _watch_locally(self) -> bool:
-        locals_ = [owner.local for owner in self.owners if owner.local]
-        return any(_stop_withdrawn(worker, self.ground.store) for worker in locals_)
+        running = self.ground.store.running
+        return any(owner.local.drop_revoked(running) for owner in self.owners if owner.local)
 
     def _close_mail(self) -> bool:
         store = self.ground.store
@@ -329,13 +307,9 @@ class World:
             return False
         timers = [at for owner in self.owners if (at := owner.next_timer()) is not None]
         if not timers:
-            raise Violation(f"nothing will ever happen again; open are {self.watch.open_nodes()}")
+            raise Violation(f"nothing will ever happen again; open are {open_nodes(self.ground.store)}")
         self.ground.now = max(self.ground.now, min(timers))
         return True
-
-
-def _is_between_attempts(row: NodeRow) -> bool:
-    return row.status is NodeStatus.READY and row.not_before is not None
 
 
 def _is_unfinished(row: NodeRow) -> bool:
@@ -344,10 +318,3 @@ def _is_unfinished(row: NodeRow) -> bool:
 
 def _has_failed(store: Store) -> bool:
     return store.job.status is JobStatus.FAILED and store.job.owner_id is None
-
-
-def _stop_withdrawn(worker: Worker, store: Store) -> bool:
-    withdrawn = [task_id for task_id in worker.tasks if task_id not in store.running]
-    for task_id in withdrawn:
-        worker.drop(task_id)
-    return bool(withdrawn)

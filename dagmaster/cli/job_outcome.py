@@ -12,8 +12,8 @@ from dagmaster.cli.failures import JOB_FAILED, tell
 from dagmaster.cli.live import live_view, plain_lines
 from dagmaster.cli.output import by_node, console, dump, duration, for_reading, print_for_reading, print_json
 from dagmaster.cli.progress import JobView, Show
+from dagmaster.model.problems import shorten
 from dagmaster.model.states import JobStatus
-from dagmaster.model.text import shorten
 
 SHORT_CHARS = 2000
 SHORT_LINES = 20

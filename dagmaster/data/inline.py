@@ -9,7 +9,7 @@ from dagmaster.data.arrow import answered_schema, table_from_value
 from dagmaster.data.plans import Scan, Slice
 from dagmaster.data.references import MAX_INLINE_BYTES, InlineRows
 from dagmaster.errors import Invalid
-from dagmaster.model.text import shorten
+from dagmaster.model.problems import shorten
 
 MAX_BYTES: Final = MAX_INLINE_BYTES
 # Less is not worth the time that it takes to compress.

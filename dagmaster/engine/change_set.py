@@ -146,11 +146,10 @@ class ChangeSet:
 
     def release(self) -> None:
         """Drop large values from memory once the change set is written."""
-        for nodes in (self.touched, self.created):
-            for node in nodes.values():
-                node.params = node.checkpoint = node.definition = None
-                node.output = kept_output(node, self.rules.inline_bytes)
-                self.job.has_stored = self.job.has_stored or isinstance(node.output, StoredValue)
+        for node in (*self.touched.values(), *self.created.values()):
+            node.params = node.checkpoint = node.definition = None
+            node.output = kept_output(node, self.rules.inline_bytes)
+            self.job.has_stored = self.job.has_stored or isinstance(node.output, StoredValue)
         for fan in self.large_fans:
             fan.items = None
         self.loaded, self.scope = LoadedValues(), None
@@ -165,27 +164,14 @@ class ChangeSet:
         event_type: str,
         status: EventStatus,
         node: NodeState | None = None,
+        data: Mapping[str, Any] | None = None,
         *,
         error: str | None = None,
+        duration_ms: int | None = None,
         source_app: str = "orchestrator",
         checkpoint_name: str | None = None,
-        **data: Any,
     ) -> None:
         """Add a timeline entry."""
-        self.record(event_type, status, node, data or None, error, None, source_app, checkpoint_name)
-
-    def record(
-        self,
-        event_type: str,
-        status: EventStatus,
-        node: NodeState | None,
-        data: Mapping[str, Any] | None,
-        error: str | None,
-        duration_ms: int | None,
-        source_app: str,
-        checkpoint_name: str | None = None,
-    ) -> None:
-        """Like `note`, but takes the data as one mapping: called for each move of each node."""
         self.events.append(
             Event(
                 self.job.job_id,

@@ -9,9 +9,8 @@ from typing import assert_never
 
 from dagmaster.engine.change_set import ChangeSet, Dispatch, Rules
 from dagmaster.engine.dynamic_nodes import accept_added, refuse_from_outside
-from dagmaster.engine.finalizers import start_finalizers
-from dagmaster.engine.job_end import ENDED, cancel, complete_if_done
-from dagmaster.engine.manual_retry import can_reopen, retry_manually
+from dagmaster.engine.job_control import can_reopen, pause, resume, retry_manually
+from dagmaster.engine.job_end import ENDED, cancel, complete_if_done, start_finalizers
 from dagmaster.engine.messages import (
     ApprovalDecision,
     Cancel,
@@ -33,7 +32,6 @@ from dagmaster.engine.messages import (
     TimerDue,
 )
 from dagmaster.engine.node_start import expand, load_job, run_postponed, run_ready
-from dagmaster.engine.pause import pause, resume
 from dagmaster.engine.reports import (
     accept_checkpoint,
     accept_completed,
@@ -47,7 +45,7 @@ from dagmaster.engine.results import pass_results
 from dagmaster.engine.state import JobState
 from dagmaster.engine.timers import fire
 from dagmaster.engine.values import LoadedValues
-from dagmaster.engine.wake_ups import accept_decision, accept_signal, ignore_signal
+from dagmaster.engine.wait_nodes import accept_decision, accept_signal, ignore_signal
 from dagmaster.model.states import JobStatus
 
 
@@ -94,8 +92,6 @@ def _reject(changes: ChangeSet, message: Message) -> None:
             ignore_signal(changes, message)
         case TasksAdded(node_id=None):
             refuse_from_outside(changes, ENDED, message.actor)
-        case _:
-            pass
 
 
 def _advance(changes: ChangeSet) -> None:

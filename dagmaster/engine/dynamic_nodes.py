@@ -69,16 +69,16 @@ def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
 
 
 def refuse_from_outside(changes: ChangeSet, reason: str, actor: str | None) -> None:
-    warning = f"the added nodes were refused: {reason}"
-    changes.note("job_warning", EventStatus.WARNING, warning=warning, refused="added", actor=actor)
+    data = {"warning": f"the added nodes were refused: {reason}", "refused": "added", "actor": actor}
+    changes.note("job_warning", EventStatus.WARNING, data=data)
 
 
 def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
     """Check the whole message before any node is added."""
     job, adder_id = changes.job, adder.node_id if adder else None
+    phase = job.phase_of(adder) if adder else Phase.MAIN
     if adder is None and job.error is not None:
         raise Invalid("the job is failing")
-    phase = job.phase_of(adder) if adder else Phase.MAIN
     if adder is None and job.open_finalizers and not job.open_main:
         raise Invalid("only the finalizers of the job are left")
     if len(job.nodes) + sum(node.node_id not in job.nodes for node in message.nodes) > changes.rules.max_fan_out:
@@ -88,7 +88,8 @@ def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> 
         known = job.nodes.get(node.node_id)
         if node.node_id in planned:
             raise Invalid(f"{node.node_id} is named twice")
-        if not may_add(adder_id, node.node_id) or (known is not None and not _is_added_by(known, adder_id)):
+        is_foreign = known is not None and (not known.is_added or known.added_by != adder_id)
+        if is_foreign or not may_add(adder_id, node.node_id):
             raise Invalid(f"{adder_id or 'an external caller'} cannot add a node with the id {node.node_id}")
         _check_sources(job, node, planned, phase)
         if known is not None:
@@ -105,22 +106,14 @@ def _check_sources(job: JobState, node: AddedNode, planned: Mapping[str, tuple[s
             raise Invalid(f"{node.node_id} waits for {name}, which is not a node of the job")
         if source is not None and job.phase_of(source) is not phase:
             raise Invalid(f"{node.node_id} waits for {name}, which runs in another phase of the job")
-        if source is not None and _was_left(job, source):
+        # A retry of selected nodes has left it out: its edges are never decided.
+        if source is not None and source.status is NodeStatus.FAILED and not has_passed(job, source):
             raise Invalid(f"{node.node_id} waits for {name}, which has failed and is not being retried")
-
-
-def _was_left(job: JobState, node: NodeState) -> bool:
-    """Whether a retry of selected nodes has left out this failed node. Its edges are never decided."""
-    return node.status is NodeStatus.FAILED and not has_passed(job, node)
 
 
 def _is_set_aside(job: JobState, node: NodeState) -> bool:
     """A finalizer that runs again may add again the nodes of its previous run."""
     return node.status is NodeStatus.SKIPPED and job.phase_of(node) is not Phase.MAIN
-
-
-def _is_added_by(node: NodeState, adder: str | None) -> bool:
-    return node.is_added and node.added_by == adder
 
 
 def _check_new_sources(
@@ -147,15 +140,10 @@ def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> No
         if (known := job.nodes.get(node.node_id)) is None or _is_set_aside(job, known)
     ]
     if fresh or not message.nodes:
-        changes.note(
-            "tasks_added",
-            EventStatus.INFO,
-            adder,
-            source_app="worker" if adder else "orchestrator",
-            added_by=adder.node_id if adder else message.actor,
-            count=len(fresh),
-            node_ids=fresh[:SHOWN_IDS],
-        )
+        added_by = adder.node_id if adder else message.actor
+        data = {"added_by": added_by, "count": len(fresh), "node_ids": fresh[:SHOWN_IDS]}
+        source_app = "worker" if adder else "orchestrator"
+        changes.note("tasks_added", EventStatus.INFO, adder, data, source_app=source_app)
     for node in message.nodes:
         known = job.nodes.get(node.node_id)
         if known is None:
@@ -173,7 +161,7 @@ def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterato
     for dependency in dependencies:
         previous, following = _number_of(job, dependency.previous_id), _number_of(job, dependency.next_id)
         if previous is not None and following is not None:
-            yield AddedDependency(previous, dependency.previous_type, following, dependency.next_type)
+            yield replace(dependency, previous_id=previous, next_id=following)
 
 
 def _number_of(job: JobState, end: int | str) -> int | None:

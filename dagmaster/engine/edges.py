@@ -5,15 +5,28 @@ edges live; joins, `any_of`, optional steps and nested branches need no further 
 """
 
 from collections import deque
-from typing import Any
+from datetime import datetime
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
+from dagmaster.engine.values import Value
 from dagmaster.model.states import NodeStatus
 
 # A node may have very many sources; its timeline entry must stay readable.
 SHOWN_SOURCES = 100
+
+
+def complete(
+    changes: ChangeSet,
+    node: NodeState,
+    output: Value | None,
+    duration_ms: int | None = None,
+    reported_at: datetime | None = None,
+) -> None:
+    """Accept the output and decide the edges that leave the node."""
+    transitions.complete(changes, node, output, duration_ms, reported_at)
+    propagate(changes, node)
 
 
 def propagate(changes: ChangeSet, ended: NodeState) -> None:
@@ -51,7 +64,7 @@ def is_ready(node: NodeState) -> bool:
     """Every edge of `all_of` is decided, one of `any_of` is live, and at least one edge is live."""
     if node.all_open or (node.spec.any_of and not node.any_live):
         return False
-    return node.live > 0 or not (node.spec.all_of or node.spec.any_of)
+    return node.live > 0 or not node.spec.sources
 
 
 def is_dead(node: NodeState) -> bool:
@@ -65,10 +78,10 @@ def is_dead(node: NodeState) -> bool:
 
 def is_bypassed(node: NodeState) -> bool:
     """Whether a skipped node was skipped by an untaken branch, not by the failure of its job."""
-    return not node.is_child and bool(node.spec.all_of or node.spec.any_of) and is_dead(node)
+    return not node.is_child and bool(node.spec.sources) and is_dead(node)
 
 
 def make_ready(changes: ChangeSet, node: NodeState) -> None:
-    sources = (*node.spec.all_of, *node.spec.any_of)
-    more: dict[str, Any] = {"more": len(sources) - SHOWN_SOURCES} if len(sources) > SHOWN_SOURCES else {}
+    sources = node.spec.sources
+    more = {"more": len(sources) - SHOWN_SOURCES} if len(sources) > SHOWN_SOURCES else {}
     transitions.ready(changes, node, list(sources[:SHOWN_SOURCES]), **more)

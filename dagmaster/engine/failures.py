@@ -35,23 +35,21 @@ def fail_attempt(
     has_retries = not permanent and node.attempt < node.max_retries
     rule = _rule_against(node, error_types, is_requested=delay_seconds is not None)
     will_retry = has_retries and rule is None
-    details = _failure_details(error_types, rule if has_retries else None)
+    details: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
+    details |= {"retry_rule": rule} if rule and has_retries else {}
     next_queue = find_queue_after(policy_of(node), error_types or ()) if is_executed(node) else None
     transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **details, **event)
     if not will_retry:
         _fail_for_good(changes, node, f"node {node.node_id} failed: {error}")
         return
     if delay_seconds is None:
+        # The policy counts neither retries before a manual retry nor those of tasks given back.
+        used = max(policy_of(node).max_attempts - (node.max_retries - node.attempt), 0)
         # Seeded by the task: every owner computes the same jitter.
-        delay = retry_delay(policy_of(node), _retries_used(node) + 1, Random(changes.job.task_id(node)))
+        delay = retry_delay(policy_of(node), used + 1, Random(changes.job.task_id(node)))
     else:
         delay = timedelta(seconds=delay_seconds)
     transitions.retry(changes, node, delay)
-
-
-def _retries_used(node: NodeState) -> int:
-    """The retries that count for the policy: not those before a manual retry, nor those of tasks given back."""
-    return max(policy_of(node).max_attempts - (node.max_retries - node.attempt), 0)
 
 
 def _fail_for_good(changes: ChangeSet, node: NodeState, error: str) -> None:
@@ -79,12 +77,6 @@ def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_requ
         return None
     types = (*error_types, RETRY_REQUESTED) if is_requested else error_types
     return find_rule_against(policy_of(node), types)
-
-
-def _failure_details(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]:
-    """The known details, for the timeline."""
-    details: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
-    return details | {"retry_rule": rule} if rule else details
 
 
 def policy_of(node: NodeState) -> RetryPolicy:

@@ -8,13 +8,14 @@ import orjson
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import Expand
-from dagmaster.engine.needs import count_failed, count_gathered, gathered, is_from_stored
+from dagmaster.engine.needs import counted, gathered, is_from_stored
 from dagmaster.engine.scope import encode, item_scope, loaded_output, scope_of
 from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
 from dagmaster.model.sealed import holds_sealed
 from dagmaster.model.shapes import item_box
+from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
@@ -36,42 +37,38 @@ def resolve_items(changes: ChangeSet, node: NodeState) -> list[Any]:
     return items
 
 
-def open_fan(changes: ChangeSet, node: NodeState, items: list[Any]) -> None:
-    changes.job.fans[node.node_id] = FanState(total=len(items))
-    _hold(changes, node, items)
-    node.output = orjson.dumps({"fan_out_count": len(items)})
+def open_fan(changes: ChangeSet, node: NodeState) -> None:
+    items = _held_items(changes, node, fan := FanState())
+    fan.total = len(items)
+    changes.job.fans[node.node_id] = fan
+    node.output = orjson.dumps({"fan_out_count": fan.total})
 
 
-def _hold(changes: ChangeSet, node: NodeState, items: list[Any]) -> list[Any]:
+def _held_items(changes: ChangeSet, node: NodeState, fan: FanState) -> list[Any]:
     """Keep the items until all children exist; a list of stored values only for this change set."""
-    fan = changes.job.fans[node.node_id]
-    fan.items = items
-    if is_from_stored(changes.job, _fan_out(node).source.references):
-        changes.large_fans.append(fan)
-    return items
+    if fan.items is None:
+        fan.items = resolve_items(changes, node)
+        if is_from_stored(changes.job, _fan_out(node).source.references):
+            changes.large_fans.append(fan)
+    return fan.items
 
 
 def expand_slice(changes: ChangeSet, node: NodeState) -> bool:
     """Create the next slice of children; True when all exist."""
     fan = changes.job.fans[node.node_id]
-    if fan.items is None:
-        _hold(changes, node, resolve_items(changes, node))
-    spec = _fan_out(node)
-    stop = min(fan.created + changes.rules.slice_size, fan.total)
-    for index in range(fan.created, stop):
-        _add_child(changes, node, index, spec.child.retry.max_attempts)
+    items = _held_items(changes, node, fan)
+    for index in range(fan.created, min(fan.created + changes.rules.slice_size, fan.total)):
+        _add_child(changes, node, index, items[index])
     if fan.created < fan.total:
         changes.follow_ups.append(Expand(node.node_id))
         return False
     return True
 
 
-def _add_child(changes: ChangeSet, node: NodeState, index: int, max_retries: int) -> None:
-    job = changes.job
+def _add_child(changes: ChangeSet, node: NodeState, index: int, item: Any) -> None:
+    job, max_retries = changes.job, _fan_out(node).child.retry.max_attempts
     child = NodeState(child_id(node.node_id, index), node.spec, max_retries, parent=node.node_id, index=index)
-    items = job.fans[node.node_id].items
-    if items is not None:
-        child.item_key, child.item_box = _key_of(items[index]), item_box(items[index])
+    child.item_key, child.item_box = _key_of(item), item_box(item)
     job.nodes[child.node_id] = changes.created[child.node_id] = child
     job.open += 1
     fan = job.fans[node.node_id]
@@ -93,10 +90,7 @@ def child_params(changes: ChangeSet, child: NodeState) -> Any:
     """Resolve the parameters of a child, with its item in scope."""
     assert child.parent is not None and child.index is not None
     fan = changes.job.fans[child.parent]
-    items = fan.items
-    if items is None:
-        parent = changes.job.nodes[child.parent]
-        items = _hold(changes, parent, resolve_items(changes, parent))
+    items = _held_items(changes, changes.job.nodes[child.parent], fan)
     return child.task.params.resolve(item_scope(changes, items[child.index], child.index, fan.total))
 
 
@@ -124,8 +118,8 @@ def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
     """Combine the children's outputs, in the order of the items."""
     children = gathered(changes.job, spec)
     outputs = [b"null" if child.output is None else loaded_output(changes, child) for child in children]
-    count = count_gathered(changes.job, spec)
-    failed = count_failed(changes.job, spec)
+    count = len(counted(changes.job, spec))
+    failed = sum(child.status is NodeStatus.FAILED for child in changes.job.children(spec.fan_out))
     match spec.aggregation:
         case Aggregation.COLLECT:
             return b'{"results":[%b],"count":%d,"failed":%d}' % (b",".join(outputs), count, failed)

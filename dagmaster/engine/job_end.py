@@ -7,11 +7,11 @@ import orjson
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import is_bypassed
+from dagmaster.engine.edges import is_bypassed, make_ready
 from dagmaster.engine.messages import Cancel
-from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_revoked
+from dagmaster.engine.state import JobState, failed_nodes, is_revoked
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
-from dagmaster.model.finalizers import Phase
+from dagmaster.model.finalizers import FINALIZERS, Phase
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus
 
@@ -23,6 +23,40 @@ REVOKED = {
     EndedBy.REVOKED: "stopped because the job failed",
     EndedBy.CANCELLED: "stopped because the job was cancelled",
 }
+
+
+def start_finalizers(changes: ChangeSet) -> bool:
+    """Start the finalizers when all other nodes have ended: first `on_failure`, then `finally`.
+
+    False if there are none or they are already running.
+    """
+    job = changes.job
+    if not job.open_finalizers or job.open_main or changes.ready or job.status is not JobStatus.RUNNING:
+        return False
+    for phase in FINALIZERS:
+        if not job.open_finalizers[phase]:
+            continue
+        pending = [job.nodes[head] for head in job.graph.heads[phase] if job.nodes[head].status is NodeStatus.PENDING]
+        if not pending:
+            return False
+        if not _has_failed(changes) and phase is Phase.ON_FAILURE:
+            _skip_on_failure(changes)
+            continue
+        for head in pending:
+            make_ready(changes, head)
+        return True
+    return False
+
+
+def _has_failed(changes: ChangeSet) -> bool:
+    return changes.job.error is not None or fail_if_incomplete(changes)
+
+
+def _skip_on_failure(changes: ChangeSet) -> None:
+    for spec in changes.job.graph.nodes.values():
+        node = changes.job.nodes[spec.node_id]
+        if spec.phase is Phase.ON_FAILURE and node.status is NodeStatus.PENDING:
+            transitions.skip(changes, node, "job_did_not_fail")
 
 
 def complete_if_done(changes: ChangeSet) -> None:
@@ -145,7 +179,8 @@ def _result(changes: ChangeSet) -> JobResult:
     """The outputs by node, without those of children, and their provenance."""
     job = changes.job
     workflow = job.graph.workflow
-    node_outputs = {node.node_id: node.output for node in _with_output(job)}
+    nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
+    node_outputs = {node.node_id: node.output for node in nodes if node.status is NodeStatus.COMPLETED and node.output}
     outputs = _within_limit(changes, node_outputs)
     data = {name: orjson.Fragment(value) for name, value in outputs.items() if isinstance(value, bytes)}
     parts = {name: value for name, value in outputs.items() if isinstance(value, StoredValue)}
@@ -160,34 +195,23 @@ def _result(changes: ChangeSet) -> JobResult:
     return JobResult(orjson.dumps({**data, "_provenance": provenance}), parts)
 
 
-def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> dict[str, Value]:
+def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value]) -> dict[str, Value]:
     """Large values are copied in the database. If the total exceeds the limit, the largest are left out."""
     total, limit = sum(map(size_of, outputs.values())), changes.rules.max_result_bytes
     included: dict[str, Value] = {}
     omitted = []
     for name in sorted(outputs, key=lambda name: size_of(outputs[name]), reverse=True):
-        value = outputs[name] or b"null"
+        value = outputs[name]
         if total > limit:
             total -= size_of(value)
             omitted.append(name)
+        elif isinstance(value, StoredValue):
+            included[name] = value.located(name)
         else:
-            is_small = isinstance(value, bytes) and len(value) <= changes.rules.inline_bytes
-            included[name] = value if is_small else _place(name, value)
+            is_small = len(value) <= changes.rules.inline_bytes
+            included[name] = value if is_small else StoredValue(len(value), node_id=name)
     if omitted:
-        warning = (
-            f"the result would exceed {spell_size(limit)} (max_result_bytes); the outputs left out are found at "
-            "their nodes"
-        )
-        changes.note("job_warning", EventStatus.WARNING, warning=warning, left_out=omitted[:100])
+        exceeded = f"the result would exceed {spell_size(limit)} (max_result_bytes)"
+        warning = f"{exceeded}; the outputs left out are found at their nodes"
+        changes.note("job_warning", EventStatus.WARNING, data={"warning": warning, "left_out": omitted[:100]})
     return {name: included[name] for name in outputs if name in included}
-
-
-def _place(name: str, value: Value) -> StoredValue:
-    """Where the value is, or is being written."""
-    is_elsewhere = isinstance(value, StoredValue) and (value.mail_id or value.node_id)
-    return value if is_elsewhere and isinstance(value, StoredValue) else StoredValue(size_of(value), node_id=name)
-
-
-def _with_output(job: JobState) -> list[NodeState]:
-    nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
-    return [node for node in nodes if node.output is not None and node.status is NodeStatus.COMPLETED]

@@ -8,8 +8,10 @@ from dagmaster.engine.state import JobState, NodeState, is_executed
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue, size_of, spell_size
 from dagmaster.errors import ValuesTooLarge
 from dagmaster.model.added_nodes import references
-from dagmaster.model.expressions import Reference
+from dagmaster.model.conditions import Condition
+from dagmaster.model.expressions import Template
 from dagmaster.model.graph import FanInSpec
+from dagmaster.model.references import Reference
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import Aggregation
 
@@ -27,14 +29,18 @@ def require_values(changes: ChangeSet, node: NodeState) -> None:
     if node.spec.fan_in is not None:
         _check_fan_in(changes, node.spec.fan_in)
     needed = needs_of(changes.job, node, changes.loaded)
-    if (total := sum(needed.values())) > changes.rules.max_fan_in_bytes:
-        raise ValuesTooLarge(
-            f"the values that {node.node_id} refers to are {spell_size(total)} together, and the limit is "
-            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); pass a reference to the data, not "
-            "the data itself, or raise the limit"
-        )
+    check_size(f"the values that {node.node_id} refers to", sum(needed.values()), changes.rules)
     if needed:
         raise ValuesNotLoaded
+
+
+def check_size(label: str, size: int, rules: Rules) -> None:
+    """Raise ValuesTooLarge if a node would use too much memory."""
+    if size > rules.max_fan_in_bytes:
+        raise ValuesTooLarge(
+            f"{label} are {spell_size(size)} together, and the limit is {spell_size(rules.max_fan_in_bytes)} "
+            "(max_fan_in_bytes); pass a reference to the data, not the data itself, or raise the limit"
+        )
 
 
 def _check_fan_in(changes: ChangeSet, spec: FanInSpec) -> None:
@@ -47,18 +53,9 @@ def _check_fan_in(changes: ChangeSet, spec: FanInSpec) -> None:
         )
 
 
-def count_gathered(job: JobState, spec: FanInSpec) -> int:
-    return len(_counted(job, spec))
-
-
-def count_failed(job: JobState, spec: FanInSpec) -> int:
-    children = job.children(spec.fan_out) if spec.fan_out in job.fans else ()
-    return sum(child.status is NodeStatus.FAILED for child in children)
-
-
 def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
     """The children whose outputs are read."""
-    children = _counted(job, spec)
+    children = counted(job, spec)
     match spec.aggregation:
         case Aggregation.FIRST:
             return children[:1]
@@ -68,12 +65,10 @@ def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
             return children
 
 
-def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
+def counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
     """Failed children count only for `collect`, where each item keeps its position."""
-    children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
-    if spec.aggregation is Aggregation.COLLECT:
-        return children
-    return [child for child in children if child.status is not NodeStatus.FAILED]
+    with_failed, children = spec.aggregation is Aggregation.COLLECT, job.children(spec.fan_out)
+    return [child for child in children if with_failed or child.status is not NodeStatus.FAILED]
 
 
 def values_needed(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:
@@ -125,24 +120,19 @@ def _named(job: JobState, node: NodeState) -> Iterator[str]:
 
 def _references(job: JobState, node: NodeState) -> Iterator[Reference]:
     """The references of every expression that is evaluated when the node runs."""
-    spec = node.spec
+    spec, fan = node.spec, job.fans.get(node.parent or node.node_id)
+    expressions: list[Template | Condition | None] = [branch.condition for branch in spec.branches]
     if is_executed(node):
-        yield from node.task.params.references
-    if spec.fan_out is not None:
-        fan = job.fans.get(node.parent or node.node_id)
-        if fan is None or fan.items is None:
-            yield from spec.fan_out.source.references
-    for branch in spec.branches:
-        if branch.condition is not None:
-            yield from branch.condition.references
+        expressions.append(node.task.params)
+    if spec.fan_out is not None and (fan is None or fan.items is None):
+        expressions.append(spec.fan_out.source)
     if spec.wait is not None:
-        for template in (spec.wait.until, spec.wait.seconds):
-            if template is not None:
-                yield from template.references
+        expressions += (spec.wait.until, spec.wait.seconds)
     if spec.approval is not None:
-        yield from spec.approval.message.references
+        expressions.append(spec.approval.message)
     if spec.child_job is not None:
-        yield from spec.child_job.inputs.references
+        expressions.append(spec.child_job.inputs)
+    return (reference for expression in expressions if expression for reference in expression.references)
 
 
 def _names(job: JobState, referred: Iterable[Reference]) -> Iterator[str]:

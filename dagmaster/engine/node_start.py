@@ -2,11 +2,11 @@
 
 from collections import deque
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import make_ready, propagate
+from dagmaster.engine.edges import complete, make_ready
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.fan import (
     aggregate,
@@ -15,18 +15,16 @@ from dagmaster.engine.fan import (
     fan_out_output,
     has_slot,
     open_fan,
-    resolve_items,
 )
-from dagmaster.engine.job_end import start_job
+from dagmaster.engine.job_end import WAITING_TYPES, start_job
 from dagmaster.engine.messages import TimerKind
-from dagmaster.engine.needs import ValuesNotLoaded, require_values
+from dagmaster.engine.needs import ValuesNotLoaded, check_size, require_values
 from dagmaster.engine.scope import added_params, encode, scope_of
 from dagmaster.engine.state import NodeState, is_executed
-from dagmaster.engine.values import Value, spell_size
-from dagmaster.engine.wait_nodes import WAITING, begin_approval, begin_child_job, begin_wait, resume_waiting
+from dagmaster.engine.wait_nodes import begin_approval, begin_child_job, begin_wait, resume_waiting
 from dagmaster.errors import ExpressionFailed, ValuesTooLarge
 from dagmaster.model.finalizers import Phase
-from dagmaster.model.graph import BranchSpec, NodeType
+from dagmaster.model.graph import NodeType
 from dagmaster.model.states import EventStatus, JobStatus, NodeStatus
 
 MIN_DISPATCH_TIMEOUT_SECONDS = 1800.0
@@ -83,12 +81,11 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
             complete_here(changes, node, aggregate(changes, node.spec.fan_in))
         case NodeType.FAN_OUT:
             if node.output is None:
-                open_fan(changes, node, resolve_items(changes, node))
+                open_fan(changes, node)
             transitions.start_here(changes, node)
             expand(changes, node)
         case NodeType.WAIT:
-            if (output := begin_wait(changes, node)) is not None:
-                complete(changes, node, output)
+            begin_wait(changes, node)
         case NodeType.APPROVAL:
             begin_approval(changes, node)
         case NodeType.WORKFLOW:
@@ -118,13 +115,12 @@ def dispatch(changes: ChangeSet, node: NodeState) -> None:
 
 
 def _encoded_params(changes: ChangeSet, node: NodeState) -> bytes:
-    params = encode(params_of(changes, node), f"the parameters of {node.node_id}")
-    if len(params) > changes.rules.max_fan_in_bytes:
-        raise ValuesTooLarge(
-            f"the parameters of {node.node_id} are {spell_size(len(params))}, and the limit (max_fan_in_bytes) is "
-            f"{spell_size(changes.rules.max_fan_in_bytes)}; pass a reference to the data, not the data itself, or "
-            "raise the limit"
-        )
+    if node.is_child:
+        resolved = child_params(changes, node)
+    else:
+        resolved = added_params(changes, node) if node.is_added else node.task.params.resolve(scope_of(changes))
+    params = encode(resolved, f"the parameters of {node.node_id}")
+    check_size(f"the parameters of {node.node_id}", len(params), changes.rules)
     changes.bytes += len(params)
     return params
 
@@ -132,12 +128,6 @@ def _encoded_params(changes: ChangeSet, node: NodeState) -> bytes:
 def _may_differ(changes: ChangeSet, node: NodeState) -> bool:
     """Whether a rerun finalizer may get other parameters. An added node's change only with the results it refers to."""
     return changes.job.phase_of(node) is not Phase.MAIN and (not node.is_added or bool(node.task.params.raw))
-
-
-def params_of(changes: ChangeSet, node: NodeState) -> Any:
-    if node.is_child:
-        return child_params(changes, node)
-    return added_params(changes, node) if node.is_added else node.task.params.resolve(scope_of(changes))
 
 
 def dispatch_timeout(changes: ChangeSet, node: NodeState) -> timedelta:
@@ -149,26 +139,13 @@ def dispatch_timeout(changes: ChangeSet, node: NodeState) -> timedelta:
 def dispatch_deadline(changes: ChangeSet, node: NodeState) -> datetime:
     """Counted from the end of the last pause."""
     assert node.dispatched_at is not None
-    resumed = changes.job.resumed_at
-    since = max(node.dispatched_at, resumed) if resumed is not None else node.dispatched_at
+    since = max(node.dispatched_at, changes.job.resumed_at or node.dispatched_at)
     return since + dispatch_timeout(changes, node)
 
 
 def complete_here(changes: ChangeSet, node: NodeState, output: bytes | None) -> None:
     transitions.start_here(changes, node)
     complete(changes, node, output)
-
-
-def complete(
-    changes: ChangeSet,
-    node: NodeState,
-    output: Value | None,
-    duration_ms: int | None = None,
-    reported_at: datetime | None = None,
-) -> None:
-    """Accept the output and decide the edges that leave the node."""
-    transitions.complete(changes, node, output, duration_ms, reported_at)
-    propagate(changes, node)
 
 
 def expand(changes: ChangeSet, node: NodeState) -> None:
@@ -189,35 +166,31 @@ def expand(changes: ChangeSet, node: NodeState) -> None:
 def route(changes: ChangeSet, node: NodeState) -> bytes:
     """Take the first branch whose condition holds."""
     scope = scope_of(changes)
-    taken: BranchSpec | None = None
-    for branch in node.spec.branches:
-        if branch.condition is not None:
-            verdict = branch.condition.evaluate(scope)
-            if verdict.warning:
-                changes.note("node_warning", EventStatus.WARNING, node, warning=verdict.warning, branch=branch.name)
-            if not verdict.matched:
-                continue
-        taken = branch
-        break
-    if taken is None:
+    for taken in node.spec.branches:
+        if taken.condition is None:
+            break
+        verdict = taken.condition.evaluate(scope)
+        if verdict.warning:
+            data = {"warning": verdict.warning, "branch": taken.name}
+            changes.note("node_warning", EventStatus.WARNING, node, data)
+        if verdict.matched:
+            break
+    else:
         raise ExpressionFailed("no branch matches and there is no default branch")
-    return encode(
-        {
-            "condition_result": taken.condition is not None,
-            "taken": list(taken.targets),
-            "taken_branch": taken.name,
-            "skipped_branches": [branch.name for branch in node.spec.branches if branch is not taken],
-        },
-        "the conditional",
-    )
+    output = {
+        "condition_result": taken.condition is not None,
+        "taken": list(taken.targets),
+        "taken_branch": taken.name,
+        "skipped_branches": [branch.name for branch in node.spec.branches if branch is not taken],
+    }
+    return encode(output, "the conditional")
 
 
 def load_job(changes: ChangeSet) -> None:
     """Start the job, or continue where its former owner left it."""
     job = changes.job
-    changes.arm(
-        TimerKind.ZOMBIE, (job.last_progress_at or changes.now) + timedelta(seconds=changes.rules.zombie_after_seconds)
-    )
+    zombie_after = timedelta(seconds=changes.rules.zombie_after_seconds)
+    changes.arm(TimerKind.ZOMBIE, (job.last_progress_at or changes.now) + zombie_after)
     if job.deadline_at is not None:
         changes.arm(TimerKind.DEADLINE, job.deadline_at)
     if job.status is JobStatus.PENDING:
@@ -241,12 +214,10 @@ def resume_node(changes: ChangeSet, node: NodeState) -> None:
             pass
         case NodeStatus.RUNNING if is_executed(node):
             arm_timeout(changes, node)
-        case NodeStatus.RUNNING if node.spec.type in WAITING:
+        case NodeStatus.RUNNING if node.spec.type in WAITING_TYPES:
             resume_waiting(changes, node)
         case NodeStatus.RUNNING:
             expand(changes, node)
-        case _:
-            pass
 
 
 def arm_timeout(changes: ChangeSet, node: NodeState) -> None:

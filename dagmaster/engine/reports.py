@@ -2,13 +2,14 @@
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet, Result
+from dagmaster.engine.edges import complete
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
-from dagmaster.engine.node_start import arm_timeout, complete
+from dagmaster.engine.node_start import arm_timeout
 from dagmaster.engine.results import await_result, find_result_source
 from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
 from dagmaster.engine.values import size_of
-from dagmaster.engine.wake_ups import find_caller
+from dagmaster.engine.wait_nodes import find_caller
 from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, NodeStatus, TaskStatus
 
 
@@ -27,7 +28,6 @@ def accept_completed(changes: ChangeSet, message: TaskCompleted) -> None:
     node = _open(changes, message)
     if node is None:
         return
-    changes.results.setdefault(message.task_id, _result(changes, message))
     if is_executed(node):
         changes.close_task(node)
     if isinstance(message.output, bytes) and (other := find_result_source(message.output)) is not None:
@@ -40,7 +40,6 @@ def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
     node = _open(changes, message)
     if node is None:
         return
-    changes.results.setdefault(message.task_id, _result(changes, message))
     fail_attempt(
         changes,
         node,
@@ -60,12 +59,8 @@ def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
     node = find_current(changes, message.node_id, message.task_id)
     if node is None or not _is_in_flight(node):
         return
-    if message.given_back:
-        transitions.give_back(node)
-        error = f"worker {message.worker_id} gave it back"
-    else:
-        transitions.count_loss(node)
-        error = f"worker {message.worker_id} was lost"
+    transitions.count_loss(node, given_back=message.given_back)
+    error = f"worker {message.worker_id} {'gave it back' if message.given_back else 'was lost'}"
     limit = changes.rules.max_worker_deaths
     is_poison = not message.given_back and limit is not None and node.times_lost >= limit
     if is_poison:
@@ -89,31 +84,17 @@ def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
     changes.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
     changes.touch(node)
-    changes.note(
-        "node_checkpoint",
-        EventStatus.INFO,
-        node,
-        source_app="worker",
-        checkpoint_name=message.phase,
-        phase=message.phase,
-        worker_id=message.worker_id,
-        **message.details,
-    )
+    data = {"phase": message.phase, "worker_id": message.worker_id, **message.details}
+    changes.note("node_checkpoint", EventStatus.INFO, node, data, source_app="worker", checkpoint_name=message.phase)
 
 
 def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
     """Store the report and note it in the timeline; the job does not change."""
     if isinstance(message, TaskLost) or not _existed(changes, message):
         return
-    changes.results.setdefault(message.task_id, _result(changes, message))
-    changes.note(
-        "result_ignored",
-        EventStatus.WARNING,
-        changes.job.nodes.get(message.node_id),
-        reason=reason,
-        reported_task_id=message.task_id,
-        worker_id=message.worker_id,
-    )
+    _store(changes, message)
+    data = {"reason": reason, "reported_task_id": message.task_id, "worker_id": message.worker_id}
+    changes.note("result_ignored", EventStatus.WARNING, changes.job.nodes.get(message.node_id), data)
 
 
 def _existed(changes: ChangeSet, message: Report) -> bool:
@@ -135,6 +116,7 @@ def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState 
         if node.status is NodeStatus.FAILED and not _is_known(node, message):
             ignore(changes, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
         return None  # A repeated report: the first one counted.
+    _store(changes, message)
     if node.status is NodeStatus.DISPATCHED:
         start_task(changes, node, message.worker_id)
     return node
@@ -160,24 +142,25 @@ def _is_in_flight(node: NodeState) -> bool:
 
 def find_current(changes: ChangeSet, node_id: str, task_id: str) -> NodeState | None:
     node = changes.job.nodes.get(node_id)
-    if node is None or not is_executed(node) or task_id != changes.job.task_id(node):
-        return None
-    return node
+    is_current = node is not None and is_executed(node) and task_id == changes.job.task_id(node)
+    return node if is_current else None
 
 
-def _result(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> Result:
-    completed = isinstance(message, TaskCompleted)
-    return Result(
+def _store(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> None:
+    """Only the first report of an attempt is stored."""
+    failure = message if isinstance(message, TaskFailed) else None
+    result = Result(
         message.task_id,
         changes.job.job_id,
         message.node_id,
-        TaskStatus.COMPLETED if completed else TaskStatus.FAILED,
+        TaskStatus.FAILED if failure else TaskStatus.COMPLETED,
         message.worker_id,
         message.output if isinstance(message, TaskCompleted) else None,
-        message.error if isinstance(message, TaskFailed) else None,
+        failure.error if failure else None,
         message.duration_ms,
         message.at,
-        message.error_types[0] if isinstance(message, TaskFailed) and message.error_types else None,
+        failure.error_types[0] if failure and failure.error_types else None,
         message.details or None,
         _ended_by(message),
     )
+    changes.results.setdefault(message.task_id, result)

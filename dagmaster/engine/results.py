@@ -7,8 +7,8 @@ import orjson
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.edges import complete
 from dagmaster.engine.failures import fail_attempt, fail_with
-from dagmaster.engine.node_start import complete
 from dagmaster.engine.state import JobState, NodeState, is_settled
 from dagmaster.engine.values import StoredValue, Value
 from dagmaster.model.added_nodes import RESULT_OF
@@ -50,10 +50,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
 
 def _output_of(other: NodeState) -> Value | None:
     """A large output is copied in the database, never loaded."""
-    output = other.output
-    if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
-        return StoredValue(output.size, node_id=other.node_id)
-    return output
+    return other.output.located(other.node_id) if isinstance(other.output, StoredValue) else other.output
 
 
 def _refuse(changes: ChangeSet, node: NodeState, error: str) -> None:
@@ -98,8 +95,6 @@ def _blockers(job: JobState, node_id: str) -> Iterator[str]:
         return
     if node.result_of is not None:
         yield node.result_of
-    if node_id in job.fans:
-        yield from (child.node_id for child in job.children(node_id))
+    yield from (child.node_id for child in job.children(node_id))
     if not node.is_child:
-        yield from node.spec.all_of
-        yield from node.spec.any_of
+        yield from node.spec.sources

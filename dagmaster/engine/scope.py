@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.state import JobState, NodeState
+from dagmaster.engine.state import NodeState
 from dagmaster.engine.values import StoredValue
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.added_nodes import fill_in, references
@@ -48,58 +48,34 @@ class _NodeView(Mapping[str, Any]):
 
 
 class _NodesView(Mapping[str, _NodeView]):
-    __slots__ = ("_changes", "_job", "_views")
+    """The nodes of the definition."""
+
+    __slots__ = ("_changes", "_nodes", "_views")
 
     def __init__(self, changes: ChangeSet) -> None:
-        self._changes, self._job = changes, changes.job
+        self._changes, self._nodes = changes, changes.job.graph.nodes
         self._views: dict[str, _NodeView] = {}
 
     def __getitem__(self, node_id: str) -> _NodeView:
-        view = self._views.get(node_id)
-        if view is None:
-            if node_id not in self._job.graph.nodes:
-                raise KeyError(node_id)
-            view = self._views[node_id] = _NodeView(self._changes, node_id)
-        return view
+        if node_id not in self._views:
+            self._views[node_id] = _NodeView(self._changes, self._nodes[node_id].node_id)
+        return self._views[node_id]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._job.graph.nodes)
+        return iter(self._nodes)
 
     def __len__(self) -> int:
-        return len(self._job.graph.nodes)
-
-
-class _JobView(Mapping[str, Any]):
-    """How the job ended, for its finalizers."""
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: JobState) -> None:
-        self._job = job
-
-    def __getitem__(self, key: str) -> Any:
-        match key:
-            case "status":
-                return "completed" if self._job.error is None else "failed"
-            case "error":
-                return self._job.error
-            case "failed_node":
-                return self._job.failed_node
-            case _:
-                raise KeyError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("status", "error", "failed_node"))
-
-    def __len__(self) -> int:
-        return 3
+        return len(self._nodes)
 
 
 def scope_of(changes: ChangeSet) -> dict[str, Any]:
+    """`job` tells the finalizers how the job ended."""
+    job = changes.job
     if changes.scope is None:
-        job = changes.job
         inputs = changes.loaded.inputs if isinstance(job.inputs, StoredValue) else job.inputs
-        changes.scope = {"inputs": inputs, "nodes": _NodesView(changes), "env": changes.rules.env, "job": _JobView(job)}
+        changes.scope = {"inputs": inputs, "nodes": _NodesView(changes), "env": changes.rules.env}
+    status = "completed" if job.error is None else "failed"
+    changes.scope["job"] = {"status": status, "error": job.error, "failed_node": job.failed_node}
     return changes.scope
 
 

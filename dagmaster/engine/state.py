@@ -89,6 +89,11 @@ class NodeState:
     def is_child(self) -> bool:
         return self.parent is not None
 
+    def open_edges(self) -> None:
+        """All inbound edges are undecided."""
+        self.all_open, self.any_open = len(self.spec.all_of), len(self.spec.any_of)
+        self.any_live = self.live = 0
+
 
 @dataclass(slots=True)
 class FanState:
@@ -173,7 +178,7 @@ class JobState:
 
     def children(self, fan_out: str) -> Iterator[NodeState]:
         """The children created so far, in the order of their items."""
-        for index in range(self.fans[fan_out].created):
+        for index in range(self.fans[fan_out].created if fan_out in self.fans else 0):
             yield self.nodes[child_id(fan_out, index)]
 
 
@@ -225,13 +230,8 @@ def new_job(
     job.has_stored = isinstance(inputs, StoredValue)
     for spec in graph.nodes.values():
         policy = spec.task.retry if spec.task else spec.retry
-        job.nodes[spec.node_id] = NodeState(
-            spec.node_id,
-            spec,
-            policy.max_attempts,
-            all_open=len(spec.all_of),
-            any_open=len(spec.any_of),
-        )
+        node = job.nodes[spec.node_id] = NodeState(spec.node_id, spec, policy.max_attempts)
+        node.open_edges()
     count_all_open(job)
     return job
 
@@ -252,18 +252,17 @@ def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
         if node.spec.type is NodeType.FAN_OUT:
             fan = job.fans.setdefault(node.parent or node.node_id, FanState())
             if node.is_child:
-                _count_child(fan, node)
+                fan.created += 1
+                fan.open += node.status not in NODE_TERMINAL
+                fan.in_flight += node.status in NODE_IN_FLIGHT
             elif node.output is not None:
                 fan.total = orjson.loads(own_output(node))["fan_out_count"]
         if not node.is_child:
-            node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
-            node.any_live = node.live = 0
+            node.open_edges()
     count_all_open(job)
     _restore_added(job)
     for node in job.nodes.values():
-        if (node.followers or not node.is_child) and is_settled(job, node):
-            for target in targets_of(node):
-                count_edge(job.nodes[target], node, live=is_live(node, target))
+        count_edges(job, node)
 
 
 def _restore_added(job: JobState) -> None:
@@ -291,12 +290,6 @@ def targets_of(node: NodeState) -> Sequence[str]:
     """The targets of a node's edges. A child has only those of added nodes that wait for it."""
     own = () if node.is_child else node.spec.targets
     return (*own, *node.followers) if node.followers else own
-
-
-def _count_child(fan: FanState, node: NodeState) -> None:
-    fan.created += 1
-    fan.open += node.status not in NODE_TERMINAL
-    fan.in_flight += node.status in NODE_IN_FLIGHT
 
 
 def is_settled(job: JobState, node: NodeState) -> bool:
@@ -328,14 +321,15 @@ def is_live(node: NodeState, target: str) -> bool:
     """Whether the edge to `target` is live: a skipped source or an untaken branch makes it dead."""
     if node.status is not NodeStatus.COMPLETED:
         return node.status is NodeStatus.FAILED and node.spec.allow_failure
-    if node.spec.type is not NodeType.CONDITIONAL or target not in _routed(node.spec):
-        return True
-    taken = orjson.loads(own_output(node))["taken_branch"]
-    return any(branch.name == taken and target in branch.targets for branch in node.spec.branches)
+    leading = [branch.name for branch in node.spec.branches if target in branch.targets]
+    return not leading or orjson.loads(own_output(node))["taken_branch"] in leading
 
 
-def _routed(spec: GraphNode) -> frozenset[str]:
-    return frozenset(target for branch in spec.branches for target in branch.targets)
+def count_edges(job: JobState, node: NodeState) -> None:
+    """Count the outgoing edges, if they are decided."""
+    if (targets := targets_of(node)) and is_settled(job, node):
+        for target in targets:
+            count_edge(job.nodes[target], node, live=is_live(node, target))
 
 
 def count_edge(target: NodeState, source: NodeState, *, live: bool) -> None:

@@ -5,12 +5,11 @@ from typing import assert_never
 
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.failures import fail_attempt
-from dagmaster.engine.job_end import fail_overdue, fail_stalled
+from dagmaster.engine.job_end import WAITING_TYPES, fail_overdue, fail_stalled
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.engine.node_start import dispatch_deadline, dispatch_timeout, timeout
 from dagmaster.engine.state import NodeState, is_executed
-from dagmaster.engine.wait_nodes import WAITING
-from dagmaster.engine.wake_ups import wake
+from dagmaster.engine.wait_nodes import wake
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.model.states import EndedBy, NodeStatus
 
@@ -90,7 +89,7 @@ def _deadline(changes: ChangeSet, node: NodeState) -> datetime | None:
             return dispatch_deadline(changes, node)
         case NodeStatus.RUNNING if node.result_of is None and is_executed(node) and node.started_at is not None:
             return node.started_at + timeout(changes, node)
-        case NodeStatus.RUNNING if node.spec.type in WAITING:  # Without a timeout it may wait forever.
+        case NodeStatus.RUNNING if node.spec.type in WAITING_TYPES:  # Without a timeout it may wait forever.
             return node.not_before or changes.now
         case _:
             return None

@@ -14,31 +14,9 @@ from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.values import JobResult, StoredValue, Value
 from dagmaster.errors import IllegalMove
+from dagmaster.model import states
 from dagmaster.model.graph import NodeType
-from dagmaster.model.states import (
-    JOB_CANCELLED,
-    JOB_COMPLETED,
-    JOB_FAILED,
-    JOB_REOPENED,
-    JOB_STARTED,
-    NODE_COMPLETED,
-    NODE_DISPATCHED,
-    NODE_FAILED,
-    NODE_IN_FLIGHT,
-    NODE_READY,
-    NODE_REOPENED,
-    NODE_RETRYING,
-    NODE_SKIPPED,
-    NODE_STARTED,
-    NODE_SUCCESSFUL,
-    NODE_TERMINAL,
-    EndedBy,
-    EventStatus,
-    JobEndedBy,
-    JobStatus,
-    Move,
-    NodeStatus,
-)
+from dagmaster.model.states import EndedBy, EventStatus, JobEndedBy, JobStatus, Move, NodeStatus
 
 # The timeline summarises an output; decoding a larger one would cost too much.
 MAX_SUMMARISED_BYTES = 65_536
@@ -50,7 +28,7 @@ MAX_LISTED = 100
 
 def ready(changes: ChangeSet, node: NodeState, dependencies: Sequence[str | None], **data: Any) -> None:
     """The sources have ended; the node starts in this change set unless it is paused or backpressured."""
-    _move(changes, node, NODE_READY, {"dependencies": dependencies, **data})
+    _move(changes, node, states.NODE_READY, {"dependencies": dependencies, **data})
     changes.ready.append(node)
 
 
@@ -58,7 +36,7 @@ def dispatch(changes: ChangeSet, node: NodeState, queue: str, handler: str) -> N
     """Put the node's task on the queue."""
     node.not_before = None
     node.dispatched_at = changes.now
-    _move(changes, node, NODE_DISPATCHED, {"queue": queue, "handler": handler})
+    _move(changes, node, states.NODE_DISPATCHED, {"queue": queue, "handler": handler})
     task_id = changes.job.task_id(node)
     changes.dispatches[task_id] = Dispatch(node, task_id, node.attempt, changes.now)
 
@@ -66,15 +44,15 @@ def dispatch(changes: ChangeSet, node: NodeState, queue: str, handler: str) -> N
 def start(changes: ChangeSet, node: NodeState, worker_id: str | None) -> None:
     """A worker runs the task."""
     node.started_at = changes.now
-    _move(changes, node, NODE_STARTED, {"worker_id": worker_id}, source_app="worker")
+    _move(changes, node, states.NODE_STARTED, {"worker_id": worker_id}, source_app="worker")
 
 
 def start_here(changes: ChangeSet, node: NodeState) -> None:
     """The engine executes this node itself."""
     node.dispatched_at = node.started_at = changes.now
     node.not_before = None
-    _move(changes, node, NODE_DISPATCHED)
-    _move(changes, node, NODE_STARTED)
+    _move(changes, node, states.NODE_DISPATCHED)
+    _move(changes, node, states.NODE_STARTED)
 
 
 def wake_at(changes: ChangeSet, node: NodeState, at: datetime | None) -> None:
@@ -108,7 +86,7 @@ def complete(
     node.completed_at = changes.now if reported_at is None else _measure(changes, node, reported_at, duration_ms)
     if duration_ms is None and node.started_at is not None:
         duration_ms = round((changes.now - node.started_at).total_seconds() * 1000)
-    _move(changes, node, NODE_COMPLETED, {"output_keys": _keys(output)}, duration_ms=duration_ms)
+    _move(changes, node, states.NODE_COMPLETED, {"output_keys": _keys(output)}, duration_ms=duration_ms)
 
 
 def fail(
@@ -124,7 +102,7 @@ def fail(
     **data: Any,
 ) -> None:
     """End the attempt; the caller decides whether to retry. `next_queue` is the queue of the next attempt."""
-    if node.status in NODE_IN_FLIGHT and is_executed(node):
+    if node.status in states.NODE_IN_FLIGHT and is_executed(node):
         changes.close_task(node)
     elif node.status is NodeStatus.RUNNING and node.spec.child_job is not None:
         changes.cancel_child(node)
@@ -135,17 +113,15 @@ def fail(
         node.completed_at = _measure(changes, node, reported_at, duration_ms)
         node.times_lost = 0  # Its worker survived it.
     node.queue = next_queue or node.queue
-    _move(changes, node, NODE_FAILED, data, error=error, duration_ms=duration_ms, status=status, ended_by=ended_by)
+    _move(
+        changes, node, states.NODE_FAILED, data, error=error, duration_ms=duration_ms, status=status, ended_by=ended_by
+    )
 
 
-def count_loss(node: NodeState) -> None:
-    """The worker died during the attempt."""
-    node.times_lost += 1
-
-
-def give_back(node: NodeState) -> None:
-    """The worker shut down in order, which costs no retry."""
-    node.max_retries += 1
+def count_loss(node: NodeState, *, given_back: bool) -> None:
+    """The worker died during the attempt, or shut down in order, which costs no retry."""
+    node.max_retries += given_back
+    node.times_lost += not given_back
 
 
 def allow_retries(node: NodeState, retries: int) -> None:
@@ -172,7 +148,7 @@ def retry(changes: ChangeSet, node: NodeState, delay: timedelta, retries: int | 
     }
     if node.queue:
         data["queue"] = node.queue
-    _move(changes, node, NODE_RETRYING, data)
+    _move(changes, node, states.NODE_RETRYING, data)
     if node.not_before is None:
         changes.ready.append(node)
     else:
@@ -183,20 +159,21 @@ def end_back_off(changes: ChangeSet, node: NodeState, actor: str | None) -> None
     """Retry now instead of after the delay."""
     node.not_before = None
     changes.touch(node)
-    changes.note("node_retrying", EventStatus.WARNING, node, attempt=node.attempt, actor=actor, at_once=True)
+    data = {"attempt": node.attempt, "actor": actor, "at_once": True}
+    changes.note("node_retrying", EventStatus.WARNING, node, data)
     changes.ready.append(node)
 
 
 def skip(changes: ChangeSet, node: NodeState, reason: str) -> None:
     node.not_before = None
     node.completed_at = changes.now
-    _move(changes, node, NODE_SKIPPED, {"reason": reason})
+    _move(changes, node, states.NODE_SKIPPED, {"reason": reason})
 
 
 def reopen(changes: ChangeSet, node: NodeState) -> None:
     """In a reopened job, wait again for the sources."""
     node.completed_at = node.not_before = None
-    _move(changes, node, NODE_REOPENED)
+    _move(changes, node, states.NODE_REOPENED)
 
 
 def rerun(changes: ChangeSet, node: NodeState, retries: int) -> None:
@@ -246,22 +223,24 @@ def _move(
         data["ended_by"] = ended_by
     _count(changes, node, before)
     job.last_progress_at = changes.now
-    if node.node_id in job.awaited and node.status in NODE_SUCCESSFUL:
+    if node.node_id in job.awaited and node.status in states.NODE_SUCCESSFUL:
         changes.awaited_results.append(node)
     changes.touch(node)
-    changes.record(move.event, status or move.status, node, data, error, duration_ms, source_app)
+    changes.note(
+        move.event, status or move.status, node, data, error=error, duration_ms=duration_ms, source_app=source_app
+    )
 
 
 def _count(changes: ChangeSet, node: NodeState, before: NodeStatus) -> None:
     job = changes.job
-    opened = (node.status not in NODE_TERMINAL) - (before not in NODE_TERMINAL)
+    opened = (node.status not in states.NODE_TERMINAL) - (before not in states.NODE_TERMINAL)
     if opened:
         job.count_open(node, opened)
     if node.parent is not None:
         fan = job.fans[node.parent]
         fan.open += opened
-        fan.in_flight += (node.status in NODE_IN_FLIGHT) - (before in NODE_IN_FLIGHT)
-        if fan.waiting and node.status in NODE_TERMINAL:  # Its slot, taken or not, is free.
+        fan.in_flight += (node.status in states.NODE_IN_FLIGHT) - (before in states.NODE_IN_FLIGHT)
+        if fan.waiting and node.status in states.NODE_TERMINAL:  # Its slot, taken or not, is free.
             changes.ready.append(job.nodes[fan.waiting.popleft()])
 
 
@@ -271,7 +250,7 @@ def _count(changes: ChangeSet, node: NodeState, before: NodeStatus) -> None:
 def start_job(changes: ChangeSet, first_node: str | None, seconds_allowed: float | None) -> None:
     changes.job.started_at = changes.now
     _set_deadline(changes, seconds_allowed)
-    _move_job(changes, JOB_STARTED, first_node=first_node)
+    _move_job(changes, states.JOB_STARTED, first_node=first_node)
 
 
 def complete_job(changes: ChangeSet, result: JobResult, result_keys: Sequence[str]) -> None:
@@ -281,7 +260,7 @@ def complete_job(changes: ChangeSet, result: JobResult, result_keys: Sequence[st
     job.ended_by = JobEndedBy.RESULT
     _move_job(
         changes,
-        JOB_COMPLETED,
+        states.JOB_COMPLETED,
         ended_by=job.ended_by,
         duration_seconds=job.duration_seconds,
         node_count=len(job.nodes),
@@ -301,7 +280,7 @@ def fail_job(changes: ChangeSet, failed_nodes: Sequence[str]) -> None:
     job.completed_at = changes.now
     _move_job(
         changes,
-        JOB_FAILED,
+        states.JOB_FAILED,
         error=job.error,
         ended_by=job.ended_by,
         failed_node=job.failed_node,
@@ -315,7 +294,7 @@ def cancel_job(changes: ChangeSet, actor: str | None, reason: str | None) -> Non
     job.completed_at = changes.now
     job.error = reason[:MAX_ERROR_LENGTH] if reason else None
     job.ended_by = JobEndedBy.CANCELLED
-    _move_job(changes, JOB_CANCELLED, ended_by=job.ended_by, actor=actor, reason=reason)
+    _move_job(changes, states.JOB_CANCELLED, ended_by=job.ended_by, actor=actor, reason=reason)
 
 
 def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -> None:
@@ -323,14 +302,14 @@ def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -
     job = changes.job
     job.completed_at = job.error = job.ended_by = job.failed_node = job.result = None
     changes.reopened = True
-    _move_job(changes, JOB_REOPENED, **data)
+    _move_job(changes, states.JOB_REOPENED, **data)
     _set_deadline(changes, seconds_allowed)
 
 
 def pause_job(changes: ChangeSet, actor: str | None, reason: str | None) -> None:
     changes.job.paused_at, changes.job.paused_by = changes.now, actor
     changes.job_touched = changes.holds_tasks = True
-    changes.note("job_paused", EventStatus.WARNING, actor=actor, reason=reason)
+    changes.note("job_paused", EventStatus.WARNING, data={"actor": actor, "reason": reason})
 
 
 def resume_job(changes: ChangeSet, actor: str | None) -> None:
@@ -344,7 +323,8 @@ def resume_job(changes: ChangeSet, actor: str | None) -> None:
     job.paused_at = job.paused_by = None
     job.resumed_at = job.last_progress_at = changes.now
     changes.job_touched, changes.holds_tasks = True, False
-    changes.note("job_resumed", EventStatus.INFO, actor=actor, paused_seconds=round(pause.total_seconds(), 3))
+    data = {"actor": actor, "paused_seconds": round(pause.total_seconds(), 3)}
+    changes.note("job_resumed", EventStatus.INFO, data=data)
 
 
 def _set_deadline(changes: ChangeSet, seconds_allowed: float | None) -> None:
@@ -363,4 +343,4 @@ def _move_job(changes: ChangeSet, move: Move[JobStatus], *, error: str | None = 
         raise IllegalMove(f"{move.event}: job {job.job_id} is {job.status}")
     job.status = move.target
     changes.job_touched = True
-    changes.note(move.event, move.status, error=error, **data)
+    changes.note(move.event, move.status, data=data or None, error=error)

@@ -16,6 +16,10 @@ class StoredValue:
     mail_id: int | None = None
     node_id: str | None = None
 
+    def located(self, node_id: str) -> "StoredValue":
+        """With its location, which is left out in the node's own row."""
+        return self if self.mail_id or self.node_id else StoredValue(self.size, node_id=node_id)
+
 
 Value = bytes | StoredValue
 

@@ -95,8 +95,12 @@ def time_left(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> tim
 def so_far(graph: Graph, job: JobSnapshot) -> dict[str, Usual]:
     """Guess from the finished part: a task takes as long as the tasks so far, a child as long as its siblings."""
     guesses = {}
-    times = [_seconds(node, job.nodes[node.node_id]) for node in graph.nodes.values()]
-    lengths = [seconds for seconds in times if seconds is not None]
+    lengths = [
+        max((snapshot.completed_at - snapshot.started_at).total_seconds(), 0.0)
+        for node in graph.nodes.values()
+        if node.type is NodeType.TASK and (snapshot := job.nodes[node.node_id]).status is NodeStatus.COMPLETED
+        if snapshot.started_at is not None and snapshot.completed_at is not None
+    ]
     for node in graph.nodes.values():
         fan = job.nodes[node.node_id].fan
         if node.type is NodeType.TASK and lengths:
@@ -108,19 +112,8 @@ def so_far(graph: Graph, job: JobSnapshot) -> dict[str, Usual]:
 
 def _filled(usual: Mapping[str, Usual], guesses: Mapping[str, Usual]) -> dict[str, Usual]:
     """The usual durations, with guesses for nodes that never completed."""
-    filled = dict(guesses)
-    for name, known in usual.items():
-        guess = guesses.get(name)
-        filled[name] = replace(known, run_seconds=guess.run_seconds) if guess and known.run_seconds is None else known
-    return filled
-
-
-def _seconds(node: GraphNode, snapshot: NodeSnapshot) -> float | None:
-    if node.type is not NodeType.TASK or snapshot.status is not NodeStatus.COMPLETED:
-        return None
-    if snapshot.started_at is None or snapshot.completed_at is None:
-        return None
-    return max((snapshot.completed_at - snapshot.started_at).total_seconds(), 0.0)
+    never = {name: known for name, known in usual.items() if known.run_seconds is None and name in guesses}
+    return {**guesses, **usual, **{name: replace(never[name], run_seconds=guesses[name].run_seconds) for name in never}}
 
 
 def _end(node: GraphNode, job: JobSnapshot, usual: Usual | None, ends: Mapping[str, float]) -> float:
@@ -173,7 +166,11 @@ def _task_length(snapshot: NodeSnapshot, usual: Usual, now: datetime) -> float:
 
 
 def _fan_length(node: GraphNode, snapshot: NodeSnapshot, usual: Usual, now: datetime) -> float:
-    fan = snapshot.fan or _unopened(usual)
+    fan = snapshot.fan
+    if fan is None:  # It is expected to have the usual number of items.
+        if usual.items is None:
+            raise _UnknownLength
+        fan = FanSnapshot(usual.items, {})
     if fan.left <= 0:
         return 0.0
     if usual.run_seconds is None:
@@ -184,13 +181,6 @@ def _fan_length(node: GraphNode, snapshot: NodeSnapshot, usual: Usual, now: date
         at_once = min(at_once, float(node.fan_out.max_parallel))
     running = _rest(usual.run_seconds, fan.newest_started_at, now) if fan.running else 0.0
     return running + ceil((fan.left - fan.running) / at_once) * usual.run_seconds
-
-
-def _unopened(usual: Usual) -> FanSnapshot:
-    """A fan-out with the usual number of items."""
-    if usual.items is None:
-        raise _UnknownLength
-    return FanSnapshot(usual.items, {})
 
 
 def _rest(usual_seconds: float, since: datetime | None, now: datetime) -> float:

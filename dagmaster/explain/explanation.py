@@ -8,11 +8,11 @@ from typing import Any
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain.facts import Explanation, Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import culprits, reasons
-from dagmaster.explain.sentences import Words, clock, describe, names, no_owner, paused, span
+from dagmaster.explain.sentences import LISTED, describe, names, no_owner, paused, span
+from dagmaster.explain.waits import Words, clock, iso
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.states import NODE_TERMINAL, JobStatus
 
-LISTED = 100
 # Nodes that wait for another node or for a sibling's slot are not the cause of the wait.
 FOLLOWERS = (Kind.WAITING_FOR_NODES, Kind.HELD_BY_MAX_PARALLEL, Kind.GIVING_RESULT, Kind.WAITING_FOR_END)
 # The order in which reasons are given: those that need a person's action first.
@@ -71,7 +71,7 @@ def explain_job(job: JobState, facts: Facts, now: datetime) -> Explanation:
     if job.is_paused:
         words = paused(job, now)
         also = [_entry(Kind.NO_OWNER, orphaned)] if orphaned is not None else []
-        return Explanation(Kind.PAUSED, f"Job {job.job_id} {words.text}.", {**data, **words.data, "also": also})
+        return Explanation(Kind.PAUSED, _sentence(words.text), {**data, **words.data, "also": also})
     if orphaned is not None:
         return Explanation(Kind.NO_OWNER, _sentence(orphaned.text), {**data, **orphaned.data, "also": []})
     if job.status is JobStatus.PENDING or not groups:
@@ -86,7 +86,7 @@ def _explain_ended(job: JobState, facts: Facts) -> Explanation:
         "job_id": str(job.job_id),
         "status": str(job.status),
         "error": job.error,
-        "completed_at": job.completed_at.isoformat() if job.completed_at else None,
+        "completed_at": iso(job.completed_at),
         "cause": culprits(job)[:LISTED],
         "stands": [],
         "also": [],
@@ -131,8 +131,11 @@ def _entry_of(group: _Group, job: JobState, facts: Facts, now: datetime) -> dict
     """The entry of a group in a job's data."""
     first = group.nodes[0]
     words = describe(group.kind, job, first, facts, now)
-    nodes = [node.node_id for node in group.nodes[:LISTED]]
-    return {"kind": str(group.kind), "node_id": group.name, "nodes": nodes, "count": len(group.nodes)} | {
+    return {
+        "kind": str(group.kind),
+        "node_id": group.name,
+        "nodes": [node.node_id for node in group.nodes[:LISTED]],
+        "count": len(group.nodes),
         "sentence": f"{names([first.node_id])} {words.text}.",
         "data": words.data,
     }

@@ -8,11 +8,11 @@ from typing import NamedTuple, assert_never
 import orjson
 
 from dagmaster.engine.change_set import Rules
-from dagmaster.engine.edges import is_dead
+from dagmaster.engine.edges import is_bypassed
 from dagmaster.engine.fan import has_slot
 from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled, own_output
 from dagmaster.explain.facts import Facts, Kind, OwnerFacts
-from dagmaster.explain.waits import find_wait_kind
+from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
 
@@ -49,7 +49,7 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list
     """All current reasons, at least one; the most important comes first."""
     orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
     paused = [Kind.PAUSED] if job.is_paused else []
-    if (wait_kind := find_wait_kind(node)) is not None:
+    if (wait_kind := _find_wait_kind(node)) is not None:
         return [wait_kind, *orphaned]
     match node.status:
         case NodeStatus.COMPLETED | NodeStatus.FAILED | NodeStatus.SKIPPED:
@@ -71,6 +71,25 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list
             return [*orphaned, Kind.EXPANDING]
         case _:
             assert_never(node.status)
+
+
+def _find_wait_kind(node: NodeState) -> Kind | None:
+    """None if it does not wait, or only for other nodes."""
+    if node.status is NodeStatus.PENDING:
+        is_head = not node.spec.sources and node.spec.phase is not Phase.MAIN
+        return Kind.WAITING_FOR_END if is_head else None
+    if node.status is not NodeStatus.RUNNING:
+        return None
+    match node.spec.type:
+        case NodeType.WAIT:
+            is_signal = node.spec.wait is not None and node.spec.wait.signal is not None
+            return Kind.WAITING_FOR_SIGNAL if is_signal else Kind.WAITING_FOR_TIME
+        case NodeType.APPROVAL:
+            return Kind.WAITING_FOR_APPROVAL
+        case NodeType.WORKFLOW:
+            return Kind.WAITING_FOR_JOB
+        case _:
+            return None
 
 
 def stands_without_reason(job: JobState, now: datetime, rules: Rules, closed_queues: Collection[str]) -> bool:
@@ -108,10 +127,8 @@ def undecided(job: JobState, node: NodeState) -> Undecided:
     if node.is_child:
         return Undecided([], [])
     all_of = [source for source in node.spec.all_of if not is_settled(job, job.nodes[source])]
-    if node.any_live:
-        return Undecided(all_of, [])
     any_of = [source for source in node.spec.any_of if not is_settled(job, job.nodes[source])]
-    return Undecided(all_of, any_of)
+    return Undecided(all_of, [] if node.any_live else any_of)
 
 
 def is_lost(node: NodeState) -> bool:
@@ -126,12 +143,12 @@ def slot_holders(job: JobState, child: NodeState) -> list[str]:
 
 def bypass(job: JobState, node: NodeState) -> Bypass | None:
     """Why a node was skipped while its job continued; None if it was skipped because the job ended."""
-    if node.is_child or not (node.spec.all_of or node.spec.any_of) or not is_dead(node):
+    if not is_bypassed(node):
         return None
     seen, waiting = {node.node_id}, deque([node])
     while waiting:
         target = waiting.popleft()
-        for source in (job.nodes[name] for name in (*target.spec.all_of, *target.spec.any_of)):
+        for source in (job.nodes[name] for name in target.spec.sources):
             if source.status is NodeStatus.SKIPPED and source.node_id not in seen:
                 seen.add(source.node_id)
                 waiting.append(source)
@@ -147,6 +164,4 @@ def _took_other_branch(source: NodeState, target: NodeState) -> bool:
 
 def culprits(job: JobState) -> list[str]:
     """The nodes that failed themselves, not because their job did."""
-    if job.status is not JobStatus.FAILED:
-        return []
-    return failed_nodes(job)
+    return failed_nodes(job) if job.status is JobStatus.FAILED else []

@@ -1,13 +1,13 @@
 """Reasons in words, with names and numbers."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any
 
 from dagmaster.engine.state import JobState, NodeState, is_executed, is_revoked
 from dagmaster.explain.facts import Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import bypass, culprits, is_lost, slot_holders, undecided
-from dagmaster.explain.waits import describe_wait, find_skip_reason
+from dagmaster.explain.waits import Words, clock, describe_wait, find_skip_reason, iso
 from dagmaster.model.durations import write_duration
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -21,13 +21,6 @@ STATUS_WORDS = {
     NodeStatus.DISPATCHED: "queued",
     NodeStatus.RUNNING: "running",
 }
-
-
-class Words(NamedTuple):
-    """The predicate of a sentence about a node: `Node x {text}.`"""
-
-    text: str
-    data: dict[str, Any]
 
 
 def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: datetime) -> Words:
@@ -51,29 +44,19 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
         case Kind.BACK_PRESSURE:
             return _back_pressure(node, facts)
         case Kind.PAUSED | Kind.NO_OWNER:
-            return _halted(kind, job, facts, now)
+            text, data = paused(job, now) if kind is Kind.PAUSED else no_owner(job, facts)
+            return Words(f"is blocked: {text}", data)
         case Kind.ABOUT_TO_RUN:
             return _about_to_run(node, facts)
         case _:
-            return Words(*describe_wait(kind, node, facts))
-
-
-def _halted(kind: Kind, job: JobState, facts: Facts, now: datetime) -> Words:
-    if kind is Kind.PAUSED:
-        words = paused(job, now)
-        return Words(f"is blocked: job {job.job_id} {words.text}", words.data)
-    words = no_owner(job, facts)
-    return Words(f"is blocked: {words.text}", words.data)
+            return describe_wait(kind, node, facts)
 
 
 def paused(job: JobState, now: datetime) -> Words:
     assert job.paused_at is not None
     data = {"paused_by": job.paused_by, "paused_at": job.paused_at.isoformat()}
-    return Words(f"was paused{_by(job.paused_by)} {span(now - job.paused_at)} ago", data)
-
-
-def _by(actor: str | None) -> str:
-    return f" by {actor}" if actor else ""
+    by = f" by {job.paused_by}" if job.paused_by else ""
+    return Words(f"job {job.job_id} was paused{by} {span(now - job.paused_at)} ago", data)
 
 
 def no_owner(job: JobState, facts: Facts) -> Words:
@@ -260,7 +243,7 @@ def _about_to_run(node: NodeState, facts: Facts) -> Words:
 
 def _ended(job: JobState, node: NodeState) -> Words:
     data: dict[str, Any] = {
-        "completed_at": node.completed_at.isoformat() if node.completed_at else None,
+        "completed_at": iso(node.completed_at),
         "attempts": node.attempt + 1,
     }
     match node.status:
@@ -276,13 +259,12 @@ def _ended(job: JobState, node: NodeState) -> Words:
 
 
 def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
-    branch = bypass(job, node)
-    if branch is None and (why := find_skip_reason(job, node)) is not None:
-        return Words(f"was skipped because {why}", data)
-    if branch is None:
-        return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
-    text = f"was skipped because `{branch.conditional}` took the branch `{branch.branch}`, which does not lead to it"
-    return Words(text, {**data, "cause": [branch.conditional], "branch": branch.branch})
+    if (branch := bypass(job, node)) is not None:
+        why = f"`{branch.conditional}` took the branch `{branch.branch}`, which does not lead to it"
+        return Words(f"was skipped because {why}", {**data, "cause": [branch.conditional], "branch": branch.branch})
+    if (reason := find_skip_reason(job, node)) is not None:
+        return Words(f"was skipped because {reason}", data)
+    return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
 
 
 def _end_of(job: JobState) -> str:
@@ -310,10 +292,6 @@ def _line(error: str | None) -> str:
 
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def clock(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def span(length: timedelta) -> str:

@@ -1,12 +1,11 @@
 """Waits for events outside the job's own nodes, in words."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, assert_never
 
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain.facts import Facts, Kind
 from dagmaster.model.finalizers import Phase
-from dagmaster.model.graph import NodeType
 from dagmaster.model.states import JobStatus, NodeStatus
 
 WaitKind = Literal[
@@ -18,51 +17,34 @@ WaitKind = Literal[
 ]
 
 
-class WaitDescription(NamedTuple):
+class Words(NamedTuple):
+    """The predicate of a sentence about a node: `Node x {text}.`"""
+
     text: str
     data: dict[str, Any]
 
 
-def find_wait_kind(node: NodeState) -> Kind | None:
-    """None if it does not wait, or only for other nodes."""
-    if node.status is NodeStatus.PENDING:
-        is_head = not node.spec.all_of and not node.spec.any_of and node.spec.phase is not Phase.MAIN
-        return Kind.WAITING_FOR_END if is_head else None
-    if node.status is not NodeStatus.RUNNING:
-        return None
-    match node.spec.type:
-        case NodeType.WAIT:
-            is_signal = node.spec.wait is not None and node.spec.wait.signal is not None
-            return Kind.WAITING_FOR_SIGNAL if is_signal else Kind.WAITING_FOR_TIME
-        case NodeType.APPROVAL:
-            return Kind.WAITING_FOR_APPROVAL
-        case NodeType.WORKFLOW:
-            return Kind.WAITING_FOR_JOB
-        case _:
-            return None
-
-
-def describe_wait(kind: WaitKind, node: NodeState, facts: Facts) -> WaitDescription:
-    data = {"since": _iso(node.started_at), "until": _iso(node.not_before)}
+def describe_wait(kind: WaitKind, node: NodeState, facts: Facts) -> Words:
+    data = {"since": iso(node.started_at), "until": iso(node.not_before)}
     match kind:
         case Kind.WAITING_FOR_TIME:
-            return WaitDescription(f"waits until {_clock(node.not_before)}", data)
+            return Words(f"waits until {clock(node.not_before)}", data)
         case Kind.WAITING_FOR_SIGNAL:
             assert node.spec.wait is not None
             name = node.spec.wait.signal
-            text = f"waits for the signal `{name}` since {_clock(node.started_at)}{_at_most(node)}"
-            return WaitDescription(text, {**data, "signal": name})
+            text = f"waits for the signal `{name}` since {clock(node.started_at)}{_at_most(node)}"
+            return Words(text, {**data, "signal": name})
         case Kind.WAITING_FOR_APPROVAL:
             assert node.spec.approval is not None
             approvers = node.spec.approval.approvers
             by = f" by {' or '.join(approvers)}" if approvers else ""
-            text = f"waits for approval{by} since {_clock(node.started_at)}{_at_most(node)}"
-            return WaitDescription(text, {**data, "approvers": list(approvers)})
+            text = f"waits for approval{by} since {clock(node.started_at)}{_at_most(node)}"
+            return Words(text, {**data, "approvers": list(approvers)})
         case Kind.WAITING_FOR_JOB:
             return _for_job(node, facts, data)
         case Kind.WAITING_FOR_END:
             when = "fails" if node.spec.phase is Phase.ON_FAILURE else "ends"
-            return WaitDescription(f"runs when the rest of the job {when}", {"phase": str(node.spec.phase)})
+            return Words(f"runs when the rest of the job {when}", {"phase": str(node.spec.phase)})
         case _:
             assert_never(kind)
 
@@ -74,7 +56,7 @@ def find_skip_reason(job: JobState, node: NodeState) -> str | None:
     skipped = [node]
     while skipped:
         node = skipped[0]
-        before = [job.nodes[name] for name in (*node.spec.all_of, *node.spec.any_of)]
+        before = [job.nodes[name] for name in node.spec.sources]
         if failed := [source.node_id for source in before if source.status is NodeStatus.FAILED]:
             return f"`{failed[0]}` before it failed"
         skipped = [source for source in before if source.status is NodeStatus.SKIPPED]
@@ -90,23 +72,23 @@ def _not_again(job: JobState, node: NodeState) -> str | None:
     return f"`{node.added_by}`, which added it before, has not added it again"
 
 
-def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> WaitDescription:
+def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> Words:
     assert node.spec.child_job is not None
     workflow_id, child = node.spec.child_job.workflow_id, facts.children.get(node.node_id)
     details = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
     if child is None:
-        return WaitDescription(f"starts the child workflow `{workflow_id}`; its job is about to be submitted", details)
-    text = f"waits for job {child} of the workflow `{workflow_id}` since {_clock(node.started_at)}{_at_most(node)}"
-    return WaitDescription(text, details)
+        return Words(f"starts the child workflow `{workflow_id}`; its job is about to be submitted", details)
+    text = f"waits for job {child} of the workflow `{workflow_id}` since {clock(node.started_at)}{_at_most(node)}"
+    return Words(text, details)
 
 
 def _at_most(node: NodeState) -> str:
-    return f", at most until {_clock(node.not_before)}" if node.not_before is not None else ""
+    return f", at most until {clock(node.not_before)}" if node.not_before is not None else ""
 
 
-def _clock(at: datetime | None) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else "now"
+def clock(at: datetime | None) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at is not None else "now"
 
 
-def _iso(at: datetime | None) -> str | None:
+def iso(at: datetime | None) -> str | None:
     return at.isoformat() if at is not None else None

@@ -25,6 +25,7 @@ from dagmaster.model.workflow import (
 )
 
 MAX_NODES: Final = 5_000
+MAX_HINTS: Final = 50  # each compares a name with those of all nodes
 LOAD_HANDLER: Final = "load its module with --handlers or the setting 'handlers'"
 
 
@@ -142,11 +143,11 @@ def _links(node: Node) -> Iterator[tuple[Path, str]]:
 
 
 def _find_dangling(workflow: Workflow) -> Iterator[Problem]:
-    for node_id, node in workflow.nodes.items():
-        for path, target in _links(node):
-            if target not in workflow.nodes:
-                hint = did_you_mean(target, workflow.nodes)
-                yield Problem(f"node {node_id!r} names an unknown node {target!r}{hint}", ("nodes", node_id, *path))
+    links = ((node_id, path, target) for node_id, node in workflow.nodes.items() for path, target in _links(node))
+    dangling = (link for link in links if link[2] not in workflow.nodes)
+    for number, (node_id, path, target) in enumerate(dangling):
+        hint = did_you_mean(target, workflow.nodes) if number < MAX_HINTS else ""
+        yield Problem(f"node {node_id!r} names an unknown node {target!r}{hint}", ("nodes", node_id, *path))
 
 
 def _check_cycles(structure: _Structure) -> Iterator[Problem]:

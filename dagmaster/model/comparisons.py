@@ -37,23 +37,19 @@ def are_equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _equal(left: Any, right: Any, warn: Warn) -> bool:
-    return are_equal(left, right)
-
-
-def _unequal(left: Any, right: Any, warn: Warn) -> bool:
-    return not are_equal(left, right)
-
-
 def _ordered(symbol: str, compare: Callable[[Any, Any], bool]) -> Compare:
     def check(left: Any, right: Any, warn: Warn) -> bool:
         first, second = _align(left, right)
         if (_is_number(first) and _is_number(second)) or (isinstance(first, str) and isinstance(second, str)):
             return compare(first, second)
-        warn(f"{describe(left)} {symbol} {describe(right)} cannot be compared and counts as false")
-        return False
+        return _incomparable(left, symbol, right, warn)
 
     return check
+
+
+def _incomparable(left: Any, operator: str, right: Any, warn: Warn) -> bool:
+    warn(f"{describe(left)} {operator} {describe(right)} cannot be compared and counts as false")
+    return False
 
 
 def _contains(container: Any, item: Any, warn: Warn) -> bool:
@@ -69,10 +65,6 @@ def _contains(container: Any, item: Any, warn: Warn) -> bool:
             return False
 
 
-def _in(left: Any, right: Any, warn: Warn) -> bool:
-    return _contains(right, left, warn)
-
-
 def _not_in(left: Any, right: Any, warn: Warn) -> bool:
     warned: list[str] = []
     contains = _contains(right, left, warned.append)
@@ -83,22 +75,21 @@ def _not_in(left: Any, right: Any, warn: Warn) -> bool:
 
 def _textual(name: str, compare: Callable[[str, str], bool]) -> Compare:
     def check(left: Any, right: Any, warn: Warn) -> bool:
-        if _is_scalar(left) and _is_scalar(right):
+        if isinstance(left, str | int | float) and isinstance(right, str | int | float):
             return compare(to_text(left), to_text(right))
-        warn(f"{describe(left)} {name} {describe(right)} cannot be compared and counts as false")
-        return False
+        return _incomparable(left, name, right, warn)
 
     return check
 
 
 COMPARISONS: Final[Mapping[str, Compare]] = {
-    "==": _equal,
-    "!=": _unequal,
+    "==": lambda left, right, warn: are_equal(left, right),
+    "!=": lambda left, right, warn: not are_equal(left, right),
     "<": _ordered("<", operator.lt),
     ">": _ordered(">", operator.gt),
     "<=": _ordered("<=", operator.le),
     ">=": _ordered(">=", operator.ge),
-    "in": _in,
+    "in": lambda left, right, warn: _contains(right, left, warn),
     "not_in": _not_in,
     "contains": _contains,
     "starts_with": _textual("starts_with", str.startswith),
@@ -130,7 +121,3 @@ def _find_number(text: str) -> int | float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, str | int | float)

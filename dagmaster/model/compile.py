@@ -5,12 +5,7 @@ from typing import Any
 
 from dagmaster.model.checks import find_problems
 from dagmaster.model.conditions import compile_condition
-from dagmaster.model.edges import (
-    find_inbound,
-    find_nearest_fan_outs,
-    find_targets,
-    sort_topologically,
-)
+from dagmaster.model.edges import find_inbound, find_nearest_fan_outs, find_targets, sort_topologically
 from dagmaster.model.expressions import compile_template
 from dagmaster.model.finalizers import ORDER, Phase, find_heads, find_phases
 from dagmaster.model.graph import (
@@ -43,8 +38,6 @@ from dagmaster.model.workflow import (
     WorkflowNode,
 )
 
-__all__ = ["assemble_graph", "compile_graph", "find_problems"]
-
 # Approvals and child jobs are not repeated unless the author says so.
 ONCE = RetryPolicy(max_attempts=0)
 
@@ -73,11 +66,8 @@ def assemble_graph(
     compiler = _Compiler(workflow, default_timeout_seconds, default_retry)
     order = sorted(sort_topologically(compiler.inbound), key=lambda node_id: ORDER.index(compiler.phases[node_id]))
     nodes = {node_id: compiler.compile(node_id) for node_id in order}
-    roots = tuple(
-        node_id
-        for node_id, edges in compiler.inbound.items()
-        if not edges.sources and compiler.phases[node_id] is Phase.MAIN
-    )
+    main = [node_id for node_id, phase in compiler.phases.items() if phase is Phase.MAIN]
+    roots = tuple(node_id for node_id in main if not compiler.inbound[node_id].sources)
     return Graph(workflow, nodes, roots, find_heads(workflow))
 
 

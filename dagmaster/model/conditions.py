@@ -6,19 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dagmaster.model.comparisons import COMPARISONS, Warn, is_true, read_literal
-from dagmaster.model.expressions import (
-    MAX_TEMPLATE_CHARS,
-    ExpressionSyntax,
-    Incomparable,
-    Reference,
-    Scope,
-    Template,
-    compile_template,
-    find_closing,
-    to_text,
-)
-from dagmaster.model.references import PATH_PATTERN, parse_path
-from dagmaster.model.text import shorten
+from dagmaster.model.expressions import MAX_TEMPLATE_CHARS, Template, compile_template, find_closing
+from dagmaster.model.operations import to_text
+from dagmaster.model.problems import shorten
+from dagmaster.model.references import PATH_PATTERN, Reference, Scope, parse_path
+from dagmaster.model.sandbox import ExpressionSyntax, Incomparable
 
 Read = Callable[[Scope, Warn], Any]
 Judge = Callable[[Scope, Warn], tuple[bool, Any]]
@@ -57,9 +49,9 @@ def compile_condition(text: str, *, subject: str | None = None) -> Condition:
         raise ExpressionSyntax(f"a condition may have at most {MAX_TEMPLATE_CHARS} characters, not {len(text)}")
     parser = _Parser(text, None if subject is None else _parse_subject(subject))
     judge = parser.parse()
+    every = frozenset[Reference]().union(*(template.references for template in parser.templates))
     strict = {reference for template in parser.templates for reference in template.references - template.guarded}
-    every = {reference for template in parser.templates for reference in template.references}
-    return Condition(text, frozenset(every), frozenset(every - strict), judge)
+    return Condition(text, every, every - strict, judge)
 
 
 # Tokens
@@ -85,18 +77,15 @@ class _Token:
 
 
 def _tokenize(text: str) -> list[_Token]:
-    tokens = []
-    position = _skip_space(text, 0)
+    tokens: list[_Token] = []
+    position = 0
     while position < len(text):
-        tokens.append(_next_token(text, position))
-        position = _skip_space(text, tokens[-1].end)
+        if text[position].isspace():
+            position += 1
+        else:
+            tokens.append(_next_token(text, position))
+            position = tokens[-1].end
     return tokens
-
-
-def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position
 
 
 def _next_token(text: str, start: int) -> _Token:
@@ -174,10 +163,10 @@ def _constant(value: Any, *, is_bare_text: bool = False) -> _Operand:
 # Judgements
 
 
-def _truth(operand: _Operand) -> Judge:
+def _check(operand: _Operand, is_met: Callable[[Any], bool]) -> Judge:
     def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
         value = operand.read(scope, warn)
-        return is_true(value), value
+        return is_met(value), value
 
     return judge
 
@@ -192,28 +181,9 @@ def _comparison(left: _Operand, operator: str, right: _Operand) -> Judge:
     return judge
 
 
-def _null_check(left: _Operand, expected: bool) -> Judge:
-    def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
-        value = left.read(scope, warn)
-        return (value is None) is expected, value
-
-    return judge
-
-
 def _negation(part: Judge) -> Judge:
     def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
         matched = not part(scope, warn)[0]
-        return matched, matched
-
-    return judge
-
-
-def _combination(parts: list[Judge], combine: Callable[[Iterable[bool]], bool]) -> Judge:
-    if len(parts) == 1:
-        return parts[0]
-
-    def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
-        matched = combine(part(scope, warn)[0] for part in parts)
         return matched, matched
 
     return judge
@@ -241,16 +211,23 @@ class _Parser:
         return judge
 
     def _either(self) -> Judge:
-        parts = [self._both()]
-        while self._take("keyword", "or"):
-            parts.append(self._both())
-        return _combination(parts, any)
+        return self._combined("or", self._both, any)
 
     def _both(self) -> Judge:
-        parts = [self._not()]
-        while self._take("keyword", "and"):
-            parts.append(self._not())
-        return _combination(parts, all)
+        return self._combined("and", self._not, all)
+
+    def _combined(self, keyword: str, parse: Callable[[], Judge], combine: Callable[[Iterable[bool]], bool]) -> Judge:
+        parts = [parse()]
+        while self._take("keyword", keyword):
+            parts.append(parse())
+        if len(parts) == 1:
+            return parts[0]
+
+        def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
+            matched = combine(part(scope, warn)[0] for part in parts)
+            return matched, matched
+
+        return judge
 
     def _not(self) -> Judge:
         return _negation(self._not()) if self._take("keyword", "not") else self._comparison()
@@ -262,7 +239,8 @@ class _Parser:
             return judge
         left = self._subject if self._subject and self._at_operator() else self._operand()
         if check := self._take("check"):
-            return _null_check(left, check.text == "is_null")
+            is_expected = check.text == "is_null"
+            return _check(left, lambda value: (value is None) is is_expected)
         if operator := self._operator():
             right = self._operand()
             self._refuse_constant(left, right)
@@ -270,7 +248,7 @@ class _Parser:
         if self._subject and not left.template:
             return _comparison(self._subject, "==", left)
         self._refuse_constant(left, left)
-        return _truth(left)
+        return _check(left, is_true)
 
     def _refuse_constant(self, left: _Operand, right: _Operand) -> None:
         if left.is_bare_text and not right.template:

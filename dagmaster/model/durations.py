@@ -1,6 +1,7 @@
-"""Read durations such as `90s`, `15m`, `1h30m` and `2d`, and write them for people."""
+"""Read durations such as `90s`, `15m`, `1h30m` and `2d`, write them for people, and read points in time."""
 
 import re
+from datetime import datetime
 from typing import Final
 
 _FORM: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
@@ -31,3 +32,14 @@ def write_duration(seconds: float) -> str:
         if count or parts:
             parts.append((count, unit))
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
+
+
+def read_time(text: str) -> datetime:
+    """A time in RFC 3339. Raises ValueError if the string is not a time or has no time zone."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r} is not a time; write it like 2030-01-31T08:00:00Z") from error
+    if at.tzinfo is None:
+        raise ValueError(f"{text[:40]!r} has no time zone; write it like 2030-01-31T08:00:00Z")
+    return at

@@ -4,11 +4,11 @@ They come from users' programs; each slice is one JSON object with `nodes`, `gro
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -23,6 +23,8 @@ from dagmaster.model.added_nodes import (
     awaited,
 )
 from dagmaster.model.retry import RetryPolicy
+
+T = TypeVar("T")
 
 MAX_NAME_LENGTH = 128
 MAX_SLICE_NODES = 1000
@@ -47,7 +49,7 @@ def encode_slices(
     size: int = MAX_SLICE_NODES,
 ) -> list[bytes]:
     """Encode the nodes in slices, each node after the nodes it waits for. Raises Invalid if there is a cycle."""
-    head = [_group_row(group) for group in groups]
+    head = [{"id": group.group_id, "name": group.name, "parent": group.parent_group_id} for group in groups]
     tail = [[edge.previous_id, edge.previous_type, edge.next_id, edge.next_type] for edge in dependencies]
     parts = list(_parts([_encode_node(node) for node in _in_order(nodes)], size)) or [[]]
     slices = []
@@ -130,10 +132,6 @@ def _retry_json(policy: RetryPolicy) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(policy.model_dump(mode="json")))
 
 
-def _group_row(group: AddedGroup) -> dict[str, Any]:
-    return {"id": group.group_id, "name": group.name, "parent": group.parent_group_id}
-
-
 def read_slice(body: bytes) -> Slice:
     """Parse a slice. Raises Invalid with the location of the error."""
     try:
@@ -194,18 +192,22 @@ def read_node(row: Any, where: str) -> AddedNode:
         params,
         tuple(_node_id(previous, f"{where}.after") for previous in after),
         kind,
-        None if row.get("queue") is None else _text(row["queue"], f"{where}.queue"),
-        None if row.get("timeout_seconds") is None else _timeout(row["timeout_seconds"], f"{where}.timeout_seconds"),
+        _optional(_text, row, "queue", where),
+        _optional(_timeout, row, "timeout_seconds", where),
         None if row.get("retry") is None else _policy(orjson.dumps(row["retry"])),
-        _snowflake(row.get("task"), f"{where}.task"),
-        _snowflake(row.get("group"), f"{where}.group"),
-        None if row.get("label") is None else _text(row["label"], f"{where}.label"),
+        _optional(_snowflake, row, "task", where),
+        _optional(_snowflake, row, "group", where),
+        _optional(_text, row, "label", where),
     )
     if (kind == "task") != bool(node.handler):
         raise Invalid(f"{where}: a task needs a handler, and a gate has none")
     for reference in node.refs:
         _node_id(reference, f"{where}.params: the reference to a result")
     return node
+
+
+def _optional(read: Callable[[object, str], T], row: Mapping[str, Any], key: str, where: str) -> T | None:
+    return None if row.get(key) is None else read(row[key], f"{where}.{key}")
 
 
 def _node_id(value: object, where: str) -> str:
@@ -228,10 +230,8 @@ def _timeout(value: object, where: str) -> float:
     return value
 
 
-def _snowflake(value: object, where: str) -> int | None:
+def _snowflake(value: object, where: str) -> int:
     """A number, or a string, as JSON shows ids elsewhere."""
-    if value is None:
-        return None
     if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -252,24 +252,21 @@ def _policy(body: bytes) -> RetryPolicy:
 def _read_group(row: Any, where: str) -> AddedGroup:
     if not isinstance(row, dict) or not row.keys() <= {"id", "name", "parent"}:
         raise Invalid(f"{where} must be an object with the keys id, name and parent")
-    group_id = _snowflake(row.get("id"), f"{where}.id")
-    if group_id is None:
+    if row.get("id") is None:
         raise Invalid(f"{where}.id is missing")
-    return AddedGroup(
-        group_id, _text(row.get("name"), f"{where}.name"), _snowflake(row.get("parent"), f"{where}.parent")
-    )
+    group_id, name = _snowflake(row["id"], f"{where}.id"), _text(row.get("name"), f"{where}.name")
+    return AddedGroup(group_id, name, _optional(_snowflake, row, "parent", where))
 
 
 def _read_dependency(row: Any, where: str) -> AddedDependency:
     match row:
         case [previous, ("task" | "group") as previous_type, following, ("task" | "group") as next_type]:
             previous_id, next_id = _end(previous, previous_type, where), _end(following, next_type, where)
-            if previous_id is not None and next_id is not None:
-                return AddedDependency(previous_id, previous_type, next_id, next_type)
+            return AddedDependency(previous_id, previous_type, next_id, next_type)
     raise Invalid(f"{where} must be [previous_id, 'task' | 'group', next_id, 'task' | 'group']")
 
 
-def _end(value: object, kind: EndKind, where: str) -> int | str | None:
+def _end(value: object, kind: EndKind, where: str) -> int | str:
     if kind == "task" and isinstance(value, str) and not value.isdecimal():
         return _node_id(value, where)
     return _snowflake(value, where)

@@ -1,10 +1,14 @@
 """The edges of a workflow, and the order, cycles and ancestors that they imply."""
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
 
 from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node
+
+MAX_CYCLES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +29,13 @@ def find_inbound(nodes: Mapping[str, Node]) -> dict[str, Inbound]:
     inbound = {}
     for node_id, node in nodes.items():
         all_of, any_of = by_next[node_id], list[str]()
-        if has_dependencies(node) and node.depends_on:
-            all_of = [source for source in node.depends_on.all_of if source in nodes]
-            any_of = [source for source in node.depends_on.any_of if source in nodes]
+        named = node.depends_on
+        if named is not None and (named.all_of or named.any_of):
+            all_of = [source for source in named.all_of if source in nodes]
+            any_of = [source for source in named.any_of if source in nodes]
         branching = [source for source in by_branch[node_id] if source not in any_of]
         inbound[node_id] = Inbound(tuple(dict.fromkeys([*all_of, *branching])), tuple(dict.fromkeys(any_of)))
     return inbound
-
-
-def has_dependencies(node: Node) -> bool:
-    return node.depends_on is not None and bool(node.depends_on.all_of or node.depends_on.any_of)
 
 
 def find_targets(inbound: Mapping[str, Inbound]) -> dict[str, tuple[str, ...]]:
@@ -62,14 +63,29 @@ def sort_topologically(inbound: Mapping[str, Inbound]) -> list[str]:
 
 
 def find_cycles(inbound: Mapping[str, Inbound]) -> list[list[str]]:
-    """One cycle per strongly connected part, along the edges; the first node is repeated at the end."""
+    """One cycle per strongly connected part, along the edges; the first node is repeated at the end.
+
+    At most MAX_CYCLES: the search for each reads the whole graph.
+    """
     remaining = {node_id: edges.sources for node_id, edges in inbound.items()}
-    cycles = []
-    while remaining := _trim(remaining):
-        cycle = _follow_back(remaining)
-        cycles.append([*cycle, cycle[0]])
-        remaining = {node_id: sources for node_id, sources in remaining.items() if node_id not in cycle}
+    cycles: list[list[str]] = []
+    while len(cycles) < MAX_CYCLES and (cycle := _find_cycle(remaining)):
+        first = cycle.index(next(node_id for node_id in remaining if node_id in cycle))
+        cycles.append([*cycle[first:], *cycle[: first + 1]])
+        remaining = {
+            node_id: tuple(source for source in sources if source not in cycle)
+            for node_id, sources in remaining.items()
+            if node_id not in cycle
+        }
     return cycles
+
+
+def _find_cycle(sources: Mapping[str, tuple[str, ...]]) -> list[str]:
+    try:
+        TopologicalSorter(sources).prepare()
+    except CycleError as error:
+        return list(error.args[1][1:])
+    return []
 
 
 class Ancestry:
@@ -102,36 +118,11 @@ def find_nearest_fan_outs(node_id: str, nodes: Mapping[str, Node], inbound: Mapp
 
 
 def _link(nodes: Mapping[str, Node]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    by_next: dict[str, list[str]] = {node_id: [] for node_id in nodes}
-    by_branch: dict[str, list[str]] = {node_id: [] for node_id in nodes}
+    by_next, by_branch = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for node_id, node in nodes.items():
-        _note(node_id, node.next, by_next)
+        for target in node.next:
+            by_next[target].append(node_id)
         for branch in node.branches if isinstance(node, ConditionalNode) else ():
-            _note(node_id, branch.next, by_branch)
+            for target in branch.next:
+                by_branch[target].append(node_id)
     return by_next, by_branch
-
-
-def _note(source: str, targets: Iterable[str], into: dict[str, list[str]]) -> None:
-    for target in targets:
-        if target in into:
-            into[target].append(source)
-
-
-def _trim(remaining: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Remove the nodes that no cycle leads to; each remaining node has a remaining source."""
-    inbound = {node_id: Inbound(tuple(s for s in sources if s in remaining)) for node_id, sources in remaining.items()}
-    outside = set(sort_topologically(inbound))
-    return {
-        node_id: tuple(source for source in edges.all_of if source not in outside)
-        for node_id, edges in inbound.items()
-        if node_id not in outside
-    }
-
-
-def _follow_back(remaining: Mapping[str, tuple[str, ...]]) -> list[str]:
-    path: list[str] = [next(iter(remaining))]
-    while (source := remaining[path[-1]][0]) not in path:
-        path.append(source)
-    cycle = path[path.index(source) :][::-1]
-    first = cycle.index(next(node_id for node_id in remaining if node_id in cycle))
-    return cycle[first:] + cycle[:first]

@@ -6,29 +6,14 @@ Inserted text is never rendered again.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dagmaster.model.operations import join_bounded, to_text
-from dagmaster.model.references import ROOTS, Key, Reference, Scope, look_up, parse_path
-from dagmaster.model.sandbox import ExpressionSyntax, Incomparable, compile_expression
-from dagmaster.model.text import shorten
-
-__all__ = [
-    "ROOTS",
-    "ExpressionSyntax",
-    "Incomparable",
-    "Piece",
-    "Reference",
-    "Scope",
-    "Template",
-    "compile_template",
-    "find_closing",
-    "split_expressions",
-    "to_text",
-    "walk_strings",
-]
+from dagmaster.model.problems import shorten
+from dagmaster.model.references import Key, Reference, Scope, look_up, parse_path
+from dagmaster.model.sandbox import ExpressionSyntax, compile_expression
 
 Path = tuple[Key, ...]
 Evaluate = Callable[[Scope], Any]
@@ -56,6 +41,15 @@ def compile_template(raw: Any) -> Template:
     usage = _Usage()
     evaluate = _compile_value(raw, (), usage)
     return Template(raw, frozenset(usage.strict | usage.guarded), frozenset(usage.guarded - usage.strict), evaluate)
+
+
+def returned_value(returns: Any, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    """The return value of a workflow function, with the outputs of nodes in place of its tasks.
+
+    Raises ExpressionFailed for missing results.
+    """
+    nodes = {name: {"output": output} for name, output in outputs.items()}
+    return compile_template(returns).resolve({"inputs": inputs, "nodes": nodes})
 
 
 def walk_strings(raw: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:

@@ -104,6 +104,10 @@ class GraphNode:
     allow_failure: bool = False
     phase: Phase = Phase.MAIN
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (*self.all_of, *self.any_of)
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:

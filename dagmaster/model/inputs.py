@@ -83,8 +83,8 @@ def accept(value: Any, spec: InputSpec) -> Any:
         raise WrongType(f"must be at least {spec.minimum:g}, not {fitted}")
     if spec.maximum is not None and fitted > spec.maximum:
         raise WrongType(f"must be at most {spec.maximum:g}, not {fitted}")
-    if spec.format is not None and not _READS[spec.format](fitted):
-        raise WrongType(f"must be {_EXAMPLES[spec.format]}, not {_show(value)}")
+    if spec.format is not None and not _has_format(fitted, spec.format):
+        raise WrongType(f"must be {_FORMATS[spec.format][1]}, not {_show(value)}")
     if spec.extensions and not _path_of(fitted).lower().endswith(spec.extensions):
         raise WrongType(f"must be a file with the extension {' or '.join(spec.extensions)}, not {_show(value)}")
     return fitted
@@ -109,15 +109,11 @@ def find_wrong_limits(spec: InputSpec) -> str | None:
     return None
 
 
-def _is_read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
-    def reads(text: str) -> bool:
-        try:
-            read(text)
-        except ValueError:
-            return False
-        return True
-
-    return reads
+def _has_format(text: str, kind: InputFormat) -> bool:
+    try:
+        return bool(_FORMATS[kind][0](text))
+    except ValueError:
+        return False
 
 
 def _path_of(reference: str) -> str:
@@ -125,33 +121,29 @@ def _path_of(reference: str) -> str:
     return reference.partition("?")[0] if "://" in reference else reference
 
 
-def _is_uri(text: str) -> bool:
-    parts = urlsplit(text)
-    return bool(parts.scheme and (parts.netloc or parts.path)) and not any(letter.isspace() for letter in text)
-
-
 # An authority with a code, or WKT 1 or 2.
 _CRS: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9_-]*:[A-Za-z0-9_.-]+$|[A-Z]{3,}(CRS|CS|_CS)\[|(GEODETIC|PROJECTED|COMPOUND)[A-Z]*\["
 )
 
-_READS: Final[Mapping[InputFormat, Callable[[str], bool]]] = {
-    InputFormat.DATE: _is_read_by(date.fromisoformat),
-    InputFormat.TIME: _is_read_by(time.fromisoformat),
-    InputFormat.DATE_TIME: _is_read_by(datetime.fromisoformat),
-    InputFormat.UUID: _is_read_by(UUID),
-    InputFormat.URI: lambda text: _is_read_by(urlsplit)(text) and _is_uri(text),
-    InputFormat.CRS: lambda text: _CRS.match(text.strip()) is not None,
-    InputFormat.FILE: lambda text: bool(text.strip()) and text.isprintable(),
-}
-_EXAMPLES: Final[Mapping[InputFormat, str]] = {
-    InputFormat.DATE: "a date such as 2026-01-31",
-    InputFormat.TIME: "a time such as 08:30:00",
-    InputFormat.DATE_TIME: "a date and time such as 2026-01-31T08:30:00+01:00",
-    InputFormat.UUID: "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
-    InputFormat.URI: "an address such as https://example.com/data.tif",
-    InputFormat.CRS: "a CRS such as EPSG:4326, or its WKT",
-    InputFormat.FILE: "a file of the storage such as bronze/rivers.tif",
+
+def _is_uri(text: str) -> bool:
+    parts = urlsplit(text)
+    return bool(parts.scheme and (parts.netloc or parts.path)) and not any(letter.isspace() for letter in text)
+
+
+# A function that returns nothing or raises ValueError for a string in another format, and an example.
+_FORMATS: Final[Mapping[InputFormat, tuple[Callable[[str], object], str]]] = {
+    InputFormat.DATE: (date.fromisoformat, "a date such as 2026-01-31"),
+    InputFormat.TIME: (time.fromisoformat, "a time such as 08:30:00"),
+    InputFormat.DATE_TIME: (datetime.fromisoformat, "a date and time such as 2026-01-31T08:30:00+01:00"),
+    InputFormat.UUID: (UUID, "a UUID such as 123e4567-e89b-12d3-a456-426614174000"),
+    InputFormat.URI: (_is_uri, "an address such as https://example.com/data.tif"),
+    InputFormat.CRS: (lambda text: _CRS.match(text.strip()), "a CRS such as EPSG:4326, or its WKT"),
+    InputFormat.FILE: (
+        lambda text: text.strip() and text.isprintable(),
+        "a file of the storage such as bronze/rivers.tif",
+    ),
 }
 
 

@@ -5,9 +5,11 @@ a value that a worker would accept, and leaves formats, patterns and unknown key
 """
 
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from dagmaster.model.contracts import Contracts
@@ -95,34 +97,25 @@ def _descriptions(task: ChildTask, schema: Mapping[str, Any]) -> Iterator[tuple[
 
 def find_faults(params: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Fault]:
     """At most MAX_FAULTS. The schema is registered by others and may hold anything."""
-    return _Judge(schema).judge_params(params)
+    return list(islice(_Judge(schema).judge(dict(params), schema, (), 0), MAX_FAULTS))
 
 
 class _Judge:
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._root = schema
         definitions = schema.get("$defs")
         self._definitions = definitions if isinstance(definitions, Mapping) else {}
         self._steps = 0
 
-    def judge_params(self, params: Mapping[str, Any]) -> list[Fault]:
-        faults: list[Fault] = []
-        for fault in self._judge(dict(params), self._root, (), 0):
-            faults.append(fault)
-            if len(faults) == MAX_FAULTS:
-                break
-        return faults
-
-    def _judge(self, value: Any, schema: Any, path: Path, depth: int) -> Iterator[Fault]:
+    def judge(self, value: Any, schema: Any, path: Path, depth: int) -> Iterator[Fault]:
         self._steps += 1
         if depth > MAX_DEPTH or self._steps > MAX_STEPS or _is_expression(value):
             return
         if not isinstance(schema, Mapping) or schema.get(READ_BY_CODE):
             return
         if isinstance(reference := schema.get("$ref"), str) and reference.startswith(_REFERENCE):
-            yield from self._judge(value, self._definitions.get(reference.removeprefix(_REFERENCE)), path, depth + 1)
+            yield from self.judge(value, self._definitions.get(reference.removeprefix(_REFERENCE)), path, depth + 1)
         for part in _listed(schema.get("allOf")):
-            yield from self._judge(value, part, path, depth + 1)
+            yield from self.judge(value, part, path, depth + 1)
         for key in ("anyOf", "oneOf"):
             if options := _listed(schema.get(key)):
                 yield from self._judge_options(value, options, path, depth)
@@ -136,15 +129,11 @@ class _Judge:
                 yield from self._judge_items(value, schema, path, depth)
 
     def _judge_options(self, value: Any, options: list[Any], path: Path, depth: int) -> Iterator[Fault]:
-        all_faults = [list(self._judge(value, option, path, depth + 1)) for option in options]
+        all_faults = [list(self.judge(value, option, path, depth + 1)) for option in options]
         if not all(all_faults):
             return
-        if (
-            len(
-                relevant := [faults for option, faults in zip(options, all_faults, strict=True) if not _is_null(option)]
-            )
-            == 1
-        ):
+        relevant = [faults for option, faults in zip(options, all_faults, strict=True) if not _is_null(option)]
+        if len(relevant) == 1:
             yield from relevant[0]
             return
         kinds = list(dict.fromkeys(kind for option in options for kind in self._kinds(option)))
@@ -166,12 +155,12 @@ class _Judge:
         others = schema.get("additionalProperties", True)
         for key, part in value.items():
             if key in known:
-                yield from self._judge(part, known[key], (*path, key), depth + 1)
+                yield from self.judge(part, known[key], (*path, key), depth + 1)
             elif others is False and "patternProperties" not in schema and key != FIRST_PARAMETER:
                 hint = did_you_mean(str(key), known)
                 yield Fault((*path, key), f"takes no parameter {_name((*path, key))}{hint}")
             else:
-                yield from self._judge(part, others, (*path, key), depth + 1)
+                yield from self.judge(part, others, (*path, key), depth + 1)
         if FIRST_PARAMETER in value:
             return
         for key in _listed(schema.get("required")):
@@ -182,7 +171,7 @@ class _Judge:
         first = _listed(schema.get("prefixItems"))
         for index, part in enumerate(value):
             item = first[index] if index < len(first) else schema.get("items")
-            yield from self._judge(part, item, (*path, index), depth + 1)
+            yield from self.judge(part, item, (*path, index), depth + 1)
 
 
 def _is_expression(value: Any) -> bool:
@@ -264,44 +253,37 @@ def _number(value: Any) -> int | float | None:
         return None
 
 
+# The keyword, how a value exceeds it, and the requirement.
+_Limits = tuple[tuple[str, Callable[[Any, Any], bool], str], ...]
+_NUMBER_LIMITS: Final[_Limits] = (
+    ("minimum", operator.lt, "be at least {}"),
+    ("maximum", operator.gt, "be at most {}"),
+    ("exclusiveMinimum", operator.le, "be above {}"),
+    ("exclusiveMaximum", operator.ge, "be below {}"),
+)
+_STRING_LIMITS: Final[_Limits] = (
+    ("minLength", operator.lt, "have at least {} characters"),
+    ("maxLength", operator.gt, "have at most {} characters"),
+)
+_LIST_LIMITS: Final[_Limits] = (
+    ("minItems", operator.lt, "have at least {} items"),
+    ("maxItems", operator.gt, "have at most {} items"),
+)
+
+
 def _find_wrong_size(value: Any, schema: Mapping[str, Any]) -> str | None:
     match value:
-        case bool() | None:
-            return None
-        case int() | float():
-            return _find_outside(value, schema)
+        case int() | float() if not isinstance(value, bool) and math.isfinite(value):
+            size, limits = value, _NUMBER_LIMITS
         case str():
-            return _find_wrong_length(len(value), schema, "Length", "characters")
-        case list() | tuple():
-            # A set ignores duplicates, so the length of the list proves nothing.
-            limits = {} if schema.get("uniqueItems") else schema
-            return _find_wrong_length(len(value), limits, "Items", "items")
+            size, limits = len(value), _STRING_LIMITS
+        # A set ignores duplicates, so the length of the list proves nothing.
+        case list() | tuple() if not schema.get("uniqueItems"):
+            size, limits = len(value), _LIST_LIMITS
+        case _:
+            return None
+    for keyword, exceeds, requirement in limits:
+        limit = schema.get(keyword)
+        if isinstance(limit, int | float) and not isinstance(limit, bool) and exceeds(size, limit):
+            return f"must {requirement.format(limit)}"
     return None
-
-
-def _find_outside(value: int | float, schema: Mapping[str, Any]) -> str | None:
-    limits = {name: limit for name, limit in schema.items() if _is_number(limit)}
-    if not math.isfinite(value):
-        return None
-    if value < limits.get("minimum", -math.inf):
-        return f"must be at least {limits['minimum']}"
-    if value > limits.get("maximum", math.inf):
-        return f"must be at most {limits['maximum']}"
-    if value <= limits.get("exclusiveMinimum", -math.inf):
-        return f"must be above {limits['exclusiveMinimum']}"
-    if value >= limits.get("exclusiveMaximum", math.inf):
-        return f"must be below {limits['exclusiveMaximum']}"
-    return None
-
-
-def _find_wrong_length(length: int, schema: Mapping[str, Any], noun: str, unit: str) -> str | None:
-    limits = {name: limit for name, limit in schema.items() if _is_number(limit)}
-    if length < limits.get(f"min{noun}", 0):
-        return f"must have at least {limits[f'min{noun}']} {unit}"
-    if length > limits.get(f"max{noun}", math.inf):
-        return f"must have at most {limits[f'max{noun}']} {unit}"
-    return None
-
-
-def _is_number(limit: Any) -> bool:
-    return isinstance(limit, int | float) and not isinstance(limit, bool)

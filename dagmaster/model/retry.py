@@ -100,22 +100,17 @@ class RetryPolicy(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_word(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "retries" not in data:
+    def _spelt_out(cls, data: Any) -> Any:
+        """`retries` is `max_attempts`, and an initial delay above the default limit raises the limit."""
+        if not isinstance(data, dict):
             return data
-        if "max_attempts" in data:
+        if "retries" in data and "max_attempts" in data:
             raise ValueError("'retries' and 'max_attempts' mean the same: use only one of them")
-        return {"max_attempts" if key == "retries" else key: value for key, value in data.items()}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _let_max_follow(cls, data: Any) -> Any:
-        """An initial delay above the default limit raises the limit, without counting as a limit that was set."""
-        if not isinstance(data, dict) or "max_delay_seconds" in data:
-            return data
+        fields = {"max_attempts" if key == "retries" else key: value for key, value in data.items()}
         first, limit = data.get("initial_delay_seconds"), cls.model_fields["max_delay_seconds"].default
-        is_above = isinstance(first, int | float) and first > limit
-        return {**data, "max_delay_seconds": first} if is_above else data
+        if isinstance(first, int | float) and first > limit:
+            fields.setdefault("max_delay_seconds", first)
+        return fields
 
     @model_validator(mode="after")
     def _initial_within_max(self) -> "RetryPolicy":

@@ -26,9 +26,8 @@ from dagmaster.model.operations import (
     need_defined,
     to_plain,
 )
-from dagmaster.model.problems import did_you_mean
+from dagmaster.model.problems import did_you_mean, shorten
 from dagmaster.model.references import NOTHING, ROOTS, Key, Reference, Scope, look_up, step
-from dagmaster.model.text import shorten
 
 MAX_DEPTH: Final = 40
 
@@ -221,17 +220,14 @@ class _Sandbox(SandboxedEnvironment):
 class _Strict(NodeTransformer):
     """Jinja passes undefined values into filters, tests and literals; here they fail at once, except for defaults."""
 
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:  # noqa: N802
+    def visit_Filter(self, node: nodes.Filter | nodes.Test) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
         if node.node is not None and not _operand_that_may_miss(node, guarded=False):
             node.node = _filtered(node.node, _DEFINED)
         return node
 
-    def visit_Test(self, node: nodes.Test) -> nodes.Test:  # noqa: N802
-        self.generic_visit(node)
-        if not _operand_that_may_miss(node, guarded=False):
-            node.node = _filtered(node.node, _DEFINED)
-        return node
+    def visit_Test(self, node: nodes.Test) -> nodes.Expr:  # noqa: N802
+        return self.visit_Filter(node)
 
     def visit_List(self, node: nodes.List) -> nodes.List:  # noqa: N802
         self.generic_visit(node)

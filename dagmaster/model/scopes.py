@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 from dagmaster.model.conditions import Condition, compile_condition
-from dagmaster.model.expressions import ExpressionSyntax, Reference, Template, compile_template, walk_strings
+from dagmaster.model.expressions import Template, compile_template, walk_strings
 from dagmaster.model.problems import Path, Problem, Severity, did_you_mean
+from dagmaster.model.references import Reference
+from dagmaster.model.sandbox import ExpressionSyntax
 from dagmaster.model.workflow import (
     Aggregation,
     ApprovalNode,
@@ -47,9 +49,7 @@ def find_expression_problems(
     for use in _find_all(workflow):
         if isinstance(use, Problem):
             yield use
-        elif message := (
-            _fault_of_job(use, finalizers) or _find_fault(use, workflow, is_before) or _fault_of_secret(use, workflow)
-        ):
+        elif message := _find_fault(use, workflow, is_before, finalizers):
             severity: Severity = "warning" if use.is_guarded and use.reference.root == "inputs" else "error"
             yield Problem(message, use.place.path, severity=severity)
 
@@ -69,9 +69,7 @@ def find_undeclared_inputs(workflow: Workflow) -> Iterator[Problem]:
 def _fault_of_secret(use: "_Use", workflow: Workflow) -> str | None:
     """Only workers open a secret: the engine sees a sealed reference."""
     reference, path = use.reference, use.place.path
-    if reference.root != "inputs" or not reference.path:
-        return None
-    spec = workflow.inputs.get(str(reference.path[0]))
+    spec = workflow.inputs.get(str(reference.path[0])) if reference.path else None
     if spec is None or not spec.secret or path[0] == "globals" or {"params", "inputs"} & set(path[2:4]):
         return None
     return f"input {reference.path[0]!r} is secret: it can only be used in the parameters of tasks"
@@ -172,11 +170,11 @@ def _in_text(
 # Checking references
 
 
-def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | None:
+def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore, finalizers: Collection[str]) -> str | None:
     reference, place = use.reference, use.place
     match reference.root:
         case "inputs":
-            return _fault_of_input(reference, workflow)
+            return _fault_of_input(reference, workflow) or _fault_of_secret(use, workflow)
         case "nodes":
             return _fault_of_node(reference, place, workflow, is_before) or _fault_of_key(use, workflow)
         case "env" if not reference.path:
@@ -185,19 +183,14 @@ def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | Non
             return f"{reference} is only known in the task of a fan_out"
         case "fan_out" if not reference.path or reference.path[0] not in _FAN_OUT_FIELDS:
             return f"{reference} is unknown: fan_out has {', '.join(_FAN_OUT_FIELDS)}"
+        case "job" if place.node_id not in finalizers:
+            return (
+                f"{reference} is only known in the nodes of on_failure and finally: before them, the job has not ended"
+            )
+        case "job" if not reference.path or reference.path[0] not in _JOB_FIELDS:
+            return f"{reference} is unknown: job has {', '.join(_JOB_FIELDS)}"
         case _:
             return None
-
-
-def _fault_of_job(use: _Use, finalizers: Collection[str]) -> str | None:
-    reference = use.reference
-    if reference.root != "job":
-        return None
-    if use.place.node_id not in finalizers:
-        return f"{reference} is only known in the nodes of on_failure and finally: before them, the job has not ended"
-    if not reference.path or reference.path[0] not in _JOB_FIELDS:
-        return f"{reference} is unknown: job has {', '.join(_JOB_FIELDS)}"
-    return None
 
 
 def _fault_of_input(reference: Reference, workflow: Workflow) -> str | None:

@@ -108,8 +108,9 @@ def item_box(item: Any) -> Box | None:
 
 def read_box(value: str | Sequence[float]) -> Box:
     """West, south, east, north, as numbers or a string with commas; raises Invalid."""
-    box = _box([_number(part) for part in value.split(",")] if isinstance(value, str) else list(value))
-    if box is None or len(value if not isinstance(value, str) else value.split(",")) != 4:
+    numbers = [_number(part) for part in value.split(",")] if isinstance(value, str) else list(value)
+    box = _box(numbers) if len(numbers) == 4 else None
+    if box is None:
         raise Invalid(
             f"bbox: {value!r} is not west,south,east,north in degrees, such as 5.9,47.3,15.0,55.1; "
             "longitudes are from -180 to 360, latitudes from -90 to 90"
@@ -154,10 +155,10 @@ class _Search:
     def _visit_mapping(self, value: Mapping[str, Any], path: str, depth: int) -> None:
         if self._add_geojson(value, path, ""):
             return
-        if box := _box_of_keys(value):
+        if box := _box(_values_of(value, _BOX_KEYS)):
             self._add_box(path, box)
             return
-        if point := _point_of_keys(value):
+        if point := _point(_values_of(value, _POINT_KEYS)):
             self._add(path, "point", [[point]], is_area=False, is_points=True)
         for name, member in value.items():
             self.visit(member, f"{path}.{name}" if path else str(name), str(name), depth + 1)
@@ -247,25 +248,10 @@ def _box(value: Any) -> Box | None:
     return *south_west, *north_east
 
 
-def _box_of_keys(value: Mapping[str, Any]) -> Box | None:
-    known = _plain_keys(value)
-    for keys in _BOX_KEYS:
-        if all(key in known for key in keys):
-            return _box([known[key] for key in keys])
-    return None
-
-
-def _point_of_keys(value: Mapping[str, Any]) -> Point | None:
-    known = _plain_keys(value)
-    for keys in _POINT_KEYS:
-        if all(key in known for key in keys):
-            return _point([known[key] for key in keys])
-    return None
-
-
-def _plain_keys(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Wide mappings are neither points nor boxes."""
-    return {str(key).lower().replace("_", ""): member for key, member in value.items()} if len(value) <= 50 else {}
+def _values_of(value: Mapping[str, Any], names: Iterable[tuple[str, ...]]) -> list[Any] | None:
+    """The values under the first of these groups of keys. Wide mappings are neither points nor boxes."""
+    known = {str(key).lower().replace("_", ""): member for key, member in value.items()} if len(value) <= 50 else {}
+    return next(([known[key] for key in keys] for keys in names if all(key in known for key in keys)), None)
 
 
 def _around(intervals: Iterable[tuple[float, float]]) -> tuple[float, float]:

@@ -74,7 +74,8 @@ def describe(event: Mapping[str, Any]) -> str:
     text = _filled(head, fields) or event["event_type"].replace("_", " ")
     for part in parts:
         text += _filled(part.rstrip("]"), fields) or ""
-    return text + _ending(event, fields)
+    is_retried = event["event_type"] == "node_failed" and fields.get("will_retry")
+    return f"{text}; it will be retried" if is_retried else text
 
 
 def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,11 +94,6 @@ def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
 def _filled(pattern: str, fields: Mapping[str, Any]) -> str | None:
     """None if a field has no value."""
     try:
-        text = pattern.format_map({name: value for name, value in fields.items() if value not in (None, "")})
+        return pattern.format_map({name: value for name, value in fields.items() if value not in (None, "")})
     except KeyError:
         return None
-    return text
-
-
-def _ending(event: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    return "; it will be retried" if event["event_type"] == "node_failed" and fields.get("will_retry") else ""

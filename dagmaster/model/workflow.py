@@ -17,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from dagmaster.model.durations import read_time
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.schedule import Schedule
-from dagmaster.model.times import read_time
 
 NODE_ID_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,47}$"  # and no "__", which is reserved for children of fan-outs
 CHILD_SEPARATOR = "__"

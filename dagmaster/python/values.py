@@ -22,7 +22,7 @@ from dagmaster.data.references import Referable, find_reference
 from dagmaster.data.references import ViewRef as ViewRef
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent, encode_output
-from dagmaster.model.text import shorten
+from dagmaster.model.problems import shorten
 
 Place = Callable[[Any], Any]
 

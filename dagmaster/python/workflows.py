@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from dagmaster import python
 from dagmaster.authoring.implicit import add_ends
 from dagmaster.errors import Invalid, Misconfigured
-from dagmaster.model.return_values import returned_value
+from dagmaster.model.expressions import returned_value
 from dagmaster.model.workflow import Workflow, WorkflowNode
 from dagmaster.python.handles import Draft, Handle, drafting, find_draft, seen_from_outside
 from dagmaster.python.inputs import inputs_of

@@ -10,7 +10,7 @@ import orjson
 
 from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
 from dagmaster.ids import JobId
-from dagmaster.model.return_values import returned_value
+from dagmaster.model.expressions import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES

@@ -16,7 +16,6 @@ from dagmaster.engine import (
     timers,
     transitions,
     wait_nodes,
-    wake_ups,
 )
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import TaskLost
@@ -150,7 +149,7 @@ def forget_to_wake_up_on_take_over(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def believe_decisions_for_other_attempts(patch: pytest.MonkeyPatch) -> None:
-    original = wake_ups.accept_decision
+    original = wait_nodes.accept_decision
 
     def accept_decision(changes: ChangeSet, message: Any) -> None:
         node = changes.job.nodes[message.node_id]

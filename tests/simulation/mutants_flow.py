@@ -11,8 +11,8 @@ from dagmaster.engine import (
     dynamic_nodes,
     edges,
     fan,
+    job_control,
     job_end,
-    manual_retry,
     node_start,
     reports,
     state,
@@ -220,7 +220,7 @@ def take_what_a_handler_says_for_what_the_engine_does(patch: pytest.MonkeyPatch)
     def is_revoked(node: state.NodeState) -> bool:
         return (node.error or "").startswith(("withdrawn: ", "stopped because "))
 
-    for module in (state, reports, manual_retry):
+    for module in (state, reports, job_control):
         patch.setattr(module, "is_revoked", is_revoked)
 
 

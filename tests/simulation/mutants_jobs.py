@@ -9,11 +9,9 @@ from mutants import mutant
 from dagmaster.engine import decide as deciding
 from dagmaster.engine import (
     failures,
-    finalizers,
+    job_control,
     job_end,
-    manual_retry,
     node_start,
-    pause,
     state,
     timers,
     transitions,
@@ -58,7 +56,7 @@ def clean_up_before_the_rest_has_ended(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def answer_a_failure_that_never_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(finalizers, "_has_failed", lambda changes: True)
+    patch.setattr(job_end, "_has_failed", lambda changes: True)
 
 
 @mutant
@@ -107,7 +105,7 @@ def dispatch_while_paused(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def leave_tasks_of_a_paused_job_on_the_queue(patch: pytest.MonkeyPatch) -> None:
     def pause_only(changes: ChangeSet, message: Pause) -> None:
-        pause.pause(changes, message)
+        job_control.pause(changes, message)
         changes.holds_tasks = None
 
     patch.setattr(deciding, "pause", pause_only)
@@ -116,7 +114,7 @@ def leave_tasks_of_a_paused_job_on_the_queue(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def hold_tasks_after_a_pause(patch: pytest.MonkeyPatch) -> None:
     def resume(changes: ChangeSet, message: Resume) -> None:
-        pause.resume(changes, message)
+        job_control.resume(changes, message)
         changes.holds_tasks = None
 
     patch.setattr(deciding, "resume", resume)
@@ -124,39 +122,39 @@ def hold_tasks_after_a_pause(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def forget_what_was_ready_before_a_pause(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pause, "resume_node", lambda changes, node: None)
+    patch.setattr(job_control, "resume_node", lambda changes, node: None)
 
 
 @mutant
 def take_up_the_branch_that_was_not_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry, "is_bypassed", lambda node: False)
+    patch.setattr(job_control, "is_bypassed", lambda node: False)
 
 
 @mutant
 def leave_skipped_what_a_failure_had_skipped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry, "is_bypassed", lambda node: True)
+    patch.setattr(job_control, "is_bypassed", lambda node: True)
 
 
 @mutant
 def reopen_with_the_retries_that_were_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry, "_retry", lambda changes, node: transitions.retry(changes, node, timedelta()))
+    patch.setattr(job_control, "_retry", lambda changes, node: transitions.retry(changes, node, timedelta()))
 
 
 @mutant
 def try_again_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry._Selection, "selects", lambda self, node: True)
+    patch.setattr(job_control._Selection, "selects", lambda self, node: True)
 
 
 @mutant
 def forget_some_of_what_was_selected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        manual_retry._Selection, "selects", lambda self, node: self.only is None or node.node_id == max(self.only)
+        job_control._Selection, "selects", lambda self, node: self.only is None or node.node_id == max(self.only)
     )
 
 
 @mutant
 def go_on_after_what_was_not_selected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry._Selection, "follows", lambda self, node: True)
+    patch.setattr(job_control._Selection, "follows", lambda self, node: True)
 
 
 @mutant

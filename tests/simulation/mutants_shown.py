@@ -9,9 +9,10 @@ from mutants import mutant
 
 from dagmaster.engine import decide as deciding
 from dagmaster.engine import (
+    edges,
+    job_control,
     job_end,
     node_start,
-    pause,
     reports,
     state,
     timers,
@@ -24,7 +25,7 @@ from dagmaster.explain.facts import Kind
 from dagmaster.model import outcome, progress
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import EndedBy, NodeStatus
-from simulation import stalls
+from simulation import compare
 
 
 @mutant
@@ -93,7 +94,7 @@ def raise_a_stall_for_a_paused_job(patch: pytest.MonkeyPatch) -> None:
         job.paused_at = since
         return verdict
 
-    patch.setattr(stalls, "stands_without_reason", stands_without_reason)
+    patch.setattr(compare, "stands_without_reason", stands_without_reason)
 
 
 @mutant
@@ -119,7 +120,7 @@ def give_the_duration_of_an_attempt_by_the_clock_of_the_owner(patch: pytest.Monk
     def complete(
         changes: ChangeSet, node: state.NodeState, output: Any, duration_ms: Any, reported_at: Any = None
     ) -> None:
-        node_start.complete(changes, node, output, None, reported_at)
+        edges.complete(changes, node, output, None, reported_at)
 
     patch.setattr(reports, "complete", complete)
 
@@ -144,7 +145,7 @@ def forget_the_deadline_on_take_over(patch: pytest.MonkeyPatch) -> None:
 def let_a_pause_use_up_the_time_of_the_job(patch: pytest.MonkeyPatch) -> None:
     def resume(changes: ChangeSet, message: Resume) -> None:
         at = changes.job.deadline_at
-        pause.resume(changes, message)
+        job_control.resume(changes, message)
         changes.job.deadline_at = at
 
     patch.setattr(deciding, "resume", resume)

@@ -194,7 +194,7 @@ def remove(world: World, node_id: str, kind: Kind, data: dict[str, Any]) -> None
         case Kind.PAUSED:
             ground.store.add_mail(Resume())
         case Kind.NO_OWNER:
-            world.owners[0].lose()
+            world.owners[0].forget()
             ground.store.take_over(world.owners[0].name)
         case Kind.RETRY:
             ground.now = max(ground.now, datetime.fromisoformat(data["not_before"]))

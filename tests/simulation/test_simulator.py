@@ -10,9 +10,8 @@ from dagmaster.engine.state import NodeState
 from dagmaster.model.workflow import Aggregation, ConditionalNode, FanInNode, FanOutNode
 from simulation import __main__ as command
 from simulation import store
-from simulation.cases import policy_of
+from simulation.cases import forgives, moves, policy_of
 from simulation.ground import Fault
-from simulation.retry_oracle import forgives, moves
 from simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
 
 

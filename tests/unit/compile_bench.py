@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dagmaster.model.compile import compile_graph, find_problems
+from dagmaster.model.checks import find_problems
+from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import GraphNode
 from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import (

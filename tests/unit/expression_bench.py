@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from dagmaster.errors import ExpressionFailed
-from dagmaster.model.expressions import (
-    ExpressionSyntax,
-    compile_template,
-)
+from dagmaster.model.expressions import compile_template
+from dagmaster.model.sandbox import ExpressionSyntax
 
 SCOPE: dict[str, Any] = {
     "inputs": {

@@ -1,11 +1,14 @@
 """Every problem of a workflow is found before a job runs."""
 
+import time
 from typing import Any
 
 import pytest
 from compile_bench import bare, choice, either, errors, fan_out, only_problem, task, warnings, workflow
 
-from dagmaster.model.compile import compile_graph, find_problems
+from dagmaster.model.checks import find_problems
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.edges import MAX_CYCLES, Inbound, find_cycles
 from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
 from dagmaster.model.workflow import (
     Branch,
@@ -62,6 +65,13 @@ def test_each_cycle_is_reported_once() -> None:
         "these nodes wait for each other: a -> b -> a",
         "these nodes wait for each other: c -> d -> c",
     ]
+
+
+def test_very_many_cycles_are_cut_off() -> None:
+    """The search for all 2,500 would take a minute."""
+    inbound = {f"n{number}": Inbound((f"n{number ^ 1}",)) for number in range(5_000)}
+    assert find_cycles(inbound)[:2] == [["n0", "n1", "n0"], ["n2", "n3", "n2"]]
+    assert len(find_cycles(inbound)) == MAX_CYCLES
 
 
 def test_an_unreachable_node_is_reported_without_its_descendants() -> None:
@@ -309,6 +319,20 @@ def test_a_problem_prints_its_place() -> None:
 def test_suggestions_ignore_case_and_need_to_be_close() -> None:
     assert did_you_mean("Handler", ["handler"]) == "; did you mean 'handler'?"
     assert did_you_mean("xyz", ["handler"]) == ""
+
+
+def test_a_name_is_suggested_among_thousands() -> None:
+    names = [f"task_number_{number}" for number in range(5_000)]
+    assert did_you_mean("task_numbr_1234", names) == "; did you mean 'task_number_1234'?"
+
+
+def test_thousands_of_unknown_names_are_reported_in_seconds() -> None:
+    """To compare each of them with all nodes would take many minutes."""
+    nodes: dict[str, Node] = {f"task_number_{number}": task(f"task_numbr_{number}x") for number in range(4_000)}
+    definition = workflow("task_number_0", **nodes)
+    began = time.process_time()
+    assert sum("names an unknown node" in message for message in errors(definition)) == 4_000
+    assert time.process_time() - began < 30
 
 
 def test_a_copy_of_a_workflow_has_its_own_hash() -> None:

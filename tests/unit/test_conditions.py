@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.conditions import Verdict, compile_condition
-from dagmaster.model.expressions import ExpressionSyntax
+from dagmaster.model.sandbox import ExpressionSyntax
 
 SCOPE: dict[str, Any] = {
     "inputs": {

@@ -9,7 +9,7 @@ from engine_bench import START, Bench, after, end, task
 
 from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskCompleted, TaskFailed, TaskLost
-from dagmaster.engine.wake_ups import MAX_KEPT_SIGNALS
+from dagmaster.engine.wait_nodes import MAX_KEPT_SIGNALS
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode, WorkflowNode

@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.errors import ExpressionFailed
-from dagmaster.model.expressions import (
-    ExpressionSyntax,
-    Reference,
-    compile_template,
-    to_text,
-    walk_strings,
-)
+from dagmaster.model.expressions import compile_template, walk_strings
+from dagmaster.model.operations import to_text
+from dagmaster.model.references import Reference
+from dagmaster.model.sandbox import ExpressionSyntax
 
 JSON = st.recursive(
     st.none()

@@ -7,15 +7,9 @@ import pytest
 from expression_bench import SCOPE, resolve, why_it_fails, why_it_is_refused
 
 from dagmaster.errors import Invalid
-from dagmaster.model.expressions import (
-    ExpressionSyntax,
-    Incomparable,
-    Reference,
-    Template,
-    compile_template,
-    split_expressions,
-    walk_strings,
-)
+from dagmaster.model.expressions import Template, compile_template, split_expressions, walk_strings
+from dagmaster.model.references import Reference
+from dagmaster.model.sandbox import ExpressionSyntax, Incomparable
 
 # Values
 

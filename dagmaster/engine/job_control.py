@@ -1,4 +1,4 @@
-"""Manual retries: retry a node now, or reopen a failed job where it stopped."""
+"""Control of a job by an operator: pause and resume it, retry a node now, or reopen a failed job where it stopped."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,11 +10,39 @@ from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.edges import is_bypassed, is_ready, make_ready
 from dagmaster.engine.failures import policy_of
 from dagmaster.engine.job_end import seconds_allowed
-from dagmaster.engine.messages import ManualRetry, Message, TimerKind
-from dagmaster.engine.node_start import is_backing_off
-from dagmaster.engine.state import JobState, NodeState, count_edge, is_live, is_revoked, is_settled, targets_of
+from dagmaster.engine.messages import ManualRetry, Message, Pause, Resume, TimerKind
+from dagmaster.engine.node_start import is_backing_off, resume_node, start
+from dagmaster.engine.state import JobState, NodeState, count_edges, is_revoked
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.states import JobStatus, NodeStatus
+
+WAITING = (NodeStatus.READY, NodeStatus.DISPATCHED)
+
+
+def pause(changes: ChangeSet, message: Pause) -> None:
+    """A paused job starts nothing, and its waiting tasks keep their place in the queue."""
+    if not changes.job.is_paused:
+        transitions.pause_job(changes, message.actor, message.reason)
+
+
+def resume(changes: ChangeSet, message: Resume) -> None:
+    """Resume all waiting nodes; the time of the pause counts for no timeout."""
+    job = changes.job
+    if not job.is_paused:
+        return
+    transitions.resume_job(changes, message.actor)
+    if job.status is JobStatus.PENDING:
+        start(changes)
+        return
+    job.backlog.clear()
+    for node_id in [name for name in job.postponed if job.nodes[name].status in WAITING]:
+        del job.postponed[node_id]
+    for fan in job.fans.values():
+        fan.waiting.clear()
+    for node in list(job.nodes.values()):
+        # The timer of a running back-off is still armed; a second one would make the node wait for two slots.
+        if node.status in WAITING and not is_backing_off(changes, node):
+            resume_node(changes, node)
 
 
 def can_reopen(changes: ChangeSet, message: Message) -> bool:
@@ -45,20 +73,16 @@ class _Selection:
         return self.only is None or node.node_id in self.only
 
     def is_cut_off(self, node: NodeState) -> bool:
-        return not self.left.isdisjoint(_sources(node))
+        return not self.left.isdisjoint(node.spec.sources)
 
     def follows(self, node: NodeState) -> bool:
         """Whether a skipped node waits again: one of its sources is resumed, and none is left out."""
-        return self.only is None or (not self.is_cut_off(node) and not self.resumed.isdisjoint(_sources(node)))
+        return self.only is None or (not self.is_cut_off(node) and not self.resumed.isdisjoint(node.spec.sources))
 
     def note(self, node: NodeState, *, is_resumed: bool) -> None:
         """A child counts for its fan-out too."""
         names = {node.node_id} if node.parent is None else {node.node_id, node.parent}
         (self.resumed if is_resumed else self.left).update(names)
-
-
-def _sources(node: NodeState) -> Iterable[str]:
-    return (*node.spec.all_of, *node.spec.any_of)
 
 
 def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
@@ -77,11 +101,10 @@ def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
     changes.arm(TimerKind.ZOMBIE, changes.now + timedelta(seconds=changes.rules.zombie_after_seconds))
     own = [job.nodes[node_id] for node_id in (*job.graph.nodes, *_added(job))]
     for node in own:
-        node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
-        node.any_live = node.live = 0
+        node.open_edges()
     for node in own:  # In topological order: the sources of a node are decided before it.
         _reopen_node(changes, node, selection)
-        _count_edges(job, node)
+        count_edges(job, node)
 
 
 def _added(job: JobState) -> Iterable[str]:
@@ -91,27 +114,18 @@ def _added(job: JobState) -> Iterable[str]:
     return TopologicalSorter(inner).static_order()
 
 
-def _count_edges(job: JobState, node: NodeState) -> None:
-    if is_settled(job, node):
-        for target in targets_of(node):
-            count_edge(job.nodes[target], node, live=is_live(node, target))
-
-
 def _reopen_node(changes: ChangeSet, node: NodeState, selection: _Selection) -> None:
     if changes.job.phase_of(node) is not Phase.MAIN:
         _rerun_finalizer(changes, node)
         return
-    if node.node_id in changes.job.fans:
-        for child in list(changes.job.children(node.node_id)):
-            _reopen_child(changes, child, selection)
-            _count_edges(changes.job, child)
+    for child in changes.job.children(node.node_id):
+        _reopen_child(changes, child, selection)
+        count_edges(changes.job, child)
     if _is_retryable(node):
-        is_resumed = selection.selects(node)
-        if is_resumed:
+        if is_resumed := selection.selects(node):
             _retry(changes, node)
     elif node.status is NodeStatus.SKIPPED and (selection.is_cut_off(node) or not is_bypassed(node)):
-        is_resumed = selection.follows(node)
-        if is_resumed:
+        if is_resumed := selection.follows(node):
             transitions.reopen(changes, node)
             if is_ready(node):
                 make_ready(changes, node)
