@@ -21,8 +21,7 @@ from dagmaster.service.asset_transaction import lock_version, save, store_job, t
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import SubmitRequest
 from dagmaster.service.definitions import Definitions
-from dagmaster.service.preflight import find_file_problems
-from dagmaster.service.submission import idle_warnings, new_job, prepare_job
+from dagmaster.service.submission import find_file_problems, idle_warnings, new_job, prepare_job
 from dagmaster.store.api_requests import NewRequest, RequestRow, add_request, answer_request
 from dagmaster.store.asset_versions import add_version, find_version
 from dagmaster.store.assets import StaleVersion, add_asset, lock_asset
@@ -81,8 +80,8 @@ async def submit_version(
         else:
             change = processing.begin(asset, version.version_ordinal, decision, job_id, is_new_asset=is_new)
         await save(conn, asset, change, version)
-        result = _accepted(request.request_id, job_id, workflow, warnings)
-        return _about(result, version, revision=version.revision + submission.resubmit)
+        revision = version.revision + submission.resubmit
+        return _accepted(request.request_id, job_id, workflow, warnings, version=version, revision=revision)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
@@ -110,7 +109,15 @@ async def submit_request(
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
 
-def _accepted(request_id: str, job_id: JobId, workflow: Workflow, warnings: Sequence[str] = ()) -> AssetSubmitResult:
+def _accepted(
+    request_id: str,
+    job_id: JobId,
+    workflow: Workflow,
+    warnings: Sequence[str] = (),
+    *,
+    version: AssetVersion | None = None,
+    revision: int | None = None,
+) -> AssetSubmitResult:
     return AssetSubmitResult(
         request_id=request_id,
         job_id=job_id,
@@ -118,12 +125,11 @@ def _accepted(request_id: str, job_id: JobId, workflow: Workflow, warnings: Sequ
         workflow_version=workflow.version,
         status=JobStatus.PENDING,
         is_new=True,
+        asset_id=version.asset_id if version is not None else None,
+        version_ordinal=version.version_ordinal if version is not None else None,
+        revision=revision,
         warnings=tuple(warnings),
     )
-
-
-def _about(result: AssetSubmitResult, version: AssetVersion, *, revision: int) -> AssetSubmitResult:
-    return replace(result, asset_id=version.asset_id, version_ordinal=version.version_ordinal, revision=revision)
 
 
 async def _with_idle_warnings(
@@ -252,9 +258,7 @@ async def reprocess(
     context: ServiceContext, definitions: Definitions, asset_id: str, command: Reprocess
 ) -> AssetSubmitResult:
     """Start a new job for a version, which makes a new revision of it."""
-    conn = context.conn
-    actor = context.actor
-    origin = RequestOrigin(str(uuid4()))
+    conn, actor, request_id = context.conn, context.actor, str(uuid4())
 
     async def attempt() -> AssetSubmitResult:
         asset, version = await lock_version(conn, asset_id, command.ordinal)
@@ -270,28 +274,24 @@ async def reprocess(
             may_be_sealed=command.inputs is None,
             priority=command.priority,
             submitted_by=actor or "",
-            correlation_id=origin.request_id,
+            correlation_id=request_id,
             metadata=command.metadata,
             actor=actor,
             asset_id=asset_id,
             version_ordinal=version.version_ordinal,
         )
+        origin = RequestOrigin(request_id, asset.platform_id)
         request = SubmitRequest(workflow.workflow_id, inputs, submitted_by=actor or "")
-        await add_request(
-            conn,
-            _new_request(
-                RequestOrigin(origin.request_id, asset.platform_id), request, asset_id, [workflow.workflow_id, inputs]
-            ),
-        )
+        await add_request(conn, _new_request(origin, request, asset_id, [workflow.workflow_id, inputs]))
         job_id = await store_job(context, job)
-        await answer_request(conn, origin.request_id, job_id=job_id, ordinal=version.version_ordinal)
+        await answer_request(conn, request_id, job_id=job_id, ordinal=version.version_ordinal)
         decision = Decision(actor, datetime.now(UTC))
         if command.resubmits:
             change = processing.resubmit(asset, version, decision, job_id, label=command.version_label)
         else:
             change = processing.reprocess(asset, version, decision, job_id)
         await save(conn, asset, change, version)
-        return _about(_accepted(origin.request_id, job_id, workflow), version, revision=version.revision + 1)
+        return _accepted(request_id, job_id, workflow, version=version, revision=version.revision + 1)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
