@@ -13,9 +13,8 @@ from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
-from dagmaster.client.asset_service import HttpAssetService
 from dagmaster.client.coroutines import complete
-from dagmaster.client.service import HttpService
+from dagmaster.client.service import HttpAssetService, HttpService
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.ids import JobId

@@ -1,6 +1,6 @@
 """Errors of the server, raised again in the client."""
 
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import httpx
@@ -24,6 +24,12 @@ BY_STATUS: dict[int, type[DagmasterError]] = {
     502: Unavailable,
     503: Unavailable,
     504: Unavailable,
+}
+# `unknown_job` is `UnknownJob`.
+BY_CODE = {
+    re.sub(r"\B(?=[A-Z])", "_", name).lower(): kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, DagmasterError)
 }
 
 
@@ -76,13 +82,3 @@ def _explained(error: Any, details: list[dict[str, Any]], request_id: str | None
 def unreachable(url: httpx.URL, error: httpx.TransportError) -> Unavailable:
     reason = str(error) or type(error).__name__
     return Unavailable(f"{url.scheme}://{url.netloc.decode()} cannot be reached: {reason}")
-
-
-def _codes() -> Iterator[tuple[str, type[DagmasterError]]]:
-    """`unknown_job` is `UnknownJob`."""
-    for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, DagmasterError):
-            yield "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_"), kind
-
-
-BY_CODE = dict(_codes())
