@@ -11,13 +11,23 @@ from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import AssetId, InputsJson, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json, print_or_tell
+from dagmaster.cli.output import (
+    as_record,
+    as_records,
+    at_local_time,
+    console,
+    print_fact,
+    print_json,
+    print_or_tell,
+    print_result,
+)
 from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus
 from dagmaster.service.asset_contract import (
     Approve,
     AssetCommand,
     AssetQuery,
     AssetResult,
+    AssetSubmitResult,
     Clear,
     DeleteAsset,
     DeleteVersion,
@@ -261,11 +271,7 @@ def reprocess(
     command = Reprocess(ordinal, workflow, values, resubmits=resubmit)
     backend = backend_of(ctx, begin(ctx))
     result = backend.call_assets(lambda service: service.reprocess(asset_id, command), actor=actor, runs_workflows=True)
-    if as_json:
-        print_json(as_record(asdict(result)))
-        return
-    typer.echo(str(result.job_id))
-    tell(*(f"warning: {warning}" for warning in result.warnings))
+    _tell(result, str(result.job_id), as_json=as_json)
 
 
 def _decide(ctx: typer.Context, asset_id: str, command: AssetCommand, actor: str | None) -> AssetResult:
@@ -277,12 +283,12 @@ def _decide(ctx: typer.Context, asset_id: str, command: AssetCommand, actor: str
     )
 
 
-def _tell(result: AssetResult, done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(as_record(asdict(result)))
-        return
-    typer.echo(done + (f"; job {result.export_job_id} exports it" if result.export_job_id is not None else ""))
-    tell(*(f"warning: {warning}" for warning in result.warnings))
+def _tell(result: AssetResult | AssetSubmitResult, text: str, *, as_json: bool) -> None:
+    if isinstance(result, AssetResult) and result.export_job_id is not None:
+        text = f"{text}; job {result.export_job_id} exports it"
+    print_result(asdict(result), text, as_json=as_json)
+    if not as_json:
+        tell(*(f"warning: {warning}" for warning in result.warnings))
 
 
 def _list(ctx: typer.Context, query: AssetQuery, limit: int, *, as_json: bool) -> None:

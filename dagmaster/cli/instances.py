@@ -1,6 +1,5 @@
 """Workers, orchestrators, handlers and queues."""
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -54,8 +53,7 @@ def workers(
         work = count_of(row["jobs_owned"], "job")
         listing.add("orchestrator", *_common(row, "orchestrator_id", "heartbeat_at"), note=work)
     for row in active:
-        work = _work_of(row)
-        listing.add("worker", *_common(row, "worker_id", "last_heartbeat"), note=escape(work))
+        listing.add("worker", *_common(row, "worker_id", "last_heartbeat"), note=escape(_work_of(row)))
     listing.print(console())
 
 
@@ -132,9 +130,11 @@ def _control(
     backend = backend_of(ctx, begin(ctx))
     if everyone:
         named = [worker["worker_id"] for worker in backend.workers() if worker["status"] == "active"]
-    requested = {}
-    for worker_id in named or ():
-        requested[worker_id] = backend.call(partial(_control_worker, WorkerId(worker_id), command), actor=actor)
+
+    async def control(service: Service) -> dict[str, str]:
+        return {name: await service.control_worker(WorkerId(name), command) for name in named or ()}
+
+    requested = backend.call(control, actor=actor)
     if as_json:
         print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
         return
@@ -142,10 +142,6 @@ def _control(
         tell("no active workers")
     for worker_id in requested:
         typer.echo(f"Sent {command} to worker {worker_id}")
-
-
-async def _control_worker(worker_id: WorkerId, command: WorkerCommand, service: Service) -> str:
-    return await service.control_worker(worker_id, command)
 
 
 @app.command()

@@ -4,15 +4,14 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.backend import backend_of
-from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.backend import backend_of, find_job
 from dagmaster.cli.options import JobReference, JsonOutput, begin
-from dagmaster.cli.output import print_json
+from dagmaster.cli.output import print_result
 from dagmaster.errors import JobEnded
 from dagmaster.ids import JobId
 from dagmaster.model.shapes import read_box
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.service.contract import Cancel, ControlResult, JobCommand, Pause, Resume, Retry
+from dagmaster.service.contract import Cancel, ControlResult, JobChange, JobCommand, Pause, Resume, Retry
 
 Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Reason recorded in the timeline.")]
 Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the timeline.")]
@@ -32,10 +31,7 @@ def cancel(
     Examples:
       dagmaster cancel last --reason "wrong inputs"
     """
-    job_id, result = control(ctx, job, Cancel(reason), actor)
-    if result.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
-        raise JobEnded(f"job {job_id} {result.status} before it could be cancelled")
-    _tell(job_id, result, "Cancelled", "cancel", as_json=as_json)
+    _change(ctx, job, Cancel(reason), actor, "Cancelled", as_json=as_json)
 
 
 @app.command()
@@ -48,8 +44,7 @@ def pause(
     Examples:
       dagmaster pause 247845805292758904 --by ada
     """
-    job_id, result = control(ctx, job, Pause(reason), actor)
-    _tell(job_id, result, "Paused", "pause", as_json=as_json)
+    _change(ctx, job, Pause(reason), actor, "Paused", as_json=as_json)
 
 
 @app.command()
@@ -60,8 +55,7 @@ def resume(ctx: typer.Context, job: JobReference, actor: Who = None, as_json: Js
     Examples:
       dagmaster resume 247845805292758904
     """
-    job_id, result = control(ctx, job, Resume(), actor)
-    _tell(job_id, result, "Resumed", "resume", as_json=as_json)
+    _change(ctx, job, Resume(), actor, "Resumed", as_json=as_json)
 
 
 @app.command()
@@ -93,11 +87,7 @@ def retry(
       dagmaster retry last --bbox=-106.0,40.1,-105.4,40.6
     """
     box = read_box(bbox) if bbox is not None else None
-    job_id, result = control(ctx, job, Retry(node, box), actor)
-    if result.selected_nodes is not None and result.is_done and not as_json:
-        typer.echo(f"Retrying {result.selected_nodes} of {result.unfinished_nodes} unfinished nodes of job {job_id}")
-    else:
-        _tell(job_id, result, "Retrying", "retry", as_json=as_json)
+    _change(ctx, job, Retry(node, box), actor, "Retrying", as_json=as_json)
 
 
 def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None) -> tuple[JobId, ControlResult]:
@@ -107,12 +97,16 @@ def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None
     return job_id, backend.call(lambda service: service.control_job(job_id, command), actor=actor)
 
 
-def _tell(job_id: JobId, result: ControlResult, done: str, verb: str, *, as_json: bool) -> None:
-    if as_json:
-        counts = {"selected_nodes": result.selected_nodes, "unfinished_nodes": result.unfinished_nodes}
-        counts = counts if result.selected_nodes is not None else {}
-        print_json({"job_id": str(job_id), "status": result.status, "is_done": result.is_done, **counts})
-    elif result.is_done:
-        typer.echo(f"{done} job {job_id}")
-    else:
-        typer.echo(f"job {job_id} is {result.status}; an orchestrator will {verb} it when one is available")
+def _change(ctx: typer.Context, job: str, command: JobChange, actor: str | None, done: str, *, as_json: bool) -> None:
+    """`done` is the participle that starts the message."""
+    job_id, result = control(ctx, job, command, actor)
+    if isinstance(command, Cancel) and result.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
+        raise JobEnded(f"job {job_id} {result.status} before it could be cancelled")
+    record = {"job_id": job_id, "status": result.status, "is_done": result.is_done}
+    text = f"{done} job {job_id}"
+    if result.selected_nodes is not None:
+        record |= {"selected_nodes": result.selected_nodes, "unfinished_nodes": result.unfinished_nodes}
+        text = f"{done} {result.selected_nodes} of {result.unfinished_nodes} unfinished nodes of job {job_id}"
+    if not result.is_done:
+        text = f"job {job_id} is {result.status}; an orchestrator will {command.verb} it when one is available"
+    print_result(record, text, as_json=as_json)

@@ -12,7 +12,7 @@ from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
-from dagmaster.model.progress import FanSnapshot, JobSnapshot, percent_done, work_percent
+from dagmaster.model.progress import JobSnapshot, percent_done, work_percent
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.estimates import Histories, ProgressSnapshot, load_snapshot
@@ -72,10 +72,6 @@ def with_outcomes(nodes: Sequence[Mapping[str, Any]], snapshot: JobSnapshot) -> 
     ]
 
 
-def _fan(fan: FanSnapshot) -> FanView:
-    return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
-
-
 def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
     """The outcome comes from the row: the snapshot was read later and may be newer."""
     snapshot = job.nodes.get(row["node_id"])
@@ -90,7 +86,7 @@ def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
         row["started_at"],
         row["completed_at"],
         job.now,
-        _fan(fan) if fan else None,
+        FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items) if fan else None,
         outcome_of(row["status"], snapshot.children if snapshot else NO_CHILDREN, row["ended_by"]),
     )
 

@@ -7,10 +7,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dagmaster.cli.backend import JobDetails, Row, backend_of
+from dagmaster.cli.backend import JobDetails, Row, backend_of, find_job
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import Form, JobReference, JsonOutput, ListForm, TextForm, begin
 from dagmaster.cli.output import (
     SYMBOLS,

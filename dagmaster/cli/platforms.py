@@ -8,7 +8,7 @@ from rich.markup import escape
 from dagmaster.cli.backend import backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import Actor, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, console, print_json
+from dagmaster.cli.output import as_records, console, print_json, print_result
 from dagmaster.model.asset import Platform
 
 app = typer.Typer(name="platforms", add_completion=False)
@@ -66,10 +66,7 @@ def add(
     platform = Platform(platform_id, name, tuple(ref), tuple(optional_ref or ()), allowed_workflows=allowed)
     backend = backend_of(ctx, begin(ctx))
     row = backend.call_assets(lambda service: service.add_platform(platform), actor=actor)
-    if as_json:
-        print_json(as_record(row))
-    else:
-        typer.echo(f"Added platform {platform_id}")
+    print_result(row, f"Added platform {platform_id}", as_json=as_json)
 
 
 def _list(ctx: typer.Context, *, as_json: bool) -> None:

@@ -5,16 +5,17 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine, line_of
+from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine
 from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
 from dagmaster.client.coroutines import complete
-from dagmaster.client.service import HttpAssetService, HttpService
+from dagmaster.client.service import HttpAssetService, HttpService, read_pages
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.ids import JobId
@@ -96,14 +97,8 @@ class Remote:
             time.sleep(max(POLL_SECONDS, SHARE_OF_TIME * (perf_counter() - began)))
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
-        jobs: list[Row] = []
-        while len(jobs) < limit:
-            size = min(limit - len(jobs), PAGE)
-            page = self.client.jobs(status=status, workflow_id=workflow_id, limit=size, offset=len(jobs))
-            jobs += [_row(job) for job in page.items]
-            if not page.has_more:
-                break
-        return jobs
+        ask = partial(self.client.requests.jobs, status=status, workflow_id=workflow_id)
+        return complete(read_pages(ask, limit))
 
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
         return [JobId(int(job.job_id)) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
@@ -252,7 +247,7 @@ def _workflow_line(workflow: WorkflowReply) -> WorkflowLine:
         "inputs": workflow.inputs.get("properties", {}),
         "file": workflow.source,
     }
-    return line_of(record, workflow.inputs.get("required", ()))
+    return WorkflowLine(record, workflow.inputs.get("required", ()))
 
 
 def _outlook(progress: JobProgress, now: datetime) -> Outlook:
@@ -293,11 +288,6 @@ def _node(node: NodeReply, children: Mapping[str, int], now: datetime) -> NodeVi
         node.started_at,
         node.completed_at,
         now,
-        _fan(node, children) if children else None,
+        FanView(children, items=node.output["fan_out_count"] if node.output else 0) if children else None,
         node.outcome,
     )
-
-
-def _fan(node: NodeReply, children: Mapping[str, int]) -> FanView:
-    items = node.output["fan_out_count"] if node.output else 0
-    return FanView(children, items=items)

@@ -68,12 +68,6 @@ def _new_job(settings: Settings, arguments: RunArguments, registry: Registry) ->
     return job
 
 
-def page_of(settings: Settings, job_id: JobId) -> str:
-    """The job's URL in the web UI; only the path if the port is not fixed."""
-    path = f"/ui/jobs/{job_id}"
-    return f"http://{settings.api_host}:{settings.api_port}{path}" if settings.api_port else path
-
-
 @dataclass(frozen=True, slots=True)
 class Runner:
     dsn: str
@@ -97,8 +91,11 @@ class Runner:
             return conclude(view, as_json=self.as_json, hint=self._hint(job_id))
 
     def _hint(self, job_id: JobId) -> str:
-        server = "dagmaster api" if self.settings.database_dsn() else "dagmaster dev"
-        return f"in the web UI, while `{server}` is running:\n  {page_of(self.settings, job_id)}"
+        """The job's URL in the web UI; only the path if the port is not fixed."""
+        settings = self.settings
+        server = "dagmaster api" if settings.database_dsn() else "dagmaster dev"
+        address = f"http://{settings.api_host}:{settings.api_port}" if settings.api_port else ""
+        return f"in the web UI, while `{server}` is running:\n  {address}/ui/jobs/{job_id}"
 
     async def _submit(self, job: NewJob, running: Fleet) -> JobId:
         assert running.orchestrator is not None

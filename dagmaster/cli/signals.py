@@ -6,7 +6,7 @@ import typer
 
 from dagmaster.cli.job_control import Who, control
 from dagmaster.cli.options import JobReference, JsonOutput
-from dagmaster.cli.output import print_json
+from dagmaster.cli.output import print_result
 from dagmaster.service.contract import Decide, Signal
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Node id of the approval.")]
@@ -39,10 +39,8 @@ def signal(
 
     value = read_json(data, "--data") if data is not None else None
     job_id, result = control(ctx, job, Signal(name, value), actor)
-    if as_json:
-        print_json({"job_id": str(job_id), "name": name, "status": result.status})
-    else:
-        typer.echo(f"Sent signal {name} to job {job_id}")
+    record = {"job_id": job_id, "name": name, "status": result.status}
+    print_result(record, f"Sent signal {name} to job {job_id}", as_json=as_json)
 
 
 def _add_decision(name: str, *, is_approved: bool, help: str) -> None:
@@ -83,9 +81,8 @@ _add_decision(
 def _decide(ctx: typer.Context, job: str, decision: Decide, actor: str | None, *, as_json: bool) -> None:
     job_id, result = control(ctx, job, decision, actor)
     node, word = decision.node_id, "approved" if decision.is_approved else "rejected"
-    if as_json:
-        print_json({"job_id": str(job_id), "node_id": node, "status": result.status, "is_done": result.is_done})
-    elif result.is_done:
-        typer.echo(f"{word.capitalize()} node {node} of job {job_id}")
-    else:
-        typer.echo(f"node {node} of job {job_id} will be {word} when an orchestrator is available")
+    record = {"job_id": job_id, "node_id": node, "status": result.status, "is_done": result.is_done}
+    text = f"node {node} of job {job_id} will be {word} when an orchestrator is available"
+    if result.is_done:
+        text = f"{word.capitalize()} node {node} of job {job_id}"
+    print_result(record, text, as_json=as_json)
