@@ -18,6 +18,9 @@ app = typer.Typer(add_completion=False)
 fleet = typer.Typer(name="workers", add_completion=False)
 app.add_typer(fleet)
 
+SHOWN_WORKERS = 100
+MANY = 100_000
+
 Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="Worker ids.")]
 Everyone = Annotated[bool, typer.Option("--all", help="All active workers.")]
 
@@ -38,21 +41,19 @@ def workers(
     if ctx.invoked_subcommand is not None:
         return
     backend = backend_of(ctx, begin(ctx))
-    orchestrators, active = backend.orchestrators(), backend.workers()
-    if not everyone:
-        orchestrators = [row for row in orchestrators if row["status"] == "running"]
-        active = [row for row in active if row["status"] == "active"]
+    orchestrators = [row for row in backend.orchestrators() if everyone or row["status"] == "running"]
+    workers = backend.workers(status=None if everyone else "active", limit=SHOWN_WORKERS)
     if as_json:
-        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(active)})
+        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(workers)})
         return
-    if not orchestrators and not active:
+    if not orchestrators and not workers:
         tell("no orchestrators or workers are running")
         return
     listing = Listing(("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT"), note="WORK", folds=("HOST",))
     for row in orchestrators:
         work = count_of(row["jobs_owned"], "job")
         listing.add("orchestrator", *_common(row, "orchestrator_id", "heartbeat_at"), note=work)
-    for row in active:
+    for row in workers:
         listing.add("worker", *_common(row, "worker_id", "last_heartbeat"), note=escape(_work_of(row)))
     listing.print(console())
 
@@ -129,7 +130,7 @@ def _control(
         raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
     backend = backend_of(ctx, begin(ctx))
     if everyone:
-        named = [worker["worker_id"] for worker in backend.workers() if worker["status"] == "active"]
+        named = [worker["worker_id"] for worker in backend.workers(status="active", limit=MANY)]
 
     async def control(service: Service) -> dict[str, str]:
         return {name: await service.control_worker(WorkerId(name), command) for name in named or ()}

@@ -58,7 +58,7 @@ from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 T = TypeVar("T")
 
 PAGE = 1000
-MOST_INSTANCES = 100
+MOST_ORCHESTRATORS = 100
 POLL_SECONDS = 0.25
 
 
@@ -208,10 +208,10 @@ class Local:
         return self._run(look)
 
     def orchestrators(self) -> Sequence[Row]:
-        return self._run(lambda conn: list_orchestrators(conn, limit=MOST_INSTANCES))
+        return self._run(lambda conn: list_orchestrators(conn, limit=MOST_ORCHESTRATORS))
 
-    def workers(self) -> Sequence[Row]:
-        return self._run(lambda conn: list_workers(conn, limit=MOST_INSTANCES))
+    def workers(self, *, status: str | None = None, limit: int) -> Sequence[Row]:
+        return self._run(lambda conn: list_workers(conn, status=status, limit=limit))
 
     def handlers(self) -> Sequence[Row]:
         seconds = self.settings.worker_lost_after_seconds

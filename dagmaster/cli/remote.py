@@ -163,8 +163,8 @@ class Remote:
             for row in orchestrators
         ]
 
-    def workers(self) -> Sequence[Row]:
-        return [_row(worker) for worker in self.client.workers(limit=100).items]
+    def workers(self, *, status: str | None = None, limit: int) -> Sequence[Row]:
+        return complete(read_pages(partial(self.client.requests.workers, status=status), limit))
 
     def handlers(self) -> Sequence[Row]:
         return [_row(handler) for handler in self.client.handlers()]

@@ -250,8 +250,8 @@ class Requests(AssetRequests):
         """Start the missing jobs of a past range of time, oldest first."""
         return await self.ask(calls.backfill(schedule_id, BackfillRequest(start, end, max_jobs, dry_run)))
 
-    async def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
-        return await self.ask(get(Page[WorkerReply], f"{PREFIX}/workers", limit=limit, offset=offset))
+    async def workers(self, *, status: str | None = None, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
+        return await self.ask(get(Page[WorkerReply], f"{PREFIX}/workers", status=status, limit=limit, offset=offset))
 
     async def drain_worker(self, worker_id: str) -> WorkerWanted:
         """Give it no more tasks; its running tasks continue."""
@@ -275,7 +275,12 @@ class Requests(AssetRequests):
 
     async def handlers(self) -> list[HandlerOfFleet]:
         """The handlers that workers have registered, with the workers that run them now."""
-        return (await self.ask(get(Page[HandlerOfFleet], f"{PREFIX}/handlers", limit=1000))).items
+        handlers: list[HandlerOfFleet] = []
+        while True:
+            page = await self.ask(get(Page[HandlerOfFleet], f"{PREFIX}/handlers", limit=1000, offset=len(handlers)))
+            handlers += page.items
+            if not page.has_more:
+                return handlers
 
     async def queues(self) -> list[QueueReply]:
         return (await self.ask(get(QueuesReply, f"{PREFIX}/queues/status"))).queues
