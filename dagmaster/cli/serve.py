@@ -15,7 +15,6 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparation import queues_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.app import Shared
 from dagmaster.cli.autoreload import Reloader, start_again
 from dagmaster.cli.definitions import load_catalog, load_registry
 from dagmaster.cli.output import count_of, listed, print_fact
@@ -60,7 +59,11 @@ class WorkerArguments:
     concurrency: int | None
 
     def options(self, settings: Settings, handlers: Sequence[str] | None) -> WorkerOptions:
-        return worker_options(settings, chosen_queues(settings, self.queues), self.concurrency, handlers=handlers)
+        default = default_queue(settings)
+        queues = settings.worker_queues or ([default] if default else [])
+        if self.queues is not None:
+            queues = [name.strip() for name in self.queues.split(",") if name.strip()]
+        return worker_options(settings, queues, self.concurrency, handlers=handlers)
 
 
 def serve_dev(
@@ -140,7 +143,8 @@ def serve_worker(
     listener = None if port is None else bind(settings.worker_health_host, port)
     if listener is not None:
         typer.echo(f"health      {url_of(listener)}/health")
-    if is_remote(settings, ctx.obj):
+    # A configured database takes precedence, unless the command line names a server.
+    if settings.url is not None and (ctx.obj.url is not None or settings.database_dsn() is None):
         run_remotely(settings, options, registry, listener)
         return
     with database(settings, writable=True, guarded=True) as dsn:
@@ -154,15 +158,6 @@ def _handlers_of(registry: Registry) -> str:
     own = [handler.name for handler in registry if not handler.function.__module__.startswith("dagmaster.")]
     built_in = f"{len(registry.names()) - len(own)} built-in"
     return f"{listed(sorted(own))}, {built_in}" if own else built_in
-
-
-def chosen_queues(settings: Settings, names: str | None) -> Sequence[str]:
-    if names is not None:
-        return [name.strip() for name in names.split(",") if name.strip()]
-    if settings.worker_queues:
-        return settings.worker_queues
-    default = default_queue(settings)
-    return [default] if default else []
 
 
 def open_api(settings: Settings, registry: Registry, handlers: Sequence[str] | None, arguments: ApiArguments) -> Api:
@@ -214,11 +209,6 @@ def serve(
 def serving_health(worker: Worker | None, listener: socket.socket | None) -> AbstractAsyncContextManager[None]:
     """Serve the health checks of a worker over HTTP."""
     return nullcontext() if worker is None or listener is None else served(health_app(worker), listener)
-
-
-def is_remote(settings: Settings, shared: Shared) -> bool:
-    """A configured database takes precedence, unless the command line names a server."""
-    return settings.url is not None and (shared.url is not None or settings.database_dsn() is None)
 
 
 def run_remotely(settings: Settings, options: WorkerOptions, registry: Registry, health: socket.socket | None) -> None:
