@@ -177,7 +177,17 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     Examples:
       dagmaster queues --json
     """
-    rows = backend_of(ctx, begin(ctx)).queues()
+    rows = [
+        {
+            "queue": row["queue"],
+            "waiting": row["depth"],
+            "held": row["held"],
+            "running": row["running"],
+            "oldest_dispatched_at": row["oldest_dispatched_at"],
+        }
+        for row in backend_of(ctx, begin(ctx)).queues()
+        if row["depth"] or row["held"] or row["running"]
+    ]
     if print_or_tell(rows, "no tasks are waiting or running", as_json=as_json):
         return
     listing = Listing(("QUEUE", "WAITING", "RUNNING", "OLDEST"), folds=("QUEUE",))

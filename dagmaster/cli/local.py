@@ -218,20 +218,7 @@ class Local:
         return self._run(lambda conn: view_handlers(conn, lost_after_seconds=seconds))
 
     def queues(self) -> Sequence[Row]:
-        async def look(conn: Connection) -> Sequence[Row]:
-            return [
-                {
-                    "queue": row["queue"],
-                    "waiting": row["depth"],
-                    "held": row["held"],
-                    "running": row["running"],
-                    "oldest_dispatched_at": row["oldest_dispatched_at"],
-                }
-                for row in await list_queues(conn)
-                if row["depth"] or row["held"] or row["running"]
-            ]
-
-        return self._run(look)
+        return self._run(list_queues)
 
     def schedules(self) -> Sequence[Row]:
         return self._run(list_schedules)

@@ -21,7 +21,7 @@ from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.ids import JobId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputType
-from dagmaster.schemas.jobs import JobReply, NodeReply
+from dagmaster.schemas.jobs import JobReply
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
@@ -170,20 +170,8 @@ class Remote:
         return [_row(handler) for handler in self.client.handlers()]
 
     def queues(self) -> Sequence[Row]:
-        now = datetime.now(UTC)
-        return [
-            {
-                "queue": queue.queue,
-                "waiting": queue.depth,
-                "held": queue.held,
-                "running": queue.running,
-                "oldest_dispatched_at": now - timedelta(seconds=waits)
-                if (waits := queue.oldest_wait_seconds)
-                else None,
-            }
-            for queue in self.client.queues()
-            if queue.depth or queue.held or queue.running
-        ]
+        queues = self.client.queues()
+        return [{**_row(queue), "oldest_dispatched_at": _ago(queue.oldest_wait_seconds)} for queue in queues]
 
     def schedules(self) -> Sequence[Row]:
         return [_row(schedule) for schedule in self.client.schedules()]
@@ -205,6 +193,10 @@ class Remote:
 def _row(reply: Any) -> dict[str, Any]:
     row: dict[str, Any] = reply.model_dump()
     return row
+
+
+def _ago(seconds: float | None) -> datetime | None:
+    return datetime.now(UTC) - timedelta(seconds=seconds) if seconds else None
 
 
 def _check_actor(actor: str | None) -> None:
@@ -262,7 +254,7 @@ def _outlook(progress: JobProgress, now: datetime) -> Outlook:
 
 
 def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) -> JobView:
-    nodes = {node.node_id: node for node in job.nodes}
+    nodes = {node.node_id: _row(node) for node in job.nodes}
     now = datetime.now(UTC)
     return JobView(
         JobId(int(job.job_id)),
@@ -277,17 +269,6 @@ def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) ->
     )
 
 
-def _node(node: NodeReply, children: Mapping[str, int], now: datetime) -> NodeView:
-    return NodeView(
-        node.node_id,
-        node.status,
-        node.retry_count + 1,
-        max(node.max_retries, node.retry_count) + 1,
-        node.last_error,
-        node.not_before,
-        node.started_at,
-        node.completed_at,
-        now,
-        FanView(children, items=node.output["fan_out_count"] if node.output else 0) if children else None,
-        node.outcome,
-    )
+def _node(node: Row, children: Mapping[str, int], now: datetime) -> NodeView:
+    fan = FanView(children, items=node["output"]["fan_out_count"] if node["output"] else 0) if children else None
+    return NodeView.of(node, now, fan)

@@ -98,8 +98,7 @@ class EventStream:
             seconds = max(min(seconds, self.deadline - monotonic()), 0.0)
         return seconds
 
-    @property
-    def is_at_an_end(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the last connection ended with the job. Raises if the connection has been lost for too long.
 
         A retried job has several ends; after the last one the server closes the stream.

@@ -128,7 +128,7 @@ class Requests(AssetRequests):
             async with aclosing(self._transport.events(stream)) as events:
                 async for event in events:
                     yield event
-            if stream.is_at_an_end or (has_ended and stream.lost is None):
+            if stream.has_ended() or (has_ended and stream.lost is None):
                 return
             if stream.lost is None:
                 # Events up to the job's end are still to be read.

@@ -45,7 +45,9 @@ async def submit_version(
     identity = identifying_refs(platform, refs)
     asset_id = asset_id_of(platform.platform_id, identity)
     origin = RequestOrigin(submission.request_id or str(uuid4()), platform.platform_id)
-    request = _new_request(origin, job, asset_id, _content_of(submission, workflow, refs))
+    content: list[Any] = [workflow.workflow_id, job.inputs, submission.platform_id, refs]
+    content += [submission.data_type, submission.version_label, submission.resubmit]
+    request = _new_request(origin, job, asset_id, content)
     job = replace(job, correlation_id=job.correlation_id or origin.request_id)
     problems = await find_file_problems(workflow, job.inputs, context.settings)
 
@@ -80,8 +82,8 @@ async def submit_version(
         else:
             change = processing.begin(asset, version.version_ordinal, decision, job_id, is_new_asset=is_new)
         await save(conn, asset, change, version)
-        revision = version.revision + submission.resubmit
-        return _accepted(request.request_id, job_id, workflow, warnings, version=version, revision=revision)
+        result = _accepted(request.request_id, job_id, workflow, warnings)
+        return _about(result, version, revision=version.revision + submission.resubmit)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
@@ -109,15 +111,7 @@ async def submit_request(
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
 
-def _accepted(
-    request_id: str,
-    job_id: JobId,
-    workflow: Workflow,
-    warnings: Sequence[str] = (),
-    *,
-    version: AssetVersion | None = None,
-    revision: int | None = None,
-) -> AssetSubmitResult:
+def _accepted(request_id: str, job_id: JobId, workflow: Workflow, warnings: Sequence[str] = ()) -> AssetSubmitResult:
     return AssetSubmitResult(
         request_id=request_id,
         job_id=job_id,
@@ -125,11 +119,12 @@ def _accepted(
         workflow_version=workflow.version,
         status=JobStatus.PENDING,
         is_new=True,
-        asset_id=version.asset_id if version is not None else None,
-        version_ordinal=version.version_ordinal if version is not None else None,
-        revision=revision,
         warnings=tuple(warnings),
     )
+
+
+def _about(result: AssetSubmitResult, version: AssetVersion, *, revision: int) -> AssetSubmitResult:
+    return replace(result, asset_id=version.asset_id, version_ordinal=version.version_ordinal, revision=revision)
 
 
 async def _with_idle_warnings(
@@ -227,18 +222,6 @@ def _new_request(origin: RequestOrigin, job: SubmitRequest, asset_id: str | None
     )
 
 
-def _content_of(submission: AssetSubmission, workflow: Workflow, refs: Mapping[str, str]) -> list[Any]:
-    return [
-        workflow.workflow_id,
-        submission.job.inputs,
-        submission.platform_id,
-        refs,
-        submission.data_type,
-        submission.version_label,
-        submission.resubmit,
-    ]
-
-
 def _repeated(first: RequestRow, workflow: Workflow) -> AssetSubmitResult:
     if first["job_id"] is None:
         raise UnknownJob(f"request {first['request_id']!r} has no job")
@@ -291,7 +274,7 @@ async def reprocess(
         else:
             change = processing.reprocess(asset, version, decision, job_id)
         await save(conn, asset, change, version)
-        return _accepted(request_id, job_id, workflow, version=version, revision=version.revision + 1)
+        return _about(_accepted(request_id, job_id, workflow), version, revision=version.revision + 1)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 

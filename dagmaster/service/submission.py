@@ -45,16 +45,21 @@ def new_job(
 
 
 async def store_job(context: ServiceContext, job: NewJob) -> Submitted:
-    submitted = await submission.submit(
+    submitted = await add_job(context, job, notifies=context.notifies)
+    context.wake()
+    return submitted
+
+
+async def add_job(context: ServiceContext, job: NewJob, *, notifies: bool = True) -> Submitted:
+    """Store the job; the orchestrators are notified when the caller's transaction commits."""
+    return await submission.submit(
         context.conn,
         job,
         threshold_seconds=context.settings.orphan_threshold_seconds,
         owner_id=context.owner_id,
         source_app=context.source_app,
-        notifies=context.notifies,
+        notifies=notifies,
     )
-    context.wake()
-    return submitted
 
 
 async def submit(context: ServiceContext, definitions: Definitions, request: SubmitRequest) -> SubmitResult:
