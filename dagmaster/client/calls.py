@@ -39,7 +39,7 @@ def submit(request: SubmitRequest) -> Call[JobCreated]:
 
 def control(job_id: int | str, command: WholeJobChange) -> Call[JobSteered]:
     fields = chosen(**asdict(command))
-    body = Reason(**fields) if fields else None
+    body = body_of(Reason, **fields) if fields else None
     return Call("POST", f"{job_path(job_id)}/{command.verb}", reader(JobSteered), body=body)
 
 
@@ -57,7 +57,7 @@ def signal(job_id: int | str, sent: Signal) -> Call[SignalReply]:
 def decide(job_id: int | str, decision: Decide) -> Call[DecisionReply]:
     verb = "approve" if decision.is_approved else "reject"
     path = f"{job_path(job_id)}/nodes/{quoted(decision.node_id)}/{verb}"
-    return Call("POST", path, reader(DecisionReply), body=schemas.Decide(comment=decision.comment))
+    return Call("POST", path, reader(DecisionReply), body=body_of(schemas.Decide, comment=decision.comment))
 
 
 def control_schedule(schedule_id: str, command: ScheduleCommand) -> Call[ScheduleReply]:

@@ -325,6 +325,15 @@ def test_requests_that_are_not_idempotent_are_sent_once() -> None:
     assert len(requests) == 1
 
 
+def test_a_reason_that_is_too_long_is_an_error_of_the_caller() -> None:
+    client, requests = scripted()
+    with pytest.raises(Invalid, match="reason: String should have at most 2000 characters"):
+        client.cancel(7, "x" * 2001)
+    with pytest.raises(Invalid, match="comment: String should have at most 2000 characters"):
+        client.approve(7, "release", "x" * 2001)
+    assert not requests
+
+
 def test_a_broken_stream_resumes_after_the_last_event() -> None:
     client, requests = scripted(events(1, 2, broken=True), refuse, events(3, last="job_completed"))
     assert [event.event_id for event in client.stream(7)] == ["1", "2", "3"]
