@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # `--help` must not wait for these imports.
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
+ServiceCall = Callable[["Service"], Coroutine[Any, Any, T]]
+AssetCall = Callable[["AssetService"], Coroutine[Any, Any, T]]
 
 LAST = "last"
 LONGEST_ID = 19
@@ -61,16 +63,10 @@ class WorkflowLine:
 
 
 class Backend(Protocol):
-    def call(self, verb: "Callable[[Service], Coroutine[Any, Any, T]]", *, actor: str | None = None) -> T:
+    def call(self, verb: ServiceCall[T], *, actor: str | None = None) -> T:
         """Call the service on behalf of `actor`."""
 
-    def call_assets(
-        self,
-        verb: "Callable[[AssetService], Coroutine[Any, Any, T]]",
-        *,
-        actor: str | None = None,
-        runs_workflows: bool = False,
-    ) -> T:
+    def call_assets(self, verb: AssetCall[T], *, actor: str | None = None, runs_workflows: bool = False) -> T:
         """Call the asset service; `runs_workflows` if the verb may start jobs."""
 
     def submit(self, arguments: SubmitArguments, show: "Callable[[SubmitResult], Show | None]") -> JobView | None:

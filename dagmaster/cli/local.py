@@ -2,15 +2,15 @@
 
 import asyncio
 from codecs import getincrementaldecoder
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dagmaster.authoring.contracts import known_contracts, open_rules
 from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine
+from dagmaster.cli.backend import AssetCall, JobDetails, Row, ServiceCall, SubmitArguments, WorkflowLine
 from dagmaster.cli.definitions import (
     load_catalog,
     load_registry,
@@ -29,10 +29,9 @@ from dagmaster.handlers import Registry
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.python.workflows import defined
-from dagmaster.service.asset_contract import AssetService
 from dagmaster.service.asset_database import DatabaseAssetService
 from dagmaster.service.context import ServiceContext
-from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
+from dagmaster.service.contract import SubmitRequest, SubmitResult
 from dagmaster.service.database import DatabaseService
 from dagmaster.service.schedules import sync_schedules
 from dagmaster.settings import Settings
@@ -80,16 +79,10 @@ class Local:
             self.dsn = self.resources.enter_context(existing_database(self.settings))
         return run_in_session_at(self.dsn, work)
 
-    def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
+    def call(self, verb: ServiceCall[T], *, actor: str | None = None) -> T:
         return self._run(lambda conn: verb(DatabaseService(ServiceContext(conn, self.settings, actor=actor))))
 
-    def call_assets(
-        self,
-        verb: Callable[[AssetService], Coroutine[Any, Any, T]],
-        *,
-        actor: str | None = None,
-        runs_workflows: bool = False,
-    ) -> T:
+    def call_assets(self, verb: AssetCall[T], *, actor: str | None = None, runs_workflows: bool = False) -> T:
         async def call(conn: Connection) -> T:
             definitions = None
             if runs_workflows:

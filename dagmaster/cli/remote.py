@@ -1,7 +1,7 @@
 """The backend of commands on a server, over HTTP."""
 
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine
+from dagmaster.cli.backend import AssetCall, JobDetails, Row, ServiceCall, SubmitArguments, WorkflowLine
 from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
@@ -25,8 +25,7 @@ from dagmaster.schemas.jobs import JobReply
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
-from dagmaster.service.asset_contract import AssetService
-from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
+from dagmaster.service.contract import SubmitRequest, SubmitResult
 from dagmaster.settings import Settings
 from dagmaster.tasklogs.reader import LogSelection
 from dagmaster.tracing import describe, span
@@ -52,17 +51,11 @@ class Remote:
     client: Client
     service: HttpService
 
-    def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
+    def call(self, verb: ServiceCall[T], *, actor: str | None = None) -> T:
         _check_actor(actor)
         return complete(verb(self.service))
 
-    def call_assets(
-        self,
-        verb: Callable[[AssetService], Coroutine[Any, Any, T]],
-        *,
-        actor: str | None = None,
-        runs_workflows: bool = False,
-    ) -> T:
+    def call_assets(self, verb: AssetCall[T], *, actor: str | None = None, runs_workflows: bool = False) -> T:
         _check_actor(actor)
         return complete(verb(HttpAssetService(self.client.requests)))
 
