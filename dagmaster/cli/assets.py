@@ -62,7 +62,7 @@ def assets(ctx: typer.Context) -> None:
       dagmaster assets approve a9234e9e7b1ae7c5151568522b54db33 --clearance ouo
     """
     if ctx.invoked_subcommand is None:
-        _list(ctx, AssetQuery(), 50, as_json=False)
+        list_all(ctx)
 
 
 @app.command("list")
@@ -89,7 +89,24 @@ def list_all(
       dagmaster assets list --platform ddh --clearance public --json
     """
     query = AssetQuery(platform, data_type, clearance, approval, processing, include_deleted=deleted)
-    _list(ctx, query, limit, as_json=as_json)
+    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.assets(query, limit=limit))
+    if print_or_tell(rows, "no assets", as_json=as_json):
+        return
+    titles = ("ASSET", "PLATFORM", "TYPE", "CLEARANCE", "LATEST", "UNRESOLVED", "VERSIONS", "CREATED")
+    listing = Listing(titles, note="REFERENCES")
+    for row in rows:
+        listing.add(
+            row["asset_id"],
+            escape(row["platform_id"]),
+            row["data_type"],
+            "deleted" if row["deleted_at"] else row["clearance_state"],
+            _or_dash(row["latest_approved_version_ordinal"]),
+            _or_dash(row["unresolved_ordinal"]),
+            str(row["version_count"]),
+            at_local_time(row["created_at"]),
+            note=escape(_refs(row["platform_refs"])),
+        )
+    listing.print(console())
 
 
 @app.command()
@@ -289,30 +306,6 @@ def _tell(result: AssetResult | AssetSubmitResult, text: str, *, as_json: bool) 
     print_result(asdict(result), text, as_json=as_json)
     if not as_json:
         tell(*(f"warning: {warning}" for warning in result.warnings))
-
-
-def _list(ctx: typer.Context, query: AssetQuery, limit: int, *, as_json: bool) -> None:
-    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.assets(query, limit=limit))
-    if print_or_tell(rows, "no assets", as_json=as_json):
-        return
-    titles = ("ASSET", "PLATFORM", "TYPE", "CLEARANCE", "LATEST", "UNRESOLVED", "VERSIONS", "CREATED")
-    listing = Listing(titles, note="REFERENCES")
-    for row in rows:
-        listing.add(*_cells(row), note=escape(_refs(row["platform_refs"])))
-    listing.print(console())
-
-
-def _cells(row: Row) -> list[str]:
-    return [
-        row["asset_id"],
-        escape(row["platform_id"]),
-        row["data_type"],
-        "deleted" if row["deleted_at"] else row["clearance_state"],
-        _or_dash(row["latest_approved_version_ordinal"]),
-        _or_dash(row["unresolved_ordinal"]),
-        str(row["version_count"]),
-        at_local_time(row["created_at"]),
-    ]
 
 
 def _refs(refs: Row) -> str:

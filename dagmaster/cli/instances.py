@@ -81,7 +81,23 @@ def _add_command(command: WorkerCommand, help: str) -> None:
         actor: Actor = None,
         as_json: JsonOutput = False,
     ) -> None:
-        _control(ctx, command, workers, actor, everyone=everyone, as_json=as_json)
+        if bool(workers) is everyone:
+            raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
+        backend = backend_of(ctx, begin(ctx))
+        if everyone:
+            workers = [worker["worker_id"] for worker in backend.workers(status="active", limit=MANY)]
+
+        async def send(service: Service) -> dict[str, str]:
+            return {name: await service.control_worker(WorkerId(name), command) for name in workers or ()}
+
+        requested = backend.call(send, actor=actor)
+        if as_json:
+            print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
+            return
+        if not requested:
+            tell("no active workers")
+        for worker_id in requested:
+            typer.echo(f"Sent {command} to worker {worker_id}")
 
 
 _add_command(
@@ -115,34 +131,6 @@ _add_command(
       dagmaster workers resume --all
     """,
 )
-
-
-def _control(
-    ctx: typer.Context,
-    command: WorkerCommand,
-    named: list[str] | None,
-    actor: str | None,
-    *,
-    everyone: bool,
-    as_json: bool,
-) -> None:
-    if bool(named) is everyone:
-        raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
-    backend = backend_of(ctx, begin(ctx))
-    if everyone:
-        named = [worker["worker_id"] for worker in backend.workers(status="active", limit=MANY)]
-
-    async def control(service: Service) -> dict[str, str]:
-        return {name: await service.control_worker(WorkerId(name), command) for name in named or ()}
-
-    requested = backend.call(control, actor=actor)
-    if as_json:
-        print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
-        return
-    if not requested:
-        tell("no active workers")
-    for worker_id in requested:
-        typer.echo(f"Sent {command} to worker {worker_id}")
 
 
 @app.command()

@@ -32,7 +32,7 @@ def schedules(ctx: typer.Context, as_json: JsonOutput = False) -> None:
       dagmaster schedules pause nightly
     """
     if ctx.invoked_subcommand is None:
-        _list(ctx, as_json=as_json)
+        list_all(ctx, as_json)
 
 
 @group.command("list")
@@ -43,10 +43,6 @@ def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     Examples:
       dagmaster schedules list --json
     """
-    _list(ctx, as_json=as_json)
-
-
-def _list(ctx: typer.Context, *, as_json: bool) -> None:
     schedules = backend_of(ctx, begin(ctx)).schedules()
     if print_or_tell(
         schedules, "no schedules; add `schedule:` to a workflow and run `dagmaster schedules sync`", as_json=as_json
