@@ -180,7 +180,7 @@ def _control(ctx: typer.Context, job: str, command: JobCommand, actor: str | Non
 
 
 def _change(ctx: typer.Context, job: str, command: JobChange, actor: str | None, done: str, *, as_json: bool) -> None:
-    """`done` is the participle that starts the message."""
+    """`done` starts the message, such as Paused."""
     job_id, result = _control(ctx, job, command, actor)
     if isinstance(command, Cancel) and result.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
         raise JobEnded(f"job {job_id} {result.status} before it could be cancelled")
