@@ -67,12 +67,8 @@ def error_of(response: httpx.Response) -> DagmasterError:
     except ValidationError:  # an error page of a proxy
         kind, details = BY_STATUS.get(status, ClientError), []
         message = f"{response.request.url.host} returned {status}: {response.text[:SHOWN].strip()}"
-    return _explained(kind(message), details, response.headers.get("X-Request-ID"))
-
-
-def _explained(error: Any, details: list[dict[str, Any]], request_id: str | None) -> DagmasterError:
-    error.details = details
-    error.request_id = request_id
+    error: Any = kind(message)
+    error.details, error.request_id = details, response.headers.get("X-Request-ID")
     if details and all(set(detail) == {"message"} for detail in details):
         error.problems = [detail["message"] for detail in details]
     explained: DagmasterError = error
