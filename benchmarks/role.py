@@ -14,7 +14,6 @@ from pathlib import Path
 from benchmarks import handlers
 from benchmarks.workflows import chain
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.api_listener import ApiListener
 from dagmaster.cli.api_server import serving
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.fleet import fleet, worker_options
@@ -40,10 +39,10 @@ async def serve(dsn: str, settings: Settings) -> None:
     stop = stop_on_signals()
     catalog = Catalog()
     catalog.register(chain(3).workflow)
-    door = ApiListener(bind("127.0.0.1", 0), catalog)
-    async with fleet(dsn, settings) as running, serving(dsn, settings, running, door, registry):
+    listener = bind("127.0.0.1", 0)
+    async with fleet(dsn, settings) as running, serving(dsn, settings, running, listener, catalog, registry):
         tune_garbage_collection()
-        print(f"ready {url_of(door.listener)}", flush=True)
+        print(f"ready {url_of(listener)}", flush=True)
         await until_stopped(running, stop)
 
 

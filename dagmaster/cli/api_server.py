@@ -10,7 +10,7 @@ from math import inf
 from fastapi import FastAPI
 from psycopg_pool import PoolTimeout
 
-from dagmaster.cli.api_listener import ApiListener
+from dagmaster.authoring.catalog import Catalog
 from dagmaster.errors import Misconfigured
 from dagmaster.fleet import Fleet
 from dagmaster.handlers import Registry
@@ -60,19 +60,19 @@ async def check_address(dsn: str, listener: socket.socket) -> bool:
 
 @asynccontextmanager
 async def serving(
-    dsn: str, settings: Settings, running: Fleet, api_listener: ApiListener, registry: Registry
+    dsn: str, settings: Settings, running: Fleet, listener: socket.socket, catalog: Catalog, registry: Registry
 ) -> AsyncIterator[FastAPI]:
-    is_local = await check_address(dsn, api_listener.listener)
+    is_local = await check_address(dsn, listener)
     async with opened_services(
         dsn,
         settings,
         notifier=running.notifier,
-        catalog=api_listener.catalog,
+        catalog=catalog,
         registry=registry,
         is_local=is_local,
         orchestrator=running.orchestrator,
     ) as services:
         app = create_app(services)
         await _sync_when_free(app)
-        async with reloading(services, lambda: forget_keys(app)), served(app, api_listener.listener):
+        async with reloading(services, lambda: forget_keys(app)), served(app, listener):
             yield app

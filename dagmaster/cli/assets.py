@@ -11,13 +11,23 @@ from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import AssetId, InputsJson, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json, print_or_tell
+from dagmaster.cli.output import (
+    as_record,
+    as_records,
+    at_local_time,
+    console,
+    print_fact,
+    print_json,
+    print_or_tell,
+    print_result,
+)
 from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus
 from dagmaster.service.asset_contract import (
     Approve,
     AssetCommand,
     AssetQuery,
     AssetResult,
+    AssetSubmitResult,
     Clear,
     DeleteAsset,
     DeleteVersion,
@@ -52,7 +62,7 @@ def assets(ctx: typer.Context) -> None:
       dagmaster assets approve a9234e9e7b1ae7c5151568522b54db33 --clearance ouo
     """
     if ctx.invoked_subcommand is None:
-        _list(ctx, AssetQuery(), 50, as_json=False)
+        list_all(ctx)
 
 
 @app.command("list")
@@ -79,7 +89,24 @@ def list_all(
       dagmaster assets list --platform ddh --clearance public --json
     """
     query = AssetQuery(platform, data_type, clearance, approval, processing, include_deleted=deleted)
-    _list(ctx, query, limit, as_json=as_json)
+    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.assets(query, limit=limit))
+    if print_or_tell(rows, "no assets", as_json=as_json):
+        return
+    titles = ("ASSET", "PLATFORM", "TYPE", "CLEARANCE", "LATEST", "UNRESOLVED", "VERSIONS", "CREATED")
+    listing = Listing(titles, note="REFERENCES")
+    for row in rows:
+        listing.add(
+            row["asset_id"],
+            escape(row["platform_id"]),
+            row["data_type"],
+            "deleted" if row["deleted_at"] else row["clearance_state"],
+            _or_dash(row["latest_approved_version_ordinal"]),
+            _or_dash(row["unresolved_ordinal"]),
+            str(row["version_count"]),
+            at_local_time(row["created_at"]),
+            note=escape(_refs(row["platform_refs"])),
+        )
+    listing.print(console())
 
 
 @app.command()
@@ -261,11 +288,7 @@ def reprocess(
     command = Reprocess(ordinal, workflow, values, resubmits=resubmit)
     backend = backend_of(ctx, begin(ctx))
     result = backend.call_assets(lambda service: service.reprocess(asset_id, command), actor=actor, runs_workflows=True)
-    if as_json:
-        print_json(as_record(asdict(result)))
-        return
-    typer.echo(str(result.job_id))
-    tell(*(f"warning: {warning}" for warning in result.warnings))
+    _tell(result, str(result.job_id), as_json=as_json)
 
 
 def _decide(ctx: typer.Context, asset_id: str, command: AssetCommand, actor: str | None) -> AssetResult:
@@ -277,36 +300,12 @@ def _decide(ctx: typer.Context, asset_id: str, command: AssetCommand, actor: str
     )
 
 
-def _tell(result: AssetResult, done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(as_record(asdict(result)))
-        return
-    typer.echo(done + (f"; job {result.export_job_id} exports it" if result.export_job_id is not None else ""))
-    tell(*(f"warning: {warning}" for warning in result.warnings))
-
-
-def _list(ctx: typer.Context, query: AssetQuery, limit: int, *, as_json: bool) -> None:
-    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.assets(query, limit=limit))
-    if print_or_tell(rows, "no assets", as_json=as_json):
-        return
-    titles = ("ASSET", "PLATFORM", "TYPE", "CLEARANCE", "LATEST", "UNRESOLVED", "VERSIONS", "CREATED")
-    listing = Listing(titles, note="REFERENCES")
-    for row in rows:
-        listing.add(*_cells(row), note=escape(_refs(row["platform_refs"])))
-    listing.print(console())
-
-
-def _cells(row: Row) -> list[str]:
-    return [
-        row["asset_id"],
-        escape(row["platform_id"]),
-        row["data_type"],
-        "deleted" if row["deleted_at"] else row["clearance_state"],
-        _or_dash(row["latest_approved_version_ordinal"]),
-        _or_dash(row["unresolved_ordinal"]),
-        str(row["version_count"]),
-        at_local_time(row["created_at"]),
-    ]
+def _tell(result: AssetResult | AssetSubmitResult, text: str, *, as_json: bool) -> None:
+    if isinstance(result, AssetResult) and result.export_job_id is not None:
+        text = f"{text}; job {result.export_job_id} exports it"
+    print_result(asdict(result), text, as_json=as_json)
+    if not as_json:
+        tell(*(f"warning: {warning}" for warning in result.warnings))
 
 
 def _refs(refs: Row) -> str:

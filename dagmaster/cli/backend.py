@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import typer
 
 from dagmaster.cli.progress import JobView, Outlook, Show
+from dagmaster.errors import Invalid, NotFound
 from dagmaster.ids import JobId
 
 if TYPE_CHECKING:  # `--help` must not wait for these imports.
@@ -18,6 +19,13 @@ if TYPE_CHECKING:  # `--help` must not wait for these imports.
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
+ServiceCall = Callable[["Service"], Coroutine[Any, Any, T]]
+AssetCall = Callable[["AssetService"], Coroutine[Any, Any, T]]
+
+LAST = "last"
+LONGEST_ID = 19
+SHOWN = 4
+PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,41 +56,17 @@ class JobDetails:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLine:
-    """A workflow in a list; optional inputs end with a work mark."""
+    """A workflow in the format of `--json`, and the names of its required inputs."""
 
-    workflow_id: str
-    version: int
-    nodes: int
-    inputs: Sequence[str]
-    source: str
-    is_active: bool
     record: Row
-
-
-def line_of(record: Row, required: Collection[str]) -> WorkflowLine:
-    """From a record in the format of `--json`."""
-    return WorkflowLine(
-        record["workflow_id"],
-        record["version"],
-        record["nodes"],
-        [name if name in required else f"{name}?" for name in record["inputs"]],
-        record["file"],
-        record["is_active"],
-        record,
-    )
+    required: Collection[str]
 
 
 class Backend(Protocol):
-    def call(self, verb: "Callable[[Service], Coroutine[Any, Any, T]]", *, actor: str | None = None) -> T:
+    def call(self, verb: ServiceCall[T], *, actor: str | None = None) -> T:
         """Call the service on behalf of `actor`."""
 
-    def call_assets(
-        self,
-        verb: "Callable[[AssetService], Coroutine[Any, Any, T]]",
-        *,
-        actor: str | None = None,
-        runs_workflows: bool = False,
-    ) -> T:
+    def call_assets(self, verb: AssetCall[T], *, actor: str | None = None, runs_workflows: bool = False) -> T:
         """Call the asset service; `runs_workflows` if the verb may start jobs."""
 
     def submit(self, arguments: SubmitArguments, show: "Callable[[SubmitResult], Show | None]") -> JobView | None:
@@ -109,7 +93,7 @@ class Backend(Protocol):
 
     def orchestrators(self) -> Sequence[Row]: ...
 
-    def workers(self) -> Sequence[Row]: ...
+    def workers(self, *, status: str | None = None, limit: int) -> Sequence[Row]: ...
 
     def handlers(self) -> Sequence[Row]:
         """The handlers that workers have registered."""
@@ -134,3 +118,33 @@ def backend_of(ctx: typer.Context, settings: "Settings") -> Backend:
     from dagmaster.cli import local
 
     return ctx.with_resource(local.opened(settings))
+
+
+def find_job(backend: Backend, reference: str) -> JobId:
+    """The job that a user names: by its id, by its first digits, or as `last`.
+
+    Raises NotFound, or Invalid if the reference is ambiguous.
+    """
+    word, colon, workflow_id = reference.partition(":")
+    if word.lower() == LAST and bool(colon) is bool(workflow_id):
+        return _last(backend, workflow_id or None)
+    if not (reference.isdecimal() and reference.isascii() and 1 <= len(reference) <= LONGEST_ID and int(reference)):
+        raise Invalid(f"{reference!r} is not a job: use a job id, its first digits, `last` or `last:WORKFLOW`")
+    job_ids = backend.job_ids(str(int(reference)), limit=SHOWN + 1)
+    if (job_id := JobId(int(reference))) in job_ids:
+        return job_id
+    if not job_ids:
+        raise NotFound(f"there is no job {reference}; `dagmaster jobs` lists them")
+    if len(job_ids) > 1:
+        named = ", ".join(map(str, job_ids[:SHOWN])) + (", ..." if len(job_ids) > SHOWN else "")
+        raise Invalid(f"{reference} matches several jobs: {named}")
+    return job_ids[0]
+
+
+def _last(backend: Backend, workflow_id: str | None) -> JobId:
+    """The newest job. A child job counts only if there is no other, or if its workflow is named."""
+    jobs = backend.jobs(status=None, workflow_id=workflow_id, limit=PAGE)
+    if not jobs:
+        raise NotFound(f"workflow {workflow_id!r} has no jobs yet" if workflow_id else "there are no jobs yet")
+    own = jobs if workflow_id else [job for job in jobs if job["parent_job_id"] is None]
+    return JobId(int((own or jobs)[0]["job_id"]))

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from dagmaster.cli.backend import backend_of
-from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import count_of, print_json
+from dagmaster.cli.options import Actor, JsonOutput, begin
+from dagmaster.cli.output import count_of, print_result
 
 app = typer.Typer(name="cache", add_completion=False)
 
@@ -27,7 +27,7 @@ def clear(
     handler: Annotated[
         str | None, typer.Option("--handler", metavar="NAME", help="Only results of this handler.")
     ] = None,
-    actor: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")] = None,
+    actor: Actor = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Remove cached results, so that the next tasks run again.
@@ -40,7 +40,4 @@ def clear(
       dagmaster cache clear --handler tasks:clean
     """
     removed = backend_of(ctx, begin(ctx)).call(lambda service: service.clear_cache(handler), actor=actor)
-    if as_json:
-        print_json({"handler": handler, "removed": removed})
-    else:
-        typer.echo(f"{count_of(removed, 'result')} removed")
+    print_result({"handler": handler, "removed": removed}, f"{count_of(removed, 'result')} removed", as_json=as_json)

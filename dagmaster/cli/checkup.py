@@ -2,7 +2,6 @@
 
 import getpass
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,17 +31,15 @@ def check_up(settings: Settings, *, repair: bool, days: float, as_json: bool) ->
 
     findings, points = run_in_session(settings, look)
     if as_json:
-        print_json(
-            {"findings": [_as_json(finding) for finding in findings], "database": [asdict(point) for point in points]}
-        )
+        records = [
+            {**asdict(finding), "examples": as_records(finding.examples), "is_open": finding.is_open}
+            for finding in findings
+        ]
+        print_json({"findings": records, "database": [asdict(point) for point in points]})
     else:
         _show(console(), findings, points)
     is_broken = any(finding.is_open and finding.severity is Severity.PROBLEM for finding in findings)
     return JOB_FAILED if is_broken else DONE
-
-
-def _as_json(finding: Finding) -> dict[str, Any]:
-    return asdict(finding) | {"examples": as_records(finding.examples), "is_open": finding.is_open}
 
 
 def _show(screen: Console, findings: list[Finding], points: list[Point]) -> None:

@@ -23,14 +23,6 @@ class Row:
     note: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The widths of the columns and of the note beside them; 0 puts the note below."""
-
-    widths: Sequence[int]
-    note_width: int
-
-
 @dataclass(slots=True)
 class Listing:
     """`note` titles the last column, such as an error, which wraps.
@@ -54,15 +46,14 @@ class Listing:
     def print(self, screen: Console) -> None:
         if not screen.is_terminal:
             self._strip_symbols()
-        layout = self._layout(screen.width)
-        count = len(layout.widths)
-        title = [Text(self.note, style="dim")] if self.note and layout.note_width else ()
-        _print_row(screen, layout.widths, [Text(title, style="dim") for title in self.titles[:count]], title)
+        widths, note_width = self._layout(screen.width)
+        count = len(widths)
+        title = [Text(self.note, style="dim")] if self.note and note_width else ()
+        _print_row(screen, widths, [Text(title, style="dim") for title in self.titles[:count]], title)
         for row in self.rows:
-            note = self._wrapped(screen, row.note, layout.note_width or screen.width - INDENT)
-            _print_row(screen, layout.widths, row.cells[:count], note if layout.note_width else ())
-            below = [*self._rest(row, count), *(() if layout.note_width else note)]
-            for line in below:
+            note = self._wrapped(screen, row.note, note_width or screen.width - INDENT)
+            _print_row(screen, widths, row.cells[:count], note if note_width else ())
+            for line in [*self._rest(row, count), *(() if note_width else note)]:
                 screen.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
 
     def _strip_symbols(self) -> None:
@@ -73,7 +64,8 @@ class Listing:
             for row in self.rows
         ]
 
-    def _layout(self, most: int) -> Layout:
+    def _layout(self, most: int) -> tuple[list[int], int]:
+        """The widths of the columns, and of the note beside them; 0 puts the note below."""
         widths = [
             max([cell_len(title), *(row.cells[place].cell_len for row in self.rows)])
             for place, title in enumerate(self.titles)
@@ -85,7 +77,7 @@ class Listing:
         longest = max((row.note.cell_len for row in self.rows), default=0)
         room = most - _total(widths) - GAP
         is_beside = len(widths) == len(self.titles) and room >= min(longest, NARROWEST_NOTE)
-        return Layout(widths, room if is_beside else 0)
+        return widths, room if is_beside else 0
 
     def _narrowed(self, widths: Sequence[int], most: int) -> list[int]:
         narrowed = list(widths)

@@ -13,7 +13,7 @@ from dagmaster.cli.columns import Listing
 from dagmaster.cli.data_lineage import lineage_record, lineage_tree
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json
+from dagmaster.cli.output import as_record, at_local_time, console, print_fact, print_json, print_or_tell
 from dagmaster.errors import Conflict, Invalid
 from dagmaster.model.data_object import DataObjectState, Scope
 
@@ -63,11 +63,7 @@ def list_all(
     from dagmaster.store.data_objects import list_objects
 
     rows = run_in_session(begin(ctx), lambda conn: list_objects(conn, scope=scope, job_id=job_id, limit=limit))
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("no tables")
+    if print_or_tell(rows, "no tables", as_json=as_json):
         return
     listing = Listing(("TABLE", "NAME", "SCOPE", "STATE", "ROWS", "BYTES", "JOB", "CREATED"), folds=("NAME",), fixed=4)
     for row in rows:

@@ -7,7 +7,7 @@ from typing import Any
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.preparation import Find
 from dagmaster.authoring.yaml import QueueRules, load_workflow
-from dagmaster.cli.backend import WorkflowLine, line_of
+from dagmaster.cli.backend import WorkflowLine
 from dagmaster.cli.failures import tell
 from dagmaster.errors import UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
@@ -85,13 +85,7 @@ def with_module_of(workflow: str, handlers: Sequence[str] | None) -> list[str]:
 
 
 def problem_record(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.file,
-        "line": problem.line,
-        "column": problem.column,
-        "severity": problem.severity,
-        "message": problem.message,
-    }
+    return {name: getattr(problem, name) for name in ("file", "line", "column", "severity", "message")}
 
 
 def workflow_line(workflow: Workflow, source: str) -> WorkflowLine:
@@ -105,4 +99,4 @@ def workflow_line(workflow: Workflow, source: str) -> WorkflowLine:
         "inputs": {name: spec.model_dump(mode="json") for name, spec in workflow.inputs.items()},
         "file": source,
     }
-    return line_of(record, [name for name, spec in workflow.inputs.items() if spec.required])
+    return WorkflowLine(record, [name for name, spec in workflow.inputs.items() if spec.required])

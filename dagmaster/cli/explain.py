@@ -7,8 +7,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dagmaster.cli.backend import backend_of
-from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.backend import backend_of, find_job
 from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import console, count_of, print_for_reading, print_json
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.errors import Conflict
+from dagmaster.errors import Conflict, Invalid
 
 # The path of each file in the project, and its template.
 FILES = {
@@ -48,17 +48,16 @@ def init(
 
 
 def write_project(folder: Path) -> None:
-    """Write all files or none. Raises Conflict if one of them exists."""
+    """Raises Conflict if one of the files exists, before any is written."""
     existing = [file for file in FILES if (folder / file).exists()]
     if existing:
         raise Conflict(
             f"{folder / existing[0]} already exists; nothing was written. Name a new folder: dagmaster init NAME"
         )
     for file, source in FILES.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(project_text(source), encoding="utf-8")
-
-
-def project_text(source: str) -> str:
-    return (files("dagmaster.cli") / "project" / source).read_text(encoding="utf-8")
+        path, text = folder / file, (files("dagmaster.cli") / "project" / source).read_text(encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Invalid(f"cannot write {path}: {error.strerror}") from error

@@ -1,6 +1,5 @@
 """Workers, orchestrators, handlers and queues."""
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -18,6 +17,9 @@ from dagmaster.service.contract import Service, WorkerCommand
 app = typer.Typer(add_completion=False)
 fleet = typer.Typer(name="workers", add_completion=False)
 app.add_typer(fleet)
+
+SHOWN_WORKERS = 100
+MANY = 100_000
 
 Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="Worker ids.")]
 Everyone = Annotated[bool, typer.Option("--all", help="All active workers.")]
@@ -39,23 +41,20 @@ def workers(
     if ctx.invoked_subcommand is not None:
         return
     backend = backend_of(ctx, begin(ctx))
-    orchestrators, active = backend.orchestrators(), backend.workers()
-    if not everyone:
-        orchestrators = [row for row in orchestrators if row["status"] == "running"]
-        active = [row for row in active if row["status"] == "active"]
+    orchestrators = [row for row in backend.orchestrators() if everyone or row["status"] == "running"]
+    workers = backend.workers(status=None if everyone else "active", limit=SHOWN_WORKERS)
     if as_json:
-        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(active)})
+        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(workers)})
         return
-    if not orchestrators and not active:
+    if not orchestrators and not workers:
         tell("no orchestrators or workers are running")
         return
     listing = Listing(("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT"), note="WORK", folds=("HOST",))
     for row in orchestrators:
         work = count_of(row["jobs_owned"], "job")
         listing.add("orchestrator", *_common(row, "orchestrator_id", "heartbeat_at"), note=work)
-    for row in active:
-        work = _work_of(row)
-        listing.add("worker", *_common(row, "worker_id", "last_heartbeat"), note=escape(work))
+    for row in workers:
+        listing.add("worker", *_common(row, "worker_id", "last_heartbeat"), note=escape(_work_of(row)))
     listing.print(console())
 
 
@@ -82,7 +81,23 @@ def _add_command(command: WorkerCommand, help: str) -> None:
         actor: Actor = None,
         as_json: JsonOutput = False,
     ) -> None:
-        _control(ctx, command, workers, actor, everyone=everyone, as_json=as_json)
+        if bool(workers) is everyone:
+            raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
+        backend = backend_of(ctx, begin(ctx))
+        if everyone:
+            workers = [worker["worker_id"] for worker in backend.workers(status="active", limit=MANY)]
+
+        async def send(service: Service) -> dict[str, str]:
+            return {name: await service.control_worker(WorkerId(name), command) for name in workers or ()}
+
+        requested = backend.call(send, actor=actor)
+        if as_json:
+            print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
+            return
+        if not requested:
+            tell("no active workers")
+        for worker_id in requested:
+            typer.echo(f"Sent {command} to worker {worker_id}")
 
 
 _add_command(
@@ -118,36 +133,6 @@ _add_command(
 )
 
 
-def _control(
-    ctx: typer.Context,
-    command: WorkerCommand,
-    named: list[str] | None,
-    actor: str | None,
-    *,
-    everyone: bool,
-    as_json: bool,
-) -> None:
-    if bool(named) is everyone:
-        raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
-    backend = backend_of(ctx, begin(ctx))
-    if everyone:
-        named = [worker["worker_id"] for worker in backend.workers() if worker["status"] == "active"]
-    requested = {}
-    for worker_id in named or ():
-        requested[worker_id] = backend.call(partial(_control_worker, WorkerId(worker_id), command), actor=actor)
-    if as_json:
-        print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
-        return
-    if not requested:
-        tell("no active workers")
-    for worker_id in requested:
-        typer.echo(f"Sent {command} to worker {worker_id}")
-
-
-async def _control_worker(worker_id: WorkerId, command: WorkerCommand, service: Service) -> str:
-    return await service.control_worker(worker_id, command)
-
-
 @app.command()
 def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """List the registered handlers.
@@ -180,7 +165,17 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     Examples:
       dagmaster queues --json
     """
-    rows = backend_of(ctx, begin(ctx)).queues()
+    rows = [
+        {
+            "queue": row["queue"],
+            "waiting": row["depth"],
+            "held": row["held"],
+            "running": row["running"],
+            "oldest_dispatched_at": row["oldest_dispatched_at"],
+        }
+        for row in backend_of(ctx, begin(ctx)).queues()
+        if row["depth"] or row["held"] or row["running"]
+    ]
     if print_or_tell(rows, "no tasks are waiting or running", as_json=as_json):
         return
     listing = Listing(("QUEUE", "WAITING", "RUNNING", "OLDEST"), folds=("QUEUE",))

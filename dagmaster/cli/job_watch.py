@@ -12,8 +12,8 @@ from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
-from dagmaster.model.progress import FanSnapshot, JobSnapshot, percent_done, work_percent
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.progress import JobSnapshot, percent_done, work_percent
+from dagmaster.model.states import JobStatus
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.estimates import Histories, ProgressSnapshot, load_snapshot
 from dagmaster.store.jobs import get_job, job_status, returned_by
@@ -72,27 +72,12 @@ def with_outcomes(nodes: Sequence[Mapping[str, Any]], snapshot: JobSnapshot) -> 
     ]
 
 
-def _fan(fan: FanSnapshot) -> FanView:
-    return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
-
-
 def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
     """The outcome comes from the row: the snapshot was read later and may be newer."""
     snapshot = job.nodes.get(row["node_id"])
     fan = snapshot.fan if snapshot else None
-    return NodeView(
-        row["node_id"],
-        NodeStatus(row["status"]),
-        row["retry_count"] + 1,
-        max(row["max_retries"], row["retry_count"]) + 1,
-        row["last_error"],
-        row["not_before"],
-        row["started_at"],
-        row["completed_at"],
-        job.now,
-        _fan(fan) if fan else None,
-        outcome_of(row["status"], snapshot.children if snapshot else NO_CHILDREN, row["ended_by"]),
-    )
+    view = FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items) if fan else None
+    return NodeView.of(with_outcomes([row], job)[0], job.now, view)
 
 
 async def follow(dsn: str, job_id: JobId, order: Sequence[str], show: Show) -> JobView:

@@ -7,10 +7,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dagmaster.cli.backend import JobDetails, Row, backend_of
+from dagmaster.cli.backend import JobDetails, Row, backend_of, find_job
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import Form, JobReference, JsonOutput, ListForm, TextForm, begin
 from dagmaster.cli.output import (
     SYMBOLS,
@@ -120,13 +119,17 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
     job, nodes, waiting = details.job, in_order(details.nodes, details.order), details.unserved
     outputs = by_node(job["result_data"], details.order)
     if as_json:
+        outlook = details.outlook
         record = {
-            **as_record(job),
-            **as_record(_ahead(details.outlook)),
+            **job,
+            "overall_percent": outlook.overall_percent,
+            "work_percent": outlook.percent,
+            "estimated_completion": outlook.ends_at,
+            "estimate_basis": outlook.basis,
             "result_data": outputs,
             "value": details.value,
         }
-        print_json(redact({**record, "nodes": as_records(nodes), "unserved": as_records(waiting)}))
+        print_json(redact({**as_record(record), "nodes": as_records(nodes), "unserved": as_records(waiting)}))
         return
     screen = console()
     _print_job(screen, job, details.outlook)
@@ -180,16 +183,6 @@ def _why(node: Mapping[str, Any]) -> str:
     if _is_retrying(node) and node["not_before"]:
         return f"next at {at_local_time(node['not_before'])}, after: {error}"
     return error
-
-
-def _ahead(outlook: Outlook) -> dict[str, Any]:
-    """With the field names of the HTTP API."""
-    return {
-        "overall_percent": outlook.overall_percent,
-        "work_percent": outlook.percent,
-        "estimated_completion": outlook.ends_at,
-        "estimate_basis": outlook.basis,
-    }
 
 
 def _deadline(job: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_record, at_local_time, console, print_json
+from dagmaster.cli.output import at_local_time, console, print_json, print_or_tell, print_result
 from dagmaster.model.access import Role
 
 if TYPE_CHECKING:
@@ -83,11 +83,8 @@ def list_all(
     from dagmaster.store.keys import list_keys
 
     keys = [key for key in run_in_session(begin(ctx), list_keys) if everyone or key.revoked_at is None]
-    if as_json:
-        print_json([_record(key) for key in keys])
-        return
-    if not keys:
-        tell("no keys; create one with `dagmaster keys create`")
+    records = [_record(key) for key in keys]
+    if print_or_tell(records, "no keys; create one with `dagmaster keys create`", as_json=as_json):
         return
     titles = ("KEY", "NAME", "ROLE", "PLATFORM", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
     listing = Listing(titles, folds=("NAME",), fixed=5)
@@ -123,10 +120,7 @@ def revoke(
     from dagmaster.store.keys import revoke_key
 
     key = run_in_session(begin(ctx), lambda conn: revoke_key(conn, key_or_name, actor=actor))
-    if as_json:
-        print_json(_record(key))
-        return
-    typer.echo(f"Revoked key {key.key_id} ({key.name})")
+    print_result(_record(key), f"Revoked key {key.key_id} ({key.name})", as_json=as_json)
 
 
 def _state(key: "Key") -> str:
@@ -136,7 +130,7 @@ def _state(key: "Key") -> str:
 
 
 def _record(key: "Key") -> dict[str, Any]:
-    return {**as_record(asdict(key)), "state": _state(key)}
+    return {**asdict(key), "state": _state(key)}
 
 
 @app.command("signing-secret")

@@ -27,7 +27,7 @@ def layers(ctx: typer.Context) -> None:
       dagmaster layers publish a9234e9e7b1ae7c5151568522b54db33
     """
     if ctx.invoked_subcommand is None:
-        _list(ctx, 50, as_json=False)
+        list_all(ctx)
 
 
 @app.command("list")
@@ -38,7 +38,20 @@ def list_all(ctx: typer.Context, limit: Limit = 50, as_json: JsonOutput = False)
     Examples:
       dagmaster layers list --json
     """
-    _list(ctx, limit, as_json=as_json)
+    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.layers(limit=limit))
+    if print_or_tell(rows, "no layers; describe one with POST /api/v1/domain/metadata/", as_json=as_json):
+        return
+    listing = Listing(("ASSET", "NAME", "TYPE", "PLATFORM", "PUBLISHED", "EXTERNALLY"), folds=("NAME",), fixed=2)
+    for row in rows:
+        listing.add(
+            escape(row["asset_id"]),
+            escape(row["display_name"]),
+            row["data_type"],
+            escape(row["platform_id"]),
+            at_local_time(row["published_at"]) or "no",
+            at_local_time(row["published_externally_at"]) or "no",
+        )
+    listing.print(console())
 
 
 @app.command()
@@ -107,20 +120,3 @@ def _show(result: Row, done: str, *, as_json: bool) -> None:
         tell(*(f"error: {projection['name']}: {projection['error']}" for projection in failed))
     if not result["is_complete"]:
         raise typer.Exit(JOB_FAILED)
-
-
-def _list(ctx: typer.Context, limit: int, *, as_json: bool) -> None:
-    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.layers(limit=limit))
-    if print_or_tell(rows, "no layers; describe one with POST /api/v1/domain/metadata/", as_json=as_json):
-        return
-    listing = Listing(("ASSET", "NAME", "TYPE", "PLATFORM", "PUBLISHED", "EXTERNALLY"), folds=("NAME",), fixed=2)
-    for row in rows:
-        listing.add(
-            escape(row["asset_id"]),
-            escape(row["display_name"]),
-            row["data_type"],
-            escape(row["platform_id"]),
-            at_local_time(row["published_at"]) or "no",
-            at_local_time(row["published_externally_at"]) or "no",
-        )
-    listing.print(console())

@@ -152,14 +152,11 @@ def plain_lines() -> Iterator[Show]:
             line = _line(node)
             if line and seen.get(node.node_id) != line:
                 seen[node.node_id] = line
-                timed = f"{line} ({duration(node.seconds)})" if _is_over(node) else line
+                is_over = node.shown_status in WORKED and node.seconds is not None
+                timed = f"{line} ({duration(node.seconds)})" if is_over else line
                 typer.echo(f"{node.node_id}: {timed}")
 
     yield show
-
-
-def _is_over(node: NodeView) -> bool:
-    return node.shown_status in WORKED and node.seconds is not None
 
 
 def _line(node: NodeView) -> str | None:

@@ -2,15 +2,15 @@
 
 import asyncio
 from codecs import getincrementaldecoder
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dagmaster.authoring.contracts import known_contracts, open_rules
 from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine
+from dagmaster.cli.backend import AssetCall, JobDetails, Row, ServiceCall, SubmitArguments, WorkflowLine
 from dagmaster.cli.definitions import (
     load_catalog,
     load_registry,
@@ -29,10 +29,9 @@ from dagmaster.handlers import Registry
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.python.workflows import defined
-from dagmaster.service.asset_contract import AssetService
 from dagmaster.service.asset_database import DatabaseAssetService
 from dagmaster.service.context import ServiceContext
-from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
+from dagmaster.service.contract import SubmitRequest, SubmitResult
 from dagmaster.service.database import DatabaseService
 from dagmaster.service.schedules import sync_schedules
 from dagmaster.settings import Settings
@@ -58,7 +57,7 @@ from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 T = TypeVar("T")
 
 PAGE = 1000
-MOST_INSTANCES = 100
+MOST_ORCHESTRATORS = 100
 POLL_SECONDS = 0.25
 
 
@@ -80,16 +79,10 @@ class Local:
             self.dsn = self.resources.enter_context(existing_database(self.settings))
         return run_in_session_at(self.dsn, work)
 
-    def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
+    def call(self, verb: ServiceCall[T], *, actor: str | None = None) -> T:
         return self._run(lambda conn: verb(DatabaseService(ServiceContext(conn, self.settings, actor=actor))))
 
-    def call_assets(
-        self,
-        verb: Callable[[AssetService], Coroutine[Any, Any, T]],
-        *,
-        actor: str | None = None,
-        runs_workflows: bool = False,
-    ) -> T:
+    def call_assets(self, verb: AssetCall[T], *, actor: str | None = None, runs_workflows: bool = False) -> T:
         async def call(conn: Connection) -> T:
             definitions = None
             if runs_workflows:
@@ -208,30 +201,17 @@ class Local:
         return self._run(look)
 
     def orchestrators(self) -> Sequence[Row]:
-        return self._run(lambda conn: list_orchestrators(conn, limit=MOST_INSTANCES))
+        return self._run(lambda conn: list_orchestrators(conn, limit=MOST_ORCHESTRATORS))
 
-    def workers(self) -> Sequence[Row]:
-        return self._run(lambda conn: list_workers(conn, limit=MOST_INSTANCES))
+    def workers(self, *, status: str | None = None, limit: int) -> Sequence[Row]:
+        return self._run(lambda conn: list_workers(conn, status=status, limit=limit))
 
     def handlers(self) -> Sequence[Row]:
         seconds = self.settings.worker_lost_after_seconds
         return self._run(lambda conn: view_handlers(conn, lost_after_seconds=seconds))
 
     def queues(self) -> Sequence[Row]:
-        async def look(conn: Connection) -> Sequence[Row]:
-            return [
-                {
-                    "queue": row["queue"],
-                    "waiting": row["depth"],
-                    "held": row["held"],
-                    "running": row["running"],
-                    "oldest_dispatched_at": row["oldest_dispatched_at"],
-                }
-                for row in await list_queues(conn)
-                if row["depth"] or row["held"] or row["running"]
-            ]
-
-        return self._run(look)
+        return self._run(list_queues)
 
     def schedules(self) -> Sequence[Row]:
         return self._run(list_schedules)

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.backend import Backend, Row, backend_of
+from dagmaster.cli.backend import Backend, Row, backend_of, find_job
 from dagmaster.cli.failures import tell
-from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, begin
 from dagmaster.errors import NotFound
 from dagmaster.ids import JobId

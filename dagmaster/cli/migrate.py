@@ -7,7 +7,7 @@ import typer
 
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import console, print_json
+from dagmaster.cli.output import console, print_json, print_result
 
 app = typer.Typer(name="migrate", add_completion=False)
 
@@ -85,11 +85,9 @@ def show_current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
 
     with _database(ctx) as dsn:
         current, head = migrate.current(dsn), migrate.head()
-    if as_json:
-        print_json({"current": current, "head": head, "is_current": current == head})
-        return
     newest = " (latest)" if current == head else f"; latest: {head}; run `dagmaster migrate`"
-    typer.echo(f"{current or 'no schema'}{newest}")
+    record = {"current": current, "head": head, "is_current": current == head}
+    print_result(record, f"{current or 'no schema'}{newest}", as_json=as_json)
 
 
 @app.command()

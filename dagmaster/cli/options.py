@@ -1,6 +1,7 @@
 """Options that commands share, and the settings and logs that follow from them."""
 
 import os
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,14 +57,7 @@ Concurrency = Annotated[int | None, typer.Option(help="Maximum number of tasks t
 
 
 def settings_of(shared: Shared) -> "Settings":
-    options: dict[str, Any] = {
-        "data_dir": shared.data_dir,
-        "database_url": shared.database_url,
-        "log_level": shared.log_level,
-        "url": shared.url,
-        "api_key": shared.api_key,
-    }
-    chosen = {name: value for name, value in options.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in asdict(shared).items() if value is not None}
     if "url" not in chosen and ("data_dir" in chosen or "database_url" in chosen):
         chosen["url"] = None  # An explicit database overrides a configured server.
     from dagmaster.settings import load_settings

@@ -65,6 +65,11 @@ def dump(value: Any, *, lines: bool = True) -> str:
     return orjson.dumps(value, default=str, option=options).decode()
 
 
+def print_result(record: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """The record for programs, or the text for people."""
+    typer.echo(dump(as_record(record)) if as_json else text)
+
+
 def print_or_tell(rows: Sequence[Mapping[str, Any]], none: str, *, as_json: bool) -> bool:
     """Print rows as JSON, or `none` if there are none. Returns false if the caller must list them."""
     if as_json:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from dagmaster.cli.backend import backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import Actor, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, console, print_json
+from dagmaster.cli.output import as_records, console, print_json, print_result
 from dagmaster.model.asset import Platform
 
 app = typer.Typer(name="platforms", add_completion=False)
@@ -24,7 +24,7 @@ def platforms(ctx: typer.Context, as_json: JsonOutput = False) -> None:
       dagmaster platforms add ckan --name CKAN --ref package_id
     """
     if ctx.invoked_subcommand is None:
-        _list(ctx, as_json=as_json)
+        list_all(ctx, as_json)
 
 
 @app.command("list")
@@ -35,7 +35,22 @@ def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     Examples:
       dagmaster platforms list --json
     """
-    _list(ctx, as_json=as_json)
+    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.platforms())
+    if as_json:
+        print_json(as_records(rows))
+        return
+    listing = Listing(("PLATFORM", "NAME", "STATE", "REQUIRED REFS", "OPTIONAL REFS", "WORKFLOWS"), folds=("NAME",))
+    for row in rows:
+        allowed = row["allowed_workflows"]
+        listing.add(
+            escape(row["platform_id"]),
+            escape(row["display_name"]),
+            "active" if row["is_active"] else "inactive",
+            escape(", ".join(row["required_refs"])),
+            escape(", ".join(row["optional_refs"])),
+            "all" if allowed is None else escape(", ".join(allowed)) or "none",
+        )
+    listing.print(console())
 
 
 @app.command()
@@ -66,26 +81,4 @@ def add(
     platform = Platform(platform_id, name, tuple(ref), tuple(optional_ref or ()), allowed_workflows=allowed)
     backend = backend_of(ctx, begin(ctx))
     row = backend.call_assets(lambda service: service.add_platform(platform), actor=actor)
-    if as_json:
-        print_json(as_record(row))
-    else:
-        typer.echo(f"Added platform {platform_id}")
-
-
-def _list(ctx: typer.Context, *, as_json: bool) -> None:
-    rows = backend_of(ctx, begin(ctx)).call_assets(lambda service: service.platforms())
-    if as_json:
-        print_json(as_records(rows))
-        return
-    listing = Listing(("PLATFORM", "NAME", "STATE", "REQUIRED REFS", "OPTIONAL REFS", "WORKFLOWS"), folds=("NAME",))
-    for row in rows:
-        allowed = row["allowed_workflows"]
-        listing.add(
-            escape(row["platform_id"]),
-            escape(row["display_name"]),
-            "active" if row["is_active"] else "inactive",
-            escape(", ".join(row["required_refs"])),
-            escape(", ".join(row["optional_refs"])),
-            "all" if allowed is None else escape(", ".join(allowed)) or "none",
-        )
-    listing.print(console())
+    print_result(row, f"Added platform {platform_id}", as_json=as_json)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from dagmaster.cli.output import between
 from dagmaster.ids import JobId
@@ -54,6 +54,24 @@ class NodeView:
     now: datetime | None = None
     fan: FanView | None = None
     outcome: Outcome | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], now: datetime, fan: FanView | None) -> Self:
+        """From a row with the names of the HTTP API."""
+        retries = row["retry_count"]
+        return cls(
+            row["node_id"],
+            NodeStatus(row["status"]),
+            retries + 1,
+            max(row["max_retries"], retries) + 1,
+            row["last_error"],
+            row["not_before"],
+            row["started_at"],
+            row["completed_at"],
+            now,
+            fan,
+            row["outcome"],
+        )
 
     @property
     def shown_status(self) -> str:

@@ -1,32 +1,31 @@
 """The backend of commands on a server, over HTTP."""
 
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine, line_of
+from dagmaster.cli.backend import AssetCall, JobDetails, Row, ServiceCall, SubmitArguments, WorkflowLine
 from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
-from dagmaster.client.asset_service import HttpAssetService
 from dagmaster.client.coroutines import complete
-from dagmaster.client.service import HttpService
+from dagmaster.client.service import HttpAssetService, HttpService, read_pages
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.ids import JobId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputType
-from dagmaster.schemas.jobs import JobReply, NodeReply
+from dagmaster.schemas.jobs import JobReply
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
-from dagmaster.service.asset_contract import AssetService
-from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
+from dagmaster.service.contract import SubmitRequest, SubmitResult
 from dagmaster.settings import Settings
 from dagmaster.tasklogs.reader import LogSelection
 from dagmaster.tracing import describe, span
@@ -52,17 +51,11 @@ class Remote:
     client: Client
     service: HttpService
 
-    def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
+    def call(self, verb: ServiceCall[T], *, actor: str | None = None) -> T:
         _check_actor(actor)
         return complete(verb(self.service))
 
-    def call_assets(
-        self,
-        verb: Callable[[AssetService], Coroutine[Any, Any, T]],
-        *,
-        actor: str | None = None,
-        runs_workflows: bool = False,
-    ) -> T:
+    def call_assets(self, verb: AssetCall[T], *, actor: str | None = None, runs_workflows: bool = False) -> T:
         _check_actor(actor)
         return complete(verb(HttpAssetService(self.client.requests)))
 
@@ -97,14 +90,8 @@ class Remote:
             time.sleep(max(POLL_SECONDS, SHARE_OF_TIME * (perf_counter() - began)))
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
-        jobs: list[Row] = []
-        while len(jobs) < limit:
-            size = min(limit - len(jobs), PAGE)
-            page = self.client.jobs(status=status, workflow_id=workflow_id, limit=size, offset=len(jobs))
-            jobs += [_row(job) for job in page.items]
-            if not page.has_more:
-                break
-        return jobs
+        ask = partial(self.client.requests.jobs, status=status, workflow_id=workflow_id)
+        return complete(read_pages(ask, limit))
 
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
         return [JobId(int(job.job_id)) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
@@ -169,27 +156,15 @@ class Remote:
             for row in orchestrators
         ]
 
-    def workers(self) -> Sequence[Row]:
-        return [_row(worker) for worker in self.client.workers(limit=100).items]
+    def workers(self, *, status: str | None = None, limit: int) -> Sequence[Row]:
+        return complete(read_pages(partial(self.client.requests.workers, status=status), limit))
 
     def handlers(self) -> Sequence[Row]:
         return [_row(handler) for handler in self.client.handlers()]
 
     def queues(self) -> Sequence[Row]:
-        now = datetime.now(UTC)
-        return [
-            {
-                "queue": queue.queue,
-                "waiting": queue.depth,
-                "held": queue.held,
-                "running": queue.running,
-                "oldest_dispatched_at": now - timedelta(seconds=waits)
-                if (waits := queue.oldest_wait_seconds)
-                else None,
-            }
-            for queue in self.client.queues()
-            if queue.depth or queue.held or queue.running
-        ]
+        queues = self.client.queues()
+        return [{**_row(queue), "oldest_dispatched_at": _ago(queue.oldest_wait_seconds)} for queue in queues]
 
     def schedules(self) -> Sequence[Row]:
         return [_row(schedule) for schedule in self.client.schedules()]
@@ -211,6 +186,10 @@ class Remote:
 def _row(reply: Any) -> dict[str, Any]:
     row: dict[str, Any] = reply.model_dump()
     return row
+
+
+def _ago(seconds: float | None) -> datetime | None:
+    return datetime.now(UTC) - timedelta(seconds=seconds) if seconds else None
 
 
 def _check_actor(actor: str | None) -> None:
@@ -253,7 +232,7 @@ def _workflow_line(workflow: WorkflowReply) -> WorkflowLine:
         "inputs": workflow.inputs.get("properties", {}),
         "file": workflow.source,
     }
-    return line_of(record, workflow.inputs.get("required", ()))
+    return WorkflowLine(record, workflow.inputs.get("required", ()))
 
 
 def _outlook(progress: JobProgress, now: datetime) -> Outlook:
@@ -268,7 +247,7 @@ def _outlook(progress: JobProgress, now: datetime) -> Outlook:
 
 
 def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) -> JobView:
-    nodes = {node.node_id: node for node in job.nodes}
+    nodes = {node.node_id: _row(node) for node in job.nodes}
     now = datetime.now(UTC)
     return JobView(
         JobId(int(job.job_id)),
@@ -283,22 +262,6 @@ def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) ->
     )
 
 
-def _node(node: NodeReply, children: Mapping[str, int], now: datetime) -> NodeView:
-    return NodeView(
-        node.node_id,
-        node.status,
-        node.retry_count + 1,
-        max(node.max_retries, node.retry_count) + 1,
-        node.last_error,
-        node.not_before,
-        node.started_at,
-        node.completed_at,
-        now,
-        _fan(node, children) if children else None,
-        node.outcome,
-    )
-
-
-def _fan(node: NodeReply, children: Mapping[str, int]) -> FanView:
-    items = node.output["fan_out_count"] if node.output else 0
-    return FanView(children, items=items)
+def _node(node: Row, children: Mapping[str, int], now: datetime) -> NodeView:
+    fan = FanView(children, items=node["output"]["fan_out_count"] if node["output"] else 0) if children else None
+    return NodeView.of(node, now, fan)

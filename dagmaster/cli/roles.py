@@ -44,9 +44,9 @@ def dev(
       dagmaster dev --handlers my_handlers.py
       dagmaster submit hello_world --poll
     """
-    from dagmaster.cli.serve import serve_dev
+    from dagmaster.cli.serve import ApiArguments, serve_dev
 
-    serve_dev(begin(ctx, quiet=False), handlers, concurrency, host, port, reload=reload)
+    serve_dev(begin(ctx, quiet=False), handlers, concurrency, ApiArguments(host, port), reload=reload)
 
 
 @app.command()

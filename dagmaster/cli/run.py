@@ -41,8 +41,9 @@ def run(
       dagmaster run my.yaml --handlers my_handlers.py --json
       dagmaster run my_workflows.py:nightly
     """
-    from dagmaster.cli.run_workflow import RunArguments, run_workflow
+    from dagmaster.cli.backend import SubmitArguments
+    from dagmaster.cli.run_workflow import run_workflow
 
-    settings = begin(ctx, traced=True)
-    arguments = RunArguments(workflow, single_inputs or (), inputs, handlers or (), concurrency, timeout)
-    raise typer.Exit(run_workflow(settings, arguments, as_json=as_json or form is TextForm.JSON))
+    settings, as_json = begin(ctx, traced=True), as_json or form is TextForm.JSON
+    arguments = SubmitArguments(workflow, single_inputs or (), (inputs,), handlers or ())
+    raise typer.Exit(run_workflow(settings, arguments, concurrency, timeout, as_json=as_json))

@@ -1,7 +1,6 @@
 """Run one workflow to its end in this process, for `dagmaster run`."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.preparation import queues_of
 from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.backend import SubmitArguments
 from dagmaster.cli.definitions import load_registry, named_definitions, with_module_of
 from dagmaster.cli.failures import INTERRUPTED, TIMED_OUT, tell
 from dagmaster.cli.inputs import input_types, read_inputs
@@ -34,44 +34,30 @@ from dagmaster.worker.options import WorkerOptions
 STOP_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunArguments:
-    workflow: str
-    pairs: Sequence[str]
-    document: str | None
-    handlers: Sequence[str]
-    concurrency: int | None
-    timeout_seconds: float | None
-
-
-def run_workflow(settings: Settings, arguments: RunArguments, *, as_json: bool) -> int:
+def run_workflow(
+    settings: Settings, arguments: SubmitArguments, concurrency: int | None, timeout: float | None, *, as_json: bool
+) -> int:
     """The exit code."""
     handlers = with_module_of(arguments.workflow, arguments.handlers)
     registry = load_registry(settings, handlers)
     job = _new_job(settings, arguments, registry)
     workflows = [job.graph.workflow, *(called.workflow for called in job.graph.called)]
     queues = sorted({own_queue(settings)}.union(*map(queues_of, workflows)))
-    options = worker_options(settings, queues, arguments.concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
+    options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
     with database(settings, writable=True) as dsn:
-        runner = Runner(dsn, settings, registry, options, as_json, arguments.timeout_seconds)
+        runner = Runner(dsn, settings, registry, options, as_json, timeout)
         return asyncio.run(runner.run(job))
 
 
-def _new_job(settings: Settings, arguments: RunArguments, registry: Registry) -> NewJob:
+def _new_job(settings: Settings, arguments: SubmitArguments, registry: Registry) -> NewJob:
     rules = QueueRules(registry.queues(), own_queue(settings), contracts=registry.own_contracts())
     definitions = named_definitions(arguments.workflow, settings, rules, registry.contracts())
     workflow = definitions.find(arguments.workflow)
-    inputs = read_inputs(input_types(workflow), arguments.pairs, arguments.document)
+    inputs = read_inputs(input_types(workflow), arguments.pairs, *arguments.documents)
     job = new_job(definitions.graph_of(workflow), inputs, settings)
     if (function := find_function(arguments.workflow)) is not None:
         function.check(job.inputs)
     return job
-
-
-def page_of(settings: Settings, job_id: JobId) -> str:
-    """The job's URL in the web UI; only the path if the port is not fixed."""
-    path = f"/ui/jobs/{job_id}"
-    return f"http://{settings.api_host}:{settings.api_port}{path}" if settings.api_port else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +83,11 @@ class Runner:
             return conclude(view, as_json=self.as_json, hint=self._hint(job_id))
 
     def _hint(self, job_id: JobId) -> str:
-        server = "dagmaster api" if self.settings.database_dsn() else "dagmaster dev"
-        return f"in the web UI, while `{server}` is running:\n  {page_of(self.settings, job_id)}"
+        """The job's URL in the web UI; only the path if the port is not fixed."""
+        settings = self.settings
+        server = "dagmaster api" if settings.database_dsn() else "dagmaster dev"
+        address = f"http://{settings.api_host}:{settings.api_port}" if settings.api_port else ""
+        return f"in the web UI, while `{server}` is running:\n  {address}/ui/jobs/{job_id}"
 
     async def _submit(self, job: NewJob, running: Fleet) -> JobId:
         assert running.orchestrator is not None

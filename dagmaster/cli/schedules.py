@@ -10,7 +10,7 @@ from rich.markup import escape
 from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import Actor, Handlers, JsonOutput, begin
-from dagmaster.cli.output import as_record, at_local_time, console, count_of, print_json, print_or_tell
+from dagmaster.cli.output import at_local_time, console, count_of, print_or_tell, print_result
 from dagmaster.errors import Invalid
 from dagmaster.ids import ScheduleId
 from dagmaster.service.contract import BackfillRequest, BackfillResult, ScheduleCommand
@@ -32,7 +32,7 @@ def schedules(ctx: typer.Context, as_json: JsonOutput = False) -> None:
       dagmaster schedules pause nightly
     """
     if ctx.invoked_subcommand is None:
-        _list(ctx, as_json=as_json)
+        list_all(ctx, as_json)
 
 
 @group.command("list")
@@ -43,10 +43,6 @@ def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     Examples:
       dagmaster schedules list --json
     """
-    _list(ctx, as_json=as_json)
-
-
-def _list(ctx: typer.Context, *, as_json: bool) -> None:
     schedules = backend_of(ctx, begin(ctx)).schedules()
     if print_or_tell(
         schedules, "no schedules; add `schedule:` to a workflow and run `dagmaster schedules sync`", as_json=as_json
@@ -84,7 +80,7 @@ def pause(ctx: typer.Context, schedule_id: Schedule, actor: Actor = None, as_jso
       dagmaster schedules pause nightly --by ada
     """
     schedule = _control(ctx, schedule_id, "pause", actor)
-    _show(schedule, f"Paused schedule {schedule_id}", as_json=as_json)
+    print_result(schedule, f"Paused schedule {schedule_id}", as_json=as_json)
 
 
 @group.command()
@@ -99,9 +95,8 @@ def resume(ctx: typer.Context, schedule_id: Schedule, actor: Actor = None, as_js
       dagmaster schedules resume nightly
     """
     schedule = _control(ctx, schedule_id, "resume", actor)
-    _show(
-        schedule, f"Resumed schedule {schedule_id}; next run at {at_local_time(schedule['next_at'])}", as_json=as_json
-    )
+    done = f"Resumed schedule {schedule_id}; next run at {at_local_time(schedule['next_at'])}"
+    print_result(schedule, done, as_json=as_json)
 
 
 @group.command()
@@ -116,7 +111,7 @@ def trigger(ctx: typer.Context, schedule_id: Schedule, actor: Actor = None, as_j
     """
     backend = backend_of(ctx, begin(ctx))
     triggered = backend.call(lambda service: service.trigger_schedule(ScheduleId(schedule_id)), actor=actor)
-    _show({**asdict(triggered), "job_id": str(triggered.job_id)}, str(triggered.job_id), as_json=as_json)
+    print_result(asdict(triggered), str(triggered.job_id), as_json=as_json)
 
 
 @group.command()
@@ -142,7 +137,7 @@ def sync(
     """
     synced = backend_of(ctx, begin(ctx)).sync_schedules(handlers or (), prune=prune, actor=actor)
     lines = [f"{change} {name}" for change in ("added", "changed", "removed") for name in synced[change]]
-    _show(synced, "\n".join(lines) or "no changes", as_json=as_json)
+    print_result(synced, "\n".join(lines) or "no changes", as_json=as_json)
 
 
 @app.command()
@@ -173,7 +168,7 @@ def backfill(
     backend = backend_of(ctx, begin(ctx))
     result = backend.call(lambda service: service.backfill_schedule(ScheduleId(workflow), request), actor=actor)
     record = {**asdict(result), "job_ids": [str(job_id) for job_id in result.job_ids]}
-    _show(record, _sum_up(result, dry_run=dry_run), as_json=as_json)
+    print_result(record, _sum_up(result, dry_run=dry_run), as_json=as_json)
 
 
 def _time(text: str, option: str) -> datetime:
@@ -191,10 +186,3 @@ def _sum_up(result: BackfillResult, *, dry_run: bool) -> str:
         return f"{count_of(result.left, 'job')} would be submitted, {existing}"
     left = f", {result.left:,} remaining" if result.left else ""
     return f"{count_of(result.submitted, 'job')} submitted, {existing}{left}"
-
-
-def _show(record: Row, text: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(as_record(record))
-    else:
-        typer.echo(text)

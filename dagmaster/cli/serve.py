@@ -4,29 +4,32 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import typer
 
 from dagmaster import __version__
+from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparation import queues_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.api_listener import ApiListener, open_listener, serving, sync_schedules
 from dagmaster.cli.autoreload import Reloader, start_again
 from dagmaster.cli.definitions import load_catalog, load_registry
-from dagmaster.cli.health import open_health, serving_health
 from dagmaster.cli.output import count_of, listed, print_fact
-from dagmaster.cli.remote_worker import is_remote, run_remotely
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.fleet import background, fleet, worker_options
 from dagmaster.handlers import Registry
+from dagmaster.queues.http import HttpTransport
+from dagmaster.queues.httplogs import HttpLogs
 from dagmaster.settings import Settings
 from dagmaster.store.databases import database
-from dagmaster.web.server import port_of, url_of
+from dagmaster.web.server import bind, port_of, served, url_of
+from dagmaster.worker.health import health_app
 from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.spool import Spool, spool_folder
+from dagmaster.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,17 @@ log = logging.getLogger(__name__)
 class ApiArguments:
     host: str | None
     port: int | None
+
+    def listen(self, settings: Settings) -> socket.socket:
+        return bind(self.host or settings.api_host, settings.api_port if self.port is None else self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A socket, and the catalogue of workflows to serve on it."""
+
+    listener: socket.socket
+    catalog: Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +59,18 @@ class WorkerArguments:
     concurrency: int | None
 
     def options(self, settings: Settings, handlers: Sequence[str] | None) -> WorkerOptions:
-        return worker_options(settings, chosen_queues(settings, self.queues), self.concurrency, handlers=handlers)
+        default = default_queue(settings)
+        queues = settings.worker_queues or ([default] if default else [])
+        if self.queues is not None:
+            queues = [name.strip() for name in self.queues.split(",") if name.strip()]
+        return worker_options(settings, queues, self.concurrency, handlers=handlers)
 
 
 def serve_dev(
     settings: Settings,
     handlers: Sequence[str] | None,
     concurrency: int | None,
-    host: str | None,
-    port: int | None,
+    api: ApiArguments,
     *,
     reload: bool,
 ) -> None:
@@ -65,7 +82,7 @@ def serve_dev(
     named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
     queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency, handlers=handlers)
-    listener = open_listener(settings, host, port)
+    listener = api.listen(settings)
     with database(settings, writable=True, guarded=True) as dsn:
         location = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
         print_fact("dagmaster", __version__)
@@ -83,7 +100,7 @@ def serve_dev(
             orchestrate=True,
             work=options,
             registry=registry,
-            api_listener=ApiListener(listener, catalog),
+            api=Api(listener, catalog),
             greeting="ready; stop with Ctrl-C",
             reloader=reloader,
         )
@@ -98,36 +115,19 @@ def serve_orchestrator(
     api: ApiArguments | None = None,
     worker: WorkerArguments | None = None,
 ) -> None:
-    options = None
-    if worker is not None:
-        options = worker.options(settings, handlers)
+    options = worker.options(settings, handlers) if worker is not None else None
     registry = load_registry(settings, handlers) if worker or api else None
-    api_listener = make_api_listener(settings, handlers, api) if api else None
+    opened = open_api(settings, registry, handlers, api) if api is not None and registry is not None else None
     with database(settings, writable=True, guarded=True) as dsn:
         log.info("starting orchestrator")
-        greeting = f"serving {url_of(api_listener.listener)}" if api_listener else ""
-        serve(
-            dsn,
-            settings,
-            orchestrate=True,
-            work=options,
-            registry=registry,
-            api_listener=api_listener,
-            greeting=greeting,
-        )
+        serve(dsn, settings, orchestrate=True, work=options, registry=registry, api=opened)
 
 
-def serve_api(settings: Settings, handlers: Sequence[str] | None, api: ApiArguments) -> None:
+def serve_api(settings: Settings, handlers: Sequence[str] | None, arguments: ApiArguments) -> None:
     registry = load_registry(settings, handlers)
-    api_listener = make_api_listener(settings, handlers, api)
+    api = open_api(settings, registry, handlers, arguments)
     with database(settings, writable=True, guarded=True) as dsn:
-        serve(
-            dsn,
-            settings,
-            registry=registry,
-            api_listener=api_listener,
-            greeting=f"serving {url_of(api_listener.listener)}",
-        )
+        serve(dsn, settings, registry=registry, api=api)
 
 
 def serve_worker(
@@ -139,10 +139,12 @@ def serve_worker(
 ) -> None:
     registry = load_registry(settings, handlers)
     options = worker.options(settings, handlers)
-    listener = open_health(settings, health_port)
+    port = settings.worker_health_port if health_port is None else health_port
+    listener = None if port is None else bind(settings.worker_health_host, port)
     if listener is not None:
         typer.echo(f"health      {url_of(listener)}/health")
-    if is_remote(settings, ctx.obj):
+    # A configured database takes precedence, unless the command line names a server.
+    if settings.url is not None and (ctx.obj.url is not None or settings.database_dsn() is None):
         run_remotely(settings, options, registry, listener)
         return
     with database(settings, writable=True, guarded=True) as dsn:
@@ -158,20 +160,10 @@ def _handlers_of(registry: Registry) -> str:
     return f"{listed(sorted(own))}, {built_in}" if own else built_in
 
 
-def chosen_queues(settings: Settings, names: str | None) -> Sequence[str]:
-    if names is not None:
-        return [name.strip() for name in names.split(",") if name.strip()]
-    if settings.worker_queues:
-        return settings.worker_queues
-    default = default_queue(settings)
-    return [default] if default else []
-
-
-def make_api_listener(settings: Settings, handlers: Sequence[str] | None, api: ApiArguments) -> ApiListener:
-    registry = load_registry(settings, handlers)
+def open_api(settings: Settings, registry: Registry, handlers: Sequence[str] | None, arguments: ApiArguments) -> Api:
     queues = registry.queues() if handlers or settings.handlers else None
     catalog = load_catalog(settings, QueueRules(queues, default_queue(settings), is_open=True))
-    return ApiListener(open_listener(settings, api.host, api.port), catalog)
+    return Api(arguments.listen(settings), catalog)
 
 
 def serve(
@@ -181,7 +173,7 @@ def serve(
     orchestrate: bool = False,
     work: WorkerOptions | None = None,
     registry: Registry | None = None,
-    api_listener: ApiListener | None = None,
+    api: Api | None = None,
     health: socket.socket | None = None,
     greeting: str = "",
     reloader: Reloader | None = None,
@@ -193,16 +185,57 @@ def serve(
         async with AsyncExitStack() as stack:
             roles = fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry)
             running = await stack.enter_async_context(roles)
-            if api_listener is not None and registry is not None:
-                app = await stack.enter_async_context(serving(dsn, settings, running, api_listener, registry))
+            if api is not None and registry is not None:
+                # Loads FastAPI, which takes half a second and which a worker does not need.
+                from dagmaster.cli import api_server
+
+                serving = api_server.serving(dsn, settings, running, api.listener, api.catalog, registry)
+                app = await stack.enter_async_context(serving)
                 if reloader is not None:
-                    reloader.on_change = partial(sync_schedules, app)
+                    reloader.on_change = partial(api_server.sync_schedules, app)
             await stack.enter_async_context(serving_health(running.worker, health))
             tune_garbage_collection()
             if greeting:
                 typer.echo(greeting)
+            elif api is not None:
+                typer.echo(f"serving {url_of(api.listener)}")
             async with background(reloader.run(stop)) if reloader is not None else nullcontext():
                 await until_stopped(running, stop)
 
     asyncio.run(run())
     log.info("stopped")
+
+
+def serving_health(worker: Worker | None, listener: socket.socket | None) -> AbstractAsyncContextManager[None]:
+    """Serve the health checks of a worker over HTTP."""
+    return nullcontext() if worker is None or listener is None else served(health_app(worker), listener)
+
+
+def run_remotely(settings: Settings, options: WorkerOptions, registry: Registry, health: socket.socket | None) -> None:
+    """Run until a signal. Unsent results are kept for the next worker of this folder."""
+    assert settings.url is not None
+    url, key = settings.url, settings.api_key.get_secret_value() if settings.api_key else None
+
+    async def run() -> None:
+        stop = stop_on_signals()
+        spool = Spool(spool_folder(settings.data_dir, url, key))
+        transport = HttpTransport(url, key)
+        worker = Worker(transport, registry, options, HttpLogs(transport), spool=spool)
+        try:
+            async with serving_health(worker, health):
+                await worker.run(stop)
+        except ExceptionGroup as group:  # From the worker's chores.
+            raise _first(group) from group
+        finally:
+            await transport.close()
+            spool.close()
+
+    log.info("starting worker at %s: queues %s", url, ", ".join(options.queues))
+    asyncio.run(run())
+    log.info("stopped")
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

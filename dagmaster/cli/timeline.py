@@ -8,8 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dagmaster.cli.backend import backend_of
-from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.backend import backend_of, find_job
 from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import as_record, console, dump
 from dagmaster.model.states import EventStatus

@@ -4,7 +4,7 @@ import typer
 
 from dagmaster import __version__
 from dagmaster.cli.options import JsonOutput
-from dagmaster.cli.output import print_json
+from dagmaster.cli.output import print_result
 
 app = typer.Typer(add_completion=False)
 
@@ -17,7 +17,4 @@ def version(as_json: JsonOutput = False) -> None:
     Examples:
       dagmaster version
     """
-    if as_json:
-        print_json({"version": __version__})
-    else:
-        typer.echo(f"dagmaster {__version__}")
+    print_result({"version": __version__}, f"dagmaster {__version__}", as_json=as_json)

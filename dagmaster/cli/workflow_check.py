@@ -33,34 +33,27 @@ def check_files(
 
 
 def _registered(ctx: typer.Context, settings: Settings, is_requested: bool | None) -> Contracts | None:
-    """Database errors are raised if the user requested this check, otherwise only reported."""
+    """None if there is no database: this check does not start one. Errors are raised only if it was requested."""
     is_configured = settings.url is not None or settings.database_dsn() is not None
     if is_requested is False or not (is_requested or is_configured or settings.data_dir.exists()):
         return None
-    try:
-        return _find_registered(ctx, settings, must_exist=is_requested is True)
-    except DagmasterError as error:
-        if is_requested:
-            raise
-        tell(f"handler contracts were not checked: {error}")
-        return None
-
-
-def _find_registered(ctx: typer.Context, settings: Settings, *, must_exist: bool) -> Contracts | None:
-    """None if no database is configured and none is running in the data folder; this check does not start one."""
     # psycopg is imported only where there may be a database.
     from dagmaster.store.embedded import EmbeddedServer
     from dagmaster.store.handlers import contract_of
 
-    is_configured = settings.url is not None or settings.database_dsn() is not None
-    if not is_configured and not EmbeddedServer.is_running(settings.data_dir):
-        if must_exist:
+    try:
+        if is_configured or EmbeddedServer.is_running(settings.data_dir):
+            return by_spelling(map(contract_of, backend_of(ctx, settings).handlers()))
+        if is_requested:
             raise Misconfigured(
                 "there are no registered contracts to check against: no database is configured, and none is running "
                 f"in {settings.data_dir}; name one with --database-url or --url, or start `dagmaster dev`"
             )
-        return None
-    return by_spelling(map(contract_of, backend_of(ctx, settings).handlers()))
+    except DagmasterError as error:
+        if is_requested:
+            raise
+        tell(f"handler contracts were not checked: {error}")
+    return None
 
 
 def _rules(settings: Settings, registry: Registry, registered: Contracts | None, *, is_loaded: bool) -> QueueRules:

@@ -36,12 +36,13 @@ def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput
         return
     listing = Listing(("WORKFLOW", "VERSION", "NODES", "INPUTS"), note="FILE", folds=("WORKFLOW", "INPUTS"))
     for line in lines:
+        workflow = line.record
         listing.add(
-            escape(line.workflow_id) + ("" if line.is_active else " [dim](not active)[/]"),
-            str(line.version),
-            str(line.nodes),
-            escape(", ".join(line.inputs)),
-            note=escape(line.source),
+            escape(workflow["workflow_id"]) + ("" if workflow["is_active"] else " [dim](not active)[/]"),
+            str(workflow["version"]),
+            str(workflow["nodes"]),
+            escape(", ".join(name if name in line.required else f"{name}?" for name in workflow["inputs"])),
+            note=escape(workflow["file"]),
         )
     listing.print(console())
 

@@ -1,127 +1,97 @@
 """The calls about assets, platforms and layers, as values. No I/O."""
 
 from dataclasses import asdict
-from typing import Any
-from uuid import uuid4
 
-from dagmaster.client.call import PREFIX, Call, body_of, chosen, get, quoted, read, reader
+from dagmaster.client.call import PREFIX, Call, body_of, quoted, reader
 from dagmaster.model.asset import Platform
 from dagmaster.schemas.assets import (
     Approval,
-    AssetEventReply,
-    AssetReply,
-    AssetSummary,
     ClearedAsset,
     DecidedAsset,
     Decision,
     ExposureChange,
     NewPlatform,
-    PlatformList,
     PlatformReply,
     Rejection,
     Reprocessing,
-    RequestReply,
     ReviewedVersion,
     Submission,
     Submitted,
 )
-from dagmaster.schemas.common import Page
-from dagmaster.schemas.layers import LayerReply
+from dagmaster.schemas.common import Json
+from dagmaster.schemas.layers import LayerReplacement, LayerReply, NewLayer
 from dagmaster.schemas.system import CommandCall, CommandReply
-from dagmaster.service.asset_contract import (
-    Approve,
-    Clear,
-    DeleteAsset,
-    DeleteVersion,
-    Expose,
-    Reject,
-    Reprocess,
-)
+from dagmaster.service.asset_contract import Reprocess
+
+PLATFORM_HEADER = "X-Dagmaster-Platform"
+LAYERS = f"{PREFIX}/domain/metadata/"
 
 
-def submit_version(**fields: Any) -> Call[Submitted]:
-    """Always with a request id, so that a repeated submission creates one version."""
-    body = body_of(Submission, chosen(**fields))
-    if body.request_id is None:
-        body.request_id = str(uuid4())
-    return Call("POST", f"{PREFIX}/submit", reader(Submitted), body=body, is_safe=True)
+def asset_path(asset_id: str) -> str:
+    return f"{PREFIX}/assets/{quoted(asset_id)}"
 
 
-def assets(**filters: Any) -> Call[Page[AssetSummary]]:
-    return get(Page[AssetSummary], f"{PREFIX}/assets", **filters)
+def submit(submission: Submission, platform_id: str | None = None) -> Call[Submitted]:
+    """With its request id, so that a repeated submission is one request. `platform_id` is a gateway's partner's."""
+    assert submission.request_id is not None
+    headers = {PLATFORM_HEADER: platform_id} if platform_id is not None else {}
+    return Call("POST", f"{PREFIX}/submit", reader(Submitted), body=submission, is_safe=True, headers=headers)
 
 
-def asset(asset_id: str) -> Call[AssetReply]:
-    return get(AssetReply, _asset(asset_id))
+def approve(asset_id: str, approval: Approval) -> Call[ReviewedVersion]:
+    return Call("POST", f"{asset_path(asset_id)}/approve", reader(ReviewedVersion), body=approval)
 
 
-def history(asset_id: str, **page: Any) -> Call[Page[AssetEventReply]]:
-    return get(Page[AssetEventReply], f"{_asset(asset_id)}/history", **page)
+def reject(asset_id: str, rejection: Rejection) -> Call[ReviewedVersion]:
+    return Call("POST", f"{asset_path(asset_id)}/reject", reader(ReviewedVersion), body=rejection)
 
 
-def request(request_id: str) -> Call[RequestReply]:
-    return get(RequestReply, f"{PREFIX}/requests/{quoted(request_id)}")
+def clear(asset_id: str, decision: Decision, *, is_public: bool, is_safe: bool = False) -> Call[ClearedAsset]:
+    """For the public, or for official use only."""
+    path = f"{asset_path(asset_id)}/clearance/{'public' if is_public else 'cleared'}"
+    return Call("POST", path, reader(ClearedAsset), body=decision, is_safe=is_safe)
 
 
-def approve(asset_id: str, command: Approve) -> Call[ReviewedVersion]:
-    fields = chosen(version_ordinal=command.ordinal, clearance_level=command.level, comment=command.comment)
-    body = body_of(Approval, fields)
-    return Call("POST", f"{_asset(asset_id)}/approve", reader(ReviewedVersion), body=body)
+def expose(asset_id: str, change: ExposureChange) -> Call[DecidedAsset]:
+    return Call("PATCH", asset_path(asset_id), reader(DecidedAsset), body=change, is_safe=True)
 
 
-def reject(asset_id: str, command: Reject) -> Call[ReviewedVersion]:
-    body = body_of(Rejection, chosen(version_ordinal=command.ordinal, reason=command.reason))
-    return Call("POST", f"{_asset(asset_id)}/reject", reader(ReviewedVersion), body=body)
-
-
-def clear(asset_id: str, command: Clear) -> Call[ClearedAsset]:
-    level = "public" if command.level == "public" else "cleared"
-    body = body_of(Decision, chosen(reason=command.reason))
-    return Call("POST", f"{_asset(asset_id)}/clearance/{level}", reader(ClearedAsset), body=body, is_safe=True)
-
-
-def expose(asset_id: str, command: Expose) -> Call[DecidedAsset]:
-    body = body_of(ExposureChange, {"exposure_mode": command.mode})
-    return Call("PATCH", _asset(asset_id), reader(DecidedAsset), body=body, is_safe=True)
-
-
-def delete(asset_id: str, command: DeleteAsset | DeleteVersion) -> Call[DecidedAsset]:
-    path = _asset(asset_id)
-    if isinstance(command, DeleteVersion):
-        path = f"{path}/versions/{command.ordinal}"
-    return Call("DELETE", path, reader(DecidedAsset), chosen(reason=command.reason))
+def delete(asset_id: str, ordinal: int | None, decision: Decision) -> Call[DecidedAsset]:
+    """Delete one version, or the asset."""
+    path = asset_path(asset_id) if ordinal is None else f"{asset_path(asset_id)}/versions/{ordinal}"
+    return Call("DELETE", path, reader(DecidedAsset), decision.model_dump(exclude_none=True), is_safe=True)
 
 
 def reprocess(asset_id: str, command: Reprocess) -> Call[Submitted]:
-    fields = chosen(
+    body = body_of(
+        Reprocessing,
         workflow_id=command.workflow,
         input_params=None if command.inputs is None else dict(command.inputs),
         priority=command.priority,
         version_label=command.version_label,
     )
     verb = "resubmit" if command.resubmits else "reprocess"
-    path = f"{_asset(asset_id)}/versions/{command.ordinal}/{verb}"
-    return Call("POST", path, reader(Submitted), body=body_of(Reprocessing, fields))
-
-
-def platforms() -> Call[list[PlatformReply]]:
-    return Call("GET", f"{PREFIX}/platforms", lambda data: read(PlatformList, data).platforms, is_safe=True)
+    path = f"{asset_path(asset_id)}/versions/{command.ordinal}/{verb}"
+    return Call("POST", path, reader(Submitted), body=body)
 
 
 def add_platform(platform: Platform) -> Call[PlatformReply]:
-    body = body_of(NewPlatform, asdict(platform))
+    body = body_of(NewPlatform, **asdict(platform))
     return Call("POST", f"{PREFIX}/platforms", reader(PlatformReply), body=body)
 
 
-def layers(**filters: Any) -> Call[Page[LayerReply]]:
-    return get(Page[LayerReply], f"{PREFIX}/domain/metadata/", **filters)
+def add_layer(layer: NewLayer) -> Call[LayerReply]:
+    return Call("POST", LAYERS, reader(LayerReply), body=layer)
 
 
-def command(name: str, **params: Any) -> Call[CommandReply]:
-    """Repeating a command is safe."""
-    body = CommandCall(params=params)
-    return Call("POST", f"{PREFIX}/commands/{quoted(name)}", reader(CommandReply), body=body, is_safe=True)
+def replace_layer(asset_id: str, layer: LayerReplacement) -> Call[LayerReply]:
+    return Call("PUT", LAYERS + quoted(asset_id), reader(LayerReply), body=layer)
 
 
-def _asset(asset_id: str) -> str:
-    return f"{PREFIX}/assets/{quoted(asset_id)}"
+def remove_layer(asset_id: str, actor: str) -> Call[None]:
+    return Call("DELETE", LAYERS + quoted(asset_id), lambda _: None, {"actor": actor}, is_safe=True)
+
+
+def run_command(name: str, params: Json, actor: str | None = None, *, is_safe: bool = False) -> Call[CommandReply]:
+    body = CommandCall(params=params, actor=actor)
+    return Call("POST", f"{PREFIX}/commands/{quoted(name)}", reader(CommandReply), body=body, is_safe=is_safe)

@@ -3,25 +3,33 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 from dagmaster.client import asset_calls as calls
-from dagmaster.client.call import Call
-from dagmaster.model.asset import ClearanceState, ExposureMode, Platform
+from dagmaster.client.asset_calls import LAYERS, asset_path
+from dagmaster.client.call import PREFIX, Call, body_of, get, quoted
+from dagmaster.model.asset import ClearanceState, Platform
 from dagmaster.schemas.assets import (
+    Approval,
     AssetEventReply,
     AssetReply,
     AssetSummary,
     ClearedAsset,
     DecidedAsset,
+    Decision,
+    ExposureChange,
+    PlatformList,
     PlatformReply,
+    Rejection,
     RequestReply,
     ReviewedVersion,
+    Submission,
     Submitted,
 )
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.layers import LayerReply
 from dagmaster.schemas.system import CommandReply
-from dagmaster.service.asset_contract import Approve, Clear, DeleteAsset, DeleteVersion, Expose, Reject, Reprocess
+from dagmaster.service.asset_contract import Reprocess
 
 T = TypeVar("T")
 
@@ -46,25 +54,25 @@ class AssetRequests(ABC):
         callback_url: str | None = None,
     ) -> Submitted:
         """Submit a version of an asset. A repeated request creates only one version."""
-        return await self.ask(
-            calls.submit_version(
-                workflow_id=workflow_id,
-                input_params=dict(inputs or {}),
-                platform_id=platform_id,
-                platform_refs=dict(platform_refs),
-                data_type=data_type,
-                version_label=version_label,
-                resubmit=resubmit,
-                request_id=request_id,
-                priority=priority,
-                submitted_by=submitted_by,
-                callback_url=callback_url,
-            )
+        submission = body_of(
+            Submission,
+            workflow_id=workflow_id,
+            input_params=dict(inputs or {}),
+            platform_id=platform_id,
+            platform_refs=dict(platform_refs),
+            data_type=data_type,
+            version_label=version_label,
+            resubmit=resubmit,
+            request_id=str(uuid4()) if request_id is None else request_id,
+            priority=priority,
+            submitted_by=submitted_by,
+            callback_url=callback_url,
         )
+        return await self.ask(calls.submit(submission))
 
     async def request(self, request_id: str) -> RequestReply:
         """The state of a submission, by the sender's request id."""
-        return await self.ask(calls.request(request_id))
+        return await self.ask(get(RequestReply, f"{PREFIX}/requests/{quoted(request_id)}"))
 
     async def assets(
         self,
@@ -79,25 +87,27 @@ class AssetRequests(ABC):
         offset: int = 0,
     ) -> Page[AssetSummary]:
         """Newest first."""
-        return await self.ask(
-            calls.assets(
-                platform_id=platform_id,
-                data_type=data_type,
-                clearance_state=clearance_state,
-                approval_state=approval_state,
-                processing_status=processing_status,
-                include_deleted=include_deleted or None,
-                limit=limit,
-                offset=offset,
-            )
+        call = get(
+            Page[AssetSummary],
+            f"{PREFIX}/assets",
+            platform_id=platform_id,
+            data_type=data_type,
+            clearance_state=clearance_state,
+            approval_state=approval_state,
+            processing_status=processing_status,
+            include_deleted=include_deleted or None,
+            limit=limit,
+            offset=offset,
         )
+        return await self.ask(call)
 
     async def asset(self, asset_id: str) -> AssetReply:
-        return await self.ask(calls.asset(asset_id))
+        return await self.ask(get(AssetReply, asset_path(asset_id)))
 
     async def asset_history(self, asset_id: str, *, limit: int = 200, offset: int = 0) -> Page[AssetEventReply]:
         """Oldest first."""
-        return await self.ask(calls.history(asset_id, limit=limit, offset=offset))
+        path = f"{asset_path(asset_id)}/history"
+        return await self.ask(get(Page[AssetEventReply], path, limit=limit, offset=offset))
 
     async def approve_version(
         self,
@@ -108,27 +118,29 @@ class AssetRequests(ABC):
         comment: str | None = None,
     ) -> ReviewedVersion:
         """Approve this version, or the one that waits for review."""
-        level = ClearanceState(clearance_level) if clearance_level is not None else None
-        return await self.ask(calls.approve(asset_id, Approve(ordinal, level, comment)))
+        approval = body_of(Approval, version_ordinal=ordinal, clearance_level=clearance_level, comment=comment)
+        return await self.ask(calls.approve(asset_id, approval))
 
     async def reject_version(self, asset_id: str, reason: str, ordinal: int | None = None) -> ReviewedVersion:
         """Reject this version, or the one that waits for review."""
-        return await self.ask(calls.reject(asset_id, Reject(reason, ordinal)))
+        return await self.ask(calls.reject(asset_id, body_of(Rejection, version_ordinal=ordinal, reason=reason)))
 
     async def clear_asset(
         self, asset_id: str, clearance_level: Literal["ouo", "public"], reason: str | None = None
     ) -> ClearedAsset:
-        return await self.ask(calls.clear(asset_id, Clear(ClearanceState(clearance_level), reason)))
+        is_public = ClearanceState(clearance_level) is ClearanceState.PUBLIC
+        decision = body_of(Decision, reason=reason)
+        return await self.ask(calls.clear(asset_id, decision, is_public=is_public, is_safe=True))
 
     async def expose_asset(self, asset_id: str, exposure_mode: Literal["latest_only", "all_versions"]) -> DecidedAsset:
         """Set which approved versions the public sees."""
-        return await self.ask(calls.expose(asset_id, Expose(ExposureMode(exposure_mode))))
+        return await self.ask(calls.expose(asset_id, body_of(ExposureChange, exposure_mode=exposure_mode)))
 
     async def delete_asset(self, asset_id: str, reason: str | None = None) -> DecidedAsset:
-        return await self.ask(calls.delete(asset_id, DeleteAsset(reason)))
+        return await self.ask(calls.delete(asset_id, None, body_of(Decision, reason=reason)))
 
     async def delete_version(self, asset_id: str, ordinal: int, reason: str | None = None) -> DecidedAsset:
-        return await self.ask(calls.delete(asset_id, DeleteVersion(ordinal, reason)))
+        return await self.ask(calls.delete(asset_id, ordinal, body_of(Decision, reason=reason)))
 
     async def reprocess_version(
         self,
@@ -145,7 +157,7 @@ class AssetRequests(ABC):
         return await self.ask(calls.reprocess(asset_id, command))
 
     async def platforms(self) -> list[PlatformReply]:
-        return await self.ask(calls.platforms())
+        return (await self.ask(get(PlatformList, f"{PREFIX}/platforms"))).platforms
 
     async def add_platform(
         self,
@@ -164,15 +176,15 @@ class AssetRequests(ABC):
 
     async def layers(self, *, is_published: bool | None = None, limit: int = 50, offset: int = 0) -> Page[LayerReply]:
         """In the order in which maps list them."""
-        return await self.ask(calls.layers(is_published=is_published, limit=limit, offset=offset))
+        return await self.ask(get(Page[LayerReply], LAYERS, is_published=is_published, limit=limit, offset=offset))
 
     async def publish_layer(self, asset_id: str) -> CommandReply:
         """The result has the outcome of each projection."""
-        return await self.ask(calls.command("metadata.publish", asset_id=asset_id))
+        return await self.ask(calls.run_command("metadata.publish", {"asset_id": asset_id}, is_safe=True))
 
     async def publish_layers(self) -> CommandReply:
         """Publish all layers."""
-        return await self.ask(calls.command("metadata.publish", all=True))
+        return await self.ask(calls.run_command("metadata.publish", {"all": True}, is_safe=True))
 
     async def unpublish_layer(self, asset_id: str) -> CommandReply:
-        return await self.ask(calls.command("metadata.unpublish", asset_id=asset_id))
+        return await self.ask(calls.run_command("metadata.unpublish", {"asset_id": asset_id}, is_safe=True))

@@ -52,7 +52,7 @@ def chosen(**params: Any) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-def body_of(kind: type[Model], fields: Mapping[str, Any]) -> Model:
+def body_of(kind: type[Model], /, **fields: Any) -> Model:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

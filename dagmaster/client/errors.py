@@ -1,6 +1,6 @@
 """Errors of the server, raised again in the client."""
 
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import httpx
@@ -24,6 +24,12 @@ BY_STATUS: dict[int, type[DagmasterError]] = {
     502: Unavailable,
     503: Unavailable,
     504: Unavailable,
+}
+# `unknown_job` is `UnknownJob`.
+BY_CODE = {
+    re.sub(r"\B(?=[A-Z])", "_", name).lower(): kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, DagmasterError)
 }
 
 
@@ -61,12 +67,8 @@ def error_of(response: httpx.Response) -> DagmasterError:
     except ValidationError:  # an error page of a proxy
         kind, details = BY_STATUS.get(status, ClientError), []
         message = f"{response.request.url.host} returned {status}: {response.text[:SHOWN].strip()}"
-    return _explained(kind(message), details, response.headers.get("X-Request-ID"))
-
-
-def _explained(error: Any, details: list[dict[str, Any]], request_id: str | None) -> DagmasterError:
-    error.details = details
-    error.request_id = request_id
+    error: Any = kind(message)
+    error.details, error.request_id = details, response.headers.get("X-Request-ID")
     if details and all(set(detail) == {"message"} for detail in details):
         error.problems = [detail["message"] for detail in details]
     explained: DagmasterError = error
@@ -76,13 +78,3 @@ def _explained(error: Any, details: list[dict[str, Any]], request_id: str | None
 def unreachable(url: httpx.URL, error: httpx.TransportError) -> Unavailable:
     reason = str(error) or type(error).__name__
     return Unavailable(f"{url.scheme}://{url.netloc.decode()} cannot be reached: {reason}")
-
-
-def _codes() -> Iterator[tuple[str, type[DagmasterError]]]:
-    """`unknown_job` is `UnknownJob`."""
-    for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, DagmasterError):
-            yield "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_"), kind
-
-
-BY_CODE = dict(_codes())

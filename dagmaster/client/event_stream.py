@@ -42,7 +42,7 @@ class EventStream:
     after: str | None = None
     deadline: float | None = None
     has_news: bool = False
-    _lost: Exception | None = None
+    lost: Exception | None = None  # the error that ended the last connection
     _failures: int = 0
     _lost_at: float | None = None
     _was_open: bool = False
@@ -53,7 +53,7 @@ class EventStream:
 
     def request(self, usual: httpx.Timeout) -> dict[str, Any]:
         """The arguments of the request for another connection."""
-        self._lost, self.has_news = None, False
+        self.lost, self.has_news = None, False
         silence = SILENCE_SECONDS
         if self.deadline is not None:
             silence = max(min(LISTEN_SECONDS, self.deadline - monotonic()), 0.01)
@@ -86,9 +86,6 @@ class EventStream:
         self._lost_at, self._waits = None, pauses()
         return event
 
-    def lose(self, error: Exception) -> None:
-        self._lost = error
-
     # For callers that wait.
 
     def is_late(self) -> bool:
@@ -101,20 +98,15 @@ class EventStream:
             seconds = max(min(seconds, self.deadline - monotonic()), 0.0)
         return seconds
 
-    @property
-    def is_at_an_end(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the last connection ended with the job. Raises if the connection has been lost for too long.
 
         A retried job has several ends; after the last one the server closes the stream.
         """
-        if self._lost is not None:
-            self._check_limit(self._lost)
+        if self.lost is not None:
+            self._check_limit(self.lost)
             return False
         return self._last_type in ENDINGS
-
-    @property
-    def was_lost(self) -> bool:
-        return self._lost is not None
 
     def _check_limit(self, error: Exception) -> None:
         """Raises if the connection has been lost for too long; sooner if the server never responded."""

@@ -35,7 +35,7 @@ from dagmaster.schemas.task_cache import CacheCleared
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineEntry, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
 from dagmaster.schemas.workflows import WorkflowList, WorkflowReply
-from dagmaster.service.contract import BackfillRequest, Cancel, Decide, Pause, Resume, Retry, Signal
+from dagmaster.service.contract import BackfillRequest, Cancel, Decide, Pause, Resume, Retry, Signal, SubmitRequest
 
 T = TypeVar("T")
 
@@ -66,15 +66,17 @@ class Requests(AssetRequests):
         metadata: Mapping[str, Any] | None = None,
     ) -> JobCreated:
         """Submit a job. A repeated request creates only one job."""
-        options = {
-            "priority": priority,
-            "idempotency_key": idempotency_key,
-            "correlation_id": correlation_id,
-            "submitted_by": submitted_by,
-            "callback_url": callback_url,
-            "metadata": metadata,
-        }
-        return await self.ask(calls.submit(workflow_id, inputs, **options))
+        request = SubmitRequest(
+            workflow_id,
+            inputs or {},
+            priority=priority,
+            submitted_by=submitted_by or "",
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            callback_url=callback_url,
+            metadata=metadata or {},
+        )
+        return await self.ask(calls.submit(request))
 
     async def job(self, job_id: int | str, *, children: bool = False) -> JobReply:
         return await self.ask(get(JobReply, job_path(job_id), children=children or None))
@@ -111,7 +113,12 @@ class Requests(AssetRequests):
 
     async def result(self, job_id: int | str, timeout_seconds: float | None = None) -> dict[str, Any]:
         """The outputs of the job's nodes. Waits for the job to end; raises JobFailed, JobCancelled or TimedOut."""
-        return _outcome(await self.wait(job_id, timeout_seconds))
+        job = await self.wait(job_id, timeout_seconds)
+        if job.status is JobStatus.FAILED:
+            raise JobFailed(job)
+        if job.status is JobStatus.CANCELLED:
+            raise JobCancelled(job)
+        return job.result_data or {}
 
     async def stream(self, job_id: int | str, after: int | str | None = None) -> AsyncGenerator[TimelineEntry, None]:
         """The events of the job as they happen, until it ends. Reconnects when the connection is lost."""
@@ -121,9 +128,9 @@ class Requests(AssetRequests):
             async with aclosing(self._transport.events(stream)) as events:
                 async for event in events:
                     yield event
-            if stream.is_at_an_end or (has_ended and not stream.was_lost):
+            if stream.has_ended() or (has_ended and stream.lost is None):
                 return
-            if not stream.was_lost:
+            if stream.lost is None:
                 # Events up to the job's end are still to be read.
                 has_ended = (await self.job(job_id)).status in JOB_TERMINAL
             if not stream.has_news:
@@ -243,8 +250,8 @@ class Requests(AssetRequests):
         """Start the missing jobs of a past range of time, oldest first."""
         return await self.ask(calls.backfill(schedule_id, BackfillRequest(start, end, max_jobs, dry_run)))
 
-    async def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
-        return await self.ask(get(Page[WorkerReply], f"{PREFIX}/workers", limit=limit, offset=offset))
+    async def workers(self, *, status: str | None = None, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
+        return await self.ask(get(Page[WorkerReply], f"{PREFIX}/workers", status=status, limit=limit, offset=offset))
 
     async def drain_worker(self, worker_id: str) -> WorkerWanted:
         """Give it no more tasks; its running tasks continue."""
@@ -268,7 +275,12 @@ class Requests(AssetRequests):
 
     async def handlers(self) -> list[HandlerOfFleet]:
         """The handlers that workers have registered, with the workers that run them now."""
-        return (await self.ask(get(Page[HandlerOfFleet], f"{PREFIX}/handlers", limit=1000))).items
+        handlers: list[HandlerOfFleet] = []
+        while True:
+            page = await self.ask(get(Page[HandlerOfFleet], f"{PREFIX}/handlers", limit=1000, offset=len(handlers)))
+            handlers += page.items
+            if not page.has_more:
+                return handlers
 
     async def queues(self) -> list[QueueReply]:
         return (await self.ask(get(QueuesReply, f"{PREFIX}/queues/status"))).queues
@@ -317,13 +329,3 @@ class Requests(AssetRequests):
 def _retry_after(response: httpx.Response) -> float:
     seconds = response.headers.get("Retry-After", "")
     return min(float(seconds), LONGEST_PAUSE_SECONDS) if seconds.isdecimal() else 0.0
-
-
-def _outcome(job: JobReply) -> dict[str, Any]:
-    match job.status:
-        case JobStatus.FAILED:
-            raise JobFailed(job)
-        case JobStatus.CANCELLED:
-            raise JobCancelled(job)
-        case _:
-            return job.result_data or {}

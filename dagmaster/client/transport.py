@@ -9,11 +9,13 @@ import httpx
 from httpx_sse import aconnect_sse, connect_sse
 
 from dagmaster.client.call import Call
-from dagmaster.client.connection import connection_options, headers_of, log_timeout
 from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.event_stream import EventStream
-from dagmaster.errors import DagmasterError
+from dagmaster.errors import DagmasterError, Misconfigured
 from dagmaster.schemas.timeline import TimelineEntry
+from dagmaster.tracing import current_trace_parent
+
+CONNECT_SECONDS = 5.0
 
 
 class Transport(Protocol):
@@ -32,7 +34,7 @@ class Transport(Protocol):
 
 class AsyncTransport:
     def __init__(self, url: str, key: str | None, timeout_seconds: float) -> None:
-        self.http = httpx.AsyncClient(**connection_options(url, key, timeout_seconds))
+        self.http = httpx.AsyncClient(**_options(url, key, timeout_seconds))
 
     async def send(self, call: Call[Any]) -> httpx.Response:
         return await self.http.request(**_request(call))
@@ -49,10 +51,10 @@ class AsyncTransport:
                 async for event in source.aiter_sse():
                     yield stream.take(event)
         except (httpx.TransportError, DagmasterError) as error:
-            stream.lose(error)
+            stream.lost = error
 
     async def text(self, path: str, params: dict[str, Any], *, follow: bool) -> AsyncGenerator[str, None]:
-        timeout = log_timeout(self.http.timeout, follow)
+        timeout = _log_timeout(self.http.timeout, follow)
         try:
             async with self.http.stream("GET", path, params=params, timeout=timeout) as response:
                 if not response.is_success:
@@ -71,7 +73,7 @@ class BlockingTransport:
     """Blocking: its coroutines never suspend, so `complete` can run them without an event loop."""
 
     def __init__(self, url: str, key: str | None, timeout_seconds: float) -> None:
-        self.http = httpx.Client(**connection_options(url, key, timeout_seconds))
+        self.http = httpx.Client(**_options(url, key, timeout_seconds))
 
     async def send(self, call: Call[Any]) -> httpx.Response:
         return self.http.request(**_request(call))
@@ -88,10 +90,10 @@ class BlockingTransport:
                 for event in source.iter_sse():
                     yield stream.take(event)
         except (httpx.TransportError, DagmasterError) as error:
-            stream.lose(error)
+            stream.lost = error
 
     async def text(self, path: str, params: dict[str, Any], *, follow: bool) -> AsyncGenerator[str, None]:
-        timeout = log_timeout(self.http.timeout, follow)
+        timeout = _log_timeout(self.http.timeout, follow)
         try:
             with self.http.stream("GET", path, params=params, timeout=timeout) as response:
                 if not response.is_success:
@@ -106,11 +108,32 @@ class BlockingTransport:
         self.http.close()
 
 
+def _options(url: str, key: str | None, timeout_seconds: float) -> dict[str, Any]:
+    if not url.startswith(("http://", "https://")):
+        raise Misconfigured(f"the url should look like https://dagmaster.example.com, not {url!r}")
+    headers = {"Accept": "application/json", "User-Agent": "dagmaster-client"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    timeout = httpx.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
+    return {"base_url": url, "headers": headers, "timeout": timeout}
+
+
 def _request(call: Call[Any]) -> dict[str, Any]:
+    """With the trace context."""
+    headers = dict(call.headers)
+    if call.body is not None:
+        headers["Content-Type"] = "application/json"
+    if (trace_parent := current_trace_parent()) is not None:
+        headers["traceparent"] = trace_parent
     return {
         "method": call.method,
         "url": call.path,
         "params": call.params,
         "content": call.content,
-        "headers": headers_of(call),
+        "headers": headers,
     }
+
+
+def _log_timeout(usual: httpx.Timeout, follow: bool) -> httpx.Timeout:
+    """No read timeout: a task may be silent for any time."""
+    return httpx.Timeout(None, connect=usual.connect, write=usual.write, pool=usual.pool) if follow else usual

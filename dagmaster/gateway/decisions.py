@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dagmaster.client import gateway_calls
+from dagmaster.client import asset_calls
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.gateway.services import Services
 from dagmaster.schemas.assets import Approval, DecidedAsset, Decision, Rejection, ReviewedVersion
@@ -54,25 +54,26 @@ async def approve(services: Services, caller: KeyHolder, target: Target, body: R
         clearance_level=body.clearance_level,
         comment=body.comment,
     )
-    return await _outcome(services, await services.get_upstream().ask(gateway_calls.approve(target.asset_id, approval)))
+    return await _outcome(services, await services.get_upstream().ask(asset_calls.approve(target.asset_id, approval)))
 
 
 async def reject(services: Services, caller: KeyHolder, target: Target, body: ReviewRejection) -> ReviewOutcome:
     rejection = Rejection(version_ordinal=target.ordinal, reviewer=caller.name, reason=body.reason)
-    return await _outcome(services, await services.get_upstream().ask(gateway_calls.reject(target.asset_id, rejection)))
+    return await _outcome(services, await services.get_upstream().ask(asset_calls.reject(target.asset_id, rejection)))
 
 
 async def clear(
     services: Services, caller: KeyHolder, target: Target, level: Literal["cleared", "public"], reason: str | None
 ) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
-    cleared = await services.get_upstream().ask(gateway_calls.clear(target.asset_id, level, decision))
+    call = asset_calls.clear(target.asset_id, decision, is_public=level == "public")
+    cleared = await services.get_upstream().ask(call)
     return _decided(services, cleared)
 
 
 async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
-    return _decided(services, await services.get_upstream().ask(gateway_calls.delete_asset(target.asset_id, decision)))
+    return _decided(services, await services.get_upstream().ask(asset_calls.delete(target.asset_id, None, decision)))
 
 
 async def delete_version(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
@@ -83,7 +84,7 @@ async def delete_version(services: Services, caller: KeyHolder, target: Target, 
             ordinal = (await get_asset(conn, target.asset_id, caller.platform_id))["unresolved_ordinal"]
     if ordinal is None:
         raise Conflict("no version of the asset waits for review or was rejected; name one by version_ordinal")
-    call = gateway_calls.delete_version(target.asset_id, ordinal, Decision(actor=caller.name, reason=reason))
+    call = asset_calls.delete(target.asset_id, ordinal, Decision(actor=caller.name, reason=reason))
     return _decided(services, await services.get_upstream().ask(call))
 
 

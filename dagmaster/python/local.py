@@ -30,8 +30,7 @@ from dagmaster.python.local_queue import bind_to_queue
 from dagmaster.python.outcome import JobOutcome
 from dagmaster.python.outcome_reader import outcome_of
 from dagmaster.python.submission import NOTHING, Workflows, definitions_of
-from dagmaster.service.context import ServiceContext
-from dagmaster.service.fleet import read_fleet
+from dagmaster.service.context import ServiceContext, read_fleet
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.snowflakes import new_id

@@ -225,22 +225,21 @@ class ReviewItem(Reply):
     latest_approved_version_ordinal: int | None
 
 
-class Approval(Body):
-    """`clearance_level` clears the asset in the same step; without it the asset must be cleared already."""
-
+class Review(Body):
     version_ordinal: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="the version; if omitted, the one that waits for review"
     )
     reviewer: Annotated[str, Field(max_length=128)] | None = None
+
+
+class Approval(Review):
+    """`clearance_level` clears the asset in the same step; without it the asset must be cleared already."""
+
     clearance_level: Literal["ouo", "public"] | None = None
     comment: Text | None = None
 
 
-class Rejection(Body):
-    version_ordinal: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="the version; if omitted, the one that waits for review"
-    )
-    reviewer: Annotated[str, Field(max_length=128)] | None = None
+class Rejection(Review):
     reason: Annotated[str, Field(min_length=1, max_length=2000)]
 
 

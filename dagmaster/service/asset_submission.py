@@ -21,8 +21,7 @@ from dagmaster.service.asset_transaction import lock_version, save, store_job, t
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import SubmitRequest
 from dagmaster.service.definitions import Definitions
-from dagmaster.service.preflight import find_file_problems
-from dagmaster.service.submission import idle_warnings, new_job, prepare_job
+from dagmaster.service.submission import find_file_problems, idle_warnings, new_job, prepare_job
 from dagmaster.store.api_requests import NewRequest, RequestRow, add_request, answer_request
 from dagmaster.store.asset_versions import add_version, find_version
 from dagmaster.store.assets import StaleVersion, add_asset, lock_asset
@@ -46,7 +45,9 @@ async def submit_version(
     identity = identifying_refs(platform, refs)
     asset_id = asset_id_of(platform.platform_id, identity)
     origin = RequestOrigin(submission.request_id or str(uuid4()), platform.platform_id)
-    request = _new_request(origin, job, asset_id, _content_of(submission, workflow, refs))
+    content: list[Any] = [workflow.workflow_id, job.inputs, submission.platform_id, refs]
+    content += [submission.data_type, submission.version_label, submission.resubmit]
+    request = _new_request(origin, job, asset_id, content)
     job = replace(job, correlation_id=job.correlation_id or origin.request_id)
     problems = await find_file_problems(workflow, job.inputs, context.settings)
 
@@ -221,18 +222,6 @@ def _new_request(origin: RequestOrigin, job: SubmitRequest, asset_id: str | None
     )
 
 
-def _content_of(submission: AssetSubmission, workflow: Workflow, refs: Mapping[str, str]) -> list[Any]:
-    return [
-        workflow.workflow_id,
-        submission.job.inputs,
-        submission.platform_id,
-        refs,
-        submission.data_type,
-        submission.version_label,
-        submission.resubmit,
-    ]
-
-
 def _repeated(first: RequestRow, workflow: Workflow) -> AssetSubmitResult:
     if first["job_id"] is None:
         raise UnknownJob(f"request {first['request_id']!r} has no job")
@@ -252,9 +241,7 @@ async def reprocess(
     context: ServiceContext, definitions: Definitions, asset_id: str, command: Reprocess
 ) -> AssetSubmitResult:
     """Start a new job for a version, which makes a new revision of it."""
-    conn = context.conn
-    actor = context.actor
-    origin = RequestOrigin(str(uuid4()))
+    conn, actor, request_id = context.conn, context.actor, str(uuid4())
 
     async def attempt() -> AssetSubmitResult:
         asset, version = await lock_version(conn, asset_id, command.ordinal)
@@ -270,28 +257,24 @@ async def reprocess(
             may_be_sealed=command.inputs is None,
             priority=command.priority,
             submitted_by=actor or "",
-            correlation_id=origin.request_id,
+            correlation_id=request_id,
             metadata=command.metadata,
             actor=actor,
             asset_id=asset_id,
             version_ordinal=version.version_ordinal,
         )
+        origin = RequestOrigin(request_id, asset.platform_id)
         request = SubmitRequest(workflow.workflow_id, inputs, submitted_by=actor or "")
-        await add_request(
-            conn,
-            _new_request(
-                RequestOrigin(origin.request_id, asset.platform_id), request, asset_id, [workflow.workflow_id, inputs]
-            ),
-        )
+        await add_request(conn, _new_request(origin, request, asset_id, [workflow.workflow_id, inputs]))
         job_id = await store_job(context, job)
-        await answer_request(conn, origin.request_id, job_id=job_id, ordinal=version.version_ordinal)
+        await answer_request(conn, request_id, job_id=job_id, ordinal=version.version_ordinal)
         decision = Decision(actor, datetime.now(UTC))
         if command.resubmits:
             change = processing.resubmit(asset, version, decision, job_id, label=command.version_label)
         else:
             change = processing.reprocess(asset, version, decision, job_id)
         await save(conn, asset, change, version)
-        return _about(_accepted(origin.request_id, job_id, workflow), version, revision=version.revision + 1)
+        return _about(_accepted(request_id, job_id, workflow), version, revision=version.revision + 1)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 

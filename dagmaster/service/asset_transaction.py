@@ -8,7 +8,7 @@ from dagmaster.errors import IdempotencyConflict, UnknownVersion
 from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetVersion
 from dagmaster.service.context import ServiceContext
-from dagmaster.store import submission as job_store
+from dagmaster.service.submission import add_job
 from dagmaster.store.asset_versions import find_version
 from dagmaster.store.assets import AssetChange, StaleVersion, lock_asset, save_change
 from dagmaster.store.connect import Connection
@@ -58,14 +58,8 @@ async def save(conn: Connection, asset: Asset, change: AssetChange, version: Ass
 
 
 async def store_job(context: ServiceContext, job: NewJob) -> JobId:
-    """The orchestrators are notified when the transaction commits."""
-    submitted = await job_store.submit(
-        context.conn,
-        job,
-        threshold_seconds=context.settings.orphan_threshold_seconds,
-        owner_id=context.owner_id,
-        source_app=context.source_app,
-    )
+    """Raises IdempotencyConflict for a key that belongs to another job."""
+    submitted = await add_job(context, job)
     if not submitted.is_new:
         raise IdempotencyConflict(
             f"idempotency key {job.idempotency_key!r} belongs to job {submitted.job_id}; use a new key"

@@ -46,10 +46,13 @@ async def decide(
         version = await _version_of(context.conn, asset, command)
         at = datetime.now(UTC)
         change = await _change(context, asset, version, command, at)
-        queued, warnings = await _queue_export(context, definitions, asset, version, change, at)
-        ordinal = version.version_ordinal if version is not None else None
-        await save(context.conn, asset, _with_export(change, version, queued, Decision(context.actor, at)), version)
-        return AssetResult(asset_id, ordinal, queued, warnings)
+        job_id, warnings = await _queue_export(context, definitions, asset, version, change)
+        if version is not None and job_id is not None:
+            export = processing.export(version, Decision(context.actor, at), job_id)
+            values, events = {**change.version, **export.version}, (*change.events, *export.events)
+            change = replace(change, version=values, events=events)
+        await save(context.conn, asset, change, version)
+        return AssetResult(asset_id, version.version_ordinal if version is not None else None, job_id, warnings)
 
     result = await transact(context, attempt)
     match command:
@@ -136,7 +139,6 @@ async def _queue_export(
     asset: Asset,
     version: AssetVersion | None,
     change: AssetChange,
-    at: datetime,
 ) -> tuple[JobId | None, tuple[str, ...]]:
     """Export a version that this change makes both approved and public: returns the job, or why there is none."""
     clearance = change.asset.get("clearance_state", asset.clearance_state)
@@ -159,15 +161,6 @@ async def _queue_export(
     except Invalid as error:  # A version without a blob, and a workflow that needs one: the approval stands.
         return None, (f"the version was not exported: {error}",)
     return await store_job(context, job), ()
-
-
-def _with_export(
-    change: AssetChange, version: AssetVersion | None, job_id: JobId | None, decision: Decision
-) -> AssetChange:
-    if version is None or job_id is None:
-        return change
-    exported = processing.export(version, decision, job_id)
-    return replace(change, version={**change.version, **exported.version}, events=(*change.events, *exported.events))
 
 
 def _export_job(context: ServiceContext, definitions: Definitions, asset: Asset, version: AssetVersion) -> NewJob:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from dagmaster.errors import Invalid
 from dagmaster.ids import JobId, ScheduleId, WorkerId
@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 class Cancel:
     """Skip nodes that have not started, and stop running tasks."""
 
+    verb: ClassVar[str] = "cancel"
     reason: str | None = None
 
 
@@ -23,6 +24,7 @@ class Cancel:
 class Pause:
     """Start nothing more; running tasks may end."""
 
+    verb: ClassVar[str] = "pause"
     reason: str | None = None
 
 
@@ -30,11 +32,14 @@ class Pause:
 class Resume:
     """End a pause."""
 
+    verb: ClassVar[str] = "resume"
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Retry one node, all failed nodes, or those of them that touch a box: west, south, east, north."""
 
+    verb: ClassVar[str] = "retry"
     node_id: str | None = None
     bbox: Box | None = None
 
@@ -60,7 +65,9 @@ class Signal:
     data: Any = None
 
 
-JobChange = Cancel | Pause | Resume | Retry
+# The client derives the path of a change from its `verb`, and the command line its message.
+WholeJobChange = Cancel | Pause | Resume
+JobChange = WholeJobChange | Retry
 JobCommand = JobChange | Decide | Signal
 
 

@@ -18,17 +18,13 @@ class Definitions:
 
     def __init__(self, settings: Settings, contracts: Contracts, find: Find, find_called: Find | None = None) -> None:
         self.find, self._find_called = find, find_called or find
-        self._settings, self._contracts = settings, contracts
+        self._settings, self.contracts = settings, contracts
         self._graphs: dict[str, Graph] = {}
         self._refused: dict[str, Sequence[Problem]] = {}
 
-    @property
-    def contracts(self) -> Contracts:
-        return self._contracts
-
     def learn(self, contracts: Contracts) -> None:
         """Use the contracts that workers have registered since."""
-        self._contracts = contracts
+        self.contracts = contracts
         self.forget_graphs()
         self._refused.clear()
 
@@ -39,7 +35,7 @@ class Definitions:
         """The graph, ready to run; compiled once, unless it has child workflows, which may have changed."""
         graph = self._graphs.get(workflow.content_hash)
         if graph is None:
-            graph = prepare(workflow, self._settings, self._contracts, self._find_called)
+            graph = prepare(workflow, self._settings, self.contracts, self._find_called)
             if len(self._graphs) >= KEEP_GRAPHS:
                 self._graphs.clear()
             if not graph.called:
@@ -52,5 +48,5 @@ class Definitions:
         if refused is None:
             if len(self._refused) >= KEEP_GRAPHS:
                 self._refused.clear()
-            refused = self._refused[workflow.content_hash] = list(find_param_problems(workflow, self._contracts))
+            refused = self._refused[workflow.content_hash] = list(find_param_problems(workflow, self.contracts))
         return refused

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.preparation import prepare
@@ -12,7 +12,6 @@ from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import BackfillRequest, BackfillResult, Row, ScheduleCommand, TriggerResult
-from dagmaster.settings import Settings
 from dagmaster.store import schedule_runs, schedules
 from dagmaster.store.schedules import Synced
 
@@ -60,48 +59,33 @@ async def backfill_schedule(
 async def sync_schedules(
     context: ServiceContext, catalog: Catalog, contracts: Contracts, *, prune: bool, unread: Collection[str] = ()
 ) -> Synced:
-    """Store the schedules of the catalogue's workflows; those of `unread` workflows stay as they are."""
+    """Store the schedules of the catalogue's workflows.
+
+    The schedules of `unread` workflows, and of those that cannot be prepared, stay as they are.
+    """
     if prune:
         _check_prunable(catalog)
-    scheduled = find_scheduled(catalog, context.settings, contracts)
-    return await schedules.sync_schedules(
-        context.conn,
-        scheduled.graphs,
-        ended=scheduled.ended,
-        unready=[*scheduled.unready, *unread],
-        prune=prune,
-        actor=context.actor,
-        source_app=context.source_app,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """`ended` are workflows of the catalogue without a schedule, or without one by now.
-
-    `unready` workflows could not be prepared: their schedules stay unchanged.
-    """
-
-    graphs: tuple[Graph, ...]
-    ended: tuple[str, ...]
-    unready: tuple[str, ...] = ()
-
-
-def find_scheduled(catalog: Catalog, settings: Settings, known: Contracts) -> Scheduled:
-    """A workflow that cannot be prepared keeps its schedule; the others are still synchronised."""
     graphs: list[Graph] = []
-    ended: list[str] = []
-    unready: list[str] = []
+    ended: list[str] = []  # Workflows without a schedule, or without one by now.
+    unready = list(unread)
     for name, workflow in sorted(catalog.workflows.items()):
         if workflow.schedule is None or not workflow.is_active:
             ended.append(name)
             continue
         try:
-            graphs.append(prepare(workflow, settings, known, catalog.get))
+            graphs.append(prepare(workflow, context.settings, contracts, catalog.get))
         except DagmasterError as error:
             log.warning("the schedule of workflow %s was not loaded: %s", name, error)
             unready.append(name)
-    return Scheduled(tuple(graphs), tuple(ended), tuple(unready))
+    return await schedules.sync_schedules(
+        context.conn,
+        graphs,
+        ended=ended,
+        unready=unready,
+        prune=prune,
+        actor=context.actor,
+        source_app=context.source_app,
+    )
 
 
 def _check_prunable(catalog: Catalog) -> None:

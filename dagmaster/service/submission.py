@@ -1,27 +1,30 @@
 """From a request to a stored job."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagmaster.authoring.contracts import check_params
 from dagmaster.authoring.preparation import tasks_of
+from dagmaster.errors import Invalid, NotFound
 from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.model.inputs import check_inputs
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JobStatus
-from dagmaster.model.workflow import Workflow
-from dagmaster.service.context import ServiceContext
+from dagmaster.model.workflow import InputFormat, Workflow
+from dagmaster.service.context import KnownFleet, ServiceContext
 from dagmaster.service.contract import SubmitRequest, SubmitResult
 from dagmaster.service.definitions import Definitions
-from dagmaster.service.fleet import KnownFleet
-from dagmaster.service.preflight import find_file_problems
 from dagmaster.settings import Settings
+from dagmaster.storage import StorageUnavailable, open_storage
 from dagmaster.store import submission
 from dagmaster.store.jobs import get_job_head
 from dagmaster.store.submission import NewJob, Submitted
 from dagmaster.tracing import current_trace_parent, describe, span
 from dagmaster.url_policy import check_url, policy_of
+
+log = logging.getLogger(__name__)
 
 
 def new_job(
@@ -42,16 +45,21 @@ def new_job(
 
 
 async def store_job(context: ServiceContext, job: NewJob) -> Submitted:
-    submitted = await submission.submit(
+    submitted = await add_job(context, job, notifies=context.notifies)
+    context.wake()
+    return submitted
+
+
+async def add_job(context: ServiceContext, job: NewJob, *, notifies: bool = True) -> Submitted:
+    """Store the job; the orchestrators are notified when the caller's transaction commits."""
+    return await submission.submit(
         context.conn,
         job,
         threshold_seconds=context.settings.orphan_threshold_seconds,
         owner_id=context.owner_id,
         source_app=context.source_app,
-        notifies=context.notifies,
+        notifies=notifies,
     )
-    context.wake()
-    return submitted
 
 
 async def submit(context: ServiceContext, definitions: Definitions, request: SubmitRequest) -> SubmitResult:
@@ -68,6 +76,26 @@ async def submit(context: ServiceContext, definitions: Definitions, request: Sub
     warnings = (*refused, *idle_warnings(workflow, await context.fleet(), definitions.contracts))
     version = workflow.version
     return SubmitResult(submitted.job_id, workflow.workflow_id, version, JobStatus.PENDING, True, warnings)
+
+
+async def find_file_problems(workflow: Workflow, inputs: Mapping[str, Any], settings: Settings) -> list[str]:
+    """The inputs declared with `format: file` whose file does not exist.
+
+    If the storage cannot be reached from here, nothing is known about the file, and the job will find out.
+    """
+    names = [name for name, spec in workflow.inputs.items() if spec.format is InputFormat.FILE]
+    named = {name: inputs[name] for name in names if isinstance(inputs.get(name), str) and inputs[name]}
+    storage = open_storage(settings) if named else None
+    problems = []
+    for name, reference in named.items():
+        assert storage is not None
+        try:
+            await storage.source(storage.locate(reference))
+        except StorageUnavailable as error:
+            log.warning("input %r was submitted unchecked: %s", name, error)
+        except (Invalid, NotFound) as error:
+            problems.append(f"input {name!r}: {error}")
+    return problems
 
 
 async def prepare_job(

@@ -18,8 +18,8 @@ from dagmaster.authoring.contracts import known_contracts
 from dagmaster.handlers import Registry
 from dagmaster.model.contracts import Contracts, queues_by_handler
 from dagmaster.model.workflow import Workflow
+from dagmaster.service.context import KnownFleet, read_fleet
 from dagmaster.service.definitions import Definitions
-from dagmaster.service.fleet import KnownFleet, read_fleet
 from dagmaster.service.submission import idle_warnings
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool

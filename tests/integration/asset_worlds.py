@@ -37,10 +37,9 @@ from dagmaster.model.asset import DataType, asset_id_of
 from dagmaster.model.workflow import Workflow
 from dagmaster.service import asset_submission, assets
 from dagmaster.service.asset_contract import AssetSubmission
-from dagmaster.service.context import ServiceContext
+from dagmaster.service.context import KnownFleet, ServiceContext
 from dagmaster.service.contract import SubmitRequest
 from dagmaster.service.definitions import Definitions
-from dagmaster.service.fleet import KnownFleet
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import Connection, opened
 

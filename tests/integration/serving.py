@@ -11,7 +11,6 @@ from fleet import handlers
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.api_listener import ApiListener
 from dagmaster.cli.api_server import serving
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.settings import load_settings
@@ -58,8 +57,7 @@ class Server:
             work = worker_options(settings, ["q"], 8) if self._works else None
             roles = fleet(self._dsn, settings, orchestrate=self._works, work=work, registry=self._known)
             running = await stack.enter_async_context(roles)
-            door = ApiListener(listener, catalog)
-            await stack.enter_async_context(serving(self._dsn, settings, running, door, self._known))
+            await stack.enter_async_context(serving(self._dsn, settings, running, listener, catalog, self._known))
             ready.set()
             await self._stop.wait()
 

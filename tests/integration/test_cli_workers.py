@@ -63,6 +63,17 @@ def test_all_workers_can_be_stopped(dsn: str, place: list[str]) -> None:
     assert desired_states(dsn) == {first: "stop", second: "stop", gone: "run"}
 
 
+def test_all_means_every_active_worker(dsn: str, place: list[str]) -> None:
+    """More than one page of the API, and more than a listing shows."""
+    add_worker(dsn)
+    copies = """INSERT INTO dagapp.dag_workers
+        SELECT (jsonb_populate_record(w, jsonb_build_object('worker_id', n, 'host_key', 'copy' || n))).*
+        FROM dagapp.dag_workers w, generate_series(1, 1000) n RETURNING worker_id"""
+    assert len(asyncio.run(rows(dsn, copies))) == 1000
+    assert len(call("workers", "drain", "--all", "--json", *place).json) == 1001
+    assert set(desired_states(dsn).values()) == {"drain"}
+
+
 def test_an_unknown_worker_is_an_error(dsn: str, place: list[str]) -> None:
     assert "there is no worker '17'" in call("workers", "drain", "17", *place).err
     assert "has stopped or was lost" in call("workers", "drain", add_worker(dsn, leaves=True), *place).err

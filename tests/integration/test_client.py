@@ -292,6 +292,17 @@ def test_a_read_is_retried_until_the_server_is_up() -> None:
     assert len(requests) == 4
 
 
+def test_all_handlers_are_read_page_by_page() -> None:
+    handler = {"documentation": "", "workers": [], "is_uniform": False, "registered_at": "2026-01-01T00:00:00Z"}
+    handler |= dict.fromkeys(("queue", "timeout_seconds", "retry", "params"))
+    pages = [
+        {"items": [{"name": name, **handler}], "limit": 1000, "offset": 0, "has_more": name == "a"} for name in "ab"
+    ]
+    client, requests = scripted(*pages)
+    assert [known.name for known in client.handlers()] == ["a", "b"]
+    assert [request.url.params["offset"] for request in requests] == ["0", "1"]
+
+
 def test_retries_are_limited() -> None:
     client, requests = scripted(refuse, refuse, refuse, refuse)
     with pytest.raises(Unavailable, match="http://server cannot be reached: refused"):
@@ -312,6 +323,15 @@ def test_requests_that_are_not_idempotent_are_sent_once() -> None:
     with pytest.raises(Unavailable):
         client.cancel(7)
     assert len(requests) == 1
+
+
+def test_a_reason_that_is_too_long_is_an_error_of_the_caller() -> None:
+    client, requests = scripted()
+    with pytest.raises(Invalid, match="reason: String should have at most 2000 characters"):
+        client.cancel(7, "x" * 2001)
+    with pytest.raises(Invalid, match="comment: String should have at most 2000 characters"):
+        client.approve(7, "release", "x" * 2001)
+    assert not requests
 
 
 def test_a_broken_stream_resumes_after_the_last_event() -> None:

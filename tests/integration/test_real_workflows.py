@@ -18,7 +18,7 @@ from web import Web, web
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.handlers import raster
 from dagmaster.model.compile import compile_graph
-from dagmaster.service.preflight import find_file_problems
+from dagmaster.service.submission import find_file_problems
 from dagmaster.settings import load_settings
 from dagmaster.storage import Storage, StorageUnavailable
 

@@ -14,7 +14,7 @@ from dagmaster.client.service import HttpService
 from dagmaster.errors import Conflict, Invalid, JobEnded, UnknownJob, UnknownSchedule, UnknownWorkflow
 from dagmaster.ids import JobId
 from dagmaster.model.workflow import ApprovalNode, Workflow
-from dagmaster.service.context import ServiceContext
+from dagmaster.service.context import KnownFleet, ServiceContext
 from dagmaster.service.contract import (
     BackfillRequest,
     Cancel,
@@ -28,7 +28,6 @@ from dagmaster.service.contract import (
 )
 from dagmaster.service.database import DatabaseService
 from dagmaster.service.definitions import Definitions
-from dagmaster.service.fleet import KnownFleet
 from dagmaster.service.submission import idle_warnings
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened

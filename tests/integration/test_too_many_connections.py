@@ -10,7 +10,6 @@ import pytest
 from fleet import wait_until
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.api_listener import ApiListener
 from dagmaster.cli.api_server import serving
 from dagmaster.errors import DatabaseUnavailable, TooManyConnections
 from dagmaster.fleet import fleet, worker_options
@@ -99,7 +98,7 @@ async def test_roles_that_start_on_a_full_server_wait(dsn: str, crowded: str, ca
         work = worker_options(settings, ["q"], 1)
         async with (
             fleet(crowded, settings, orchestrate=True, work=work, registry=registry) as running,
-            serving(crowded, settings, running, ApiListener(listener, Catalog()), registry),
+            serving(crowded, settings, running, listener, Catalog(), registry),
         ):
             return not running.ended.done()
 

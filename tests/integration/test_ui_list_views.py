@@ -11,7 +11,7 @@ from web import Web, web
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
-from dagmaster.service.fleet import KnownFleet
+from dagmaster.service.context import KnownFleet
 from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.attempts import list_results
 from dagmaster.store.connect import opened

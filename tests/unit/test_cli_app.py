@@ -104,6 +104,12 @@ def test_an_invalid_setting_is_one_message() -> None:
     )
 
 
+def test_a_project_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "shop").write_text("not a folder")
+    result = call("init", "shop")
+    assert (result.code, result.err) == (2, "error: cannot write shop/dagmaster.toml: File exists\n")
+
+
 def test_an_unknown_role_is_one_message() -> None:
     result = call(env={"RUN_MODE": "cook"})
     assert result.code == 2

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.preparation import queues_of
-from dagmaster.service.fleet import KnownFleet
+from dagmaster.service.context import KnownFleet
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS

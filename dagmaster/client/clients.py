@@ -1,16 +1,28 @@
-"""The blocking client, for programs without asyncio."""
+"""Both clients: for programs with and without asyncio."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dagmaster.client.coroutines import complete, iterate
 from dagmaster.client.requests import Requests
-from dagmaster.client.transport import BlockingTransport
+from dagmaster.client.transport import AsyncTransport, BlockingTransport
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class AsyncClient(Requests):
+    """`Client` with coroutines."""
+
+    def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30, retries: int = 3) -> None:
+        super().__init__(AsyncTransport(url, key, timeout_seconds), retries)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 def _blocking(
@@ -43,9 +55,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     close = _blocking(Requests.close)
