@@ -6,7 +6,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-from dagmaster.cli.output import between
+from dagmaster.cli.output import time_shown
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.ids import JobId
@@ -44,7 +44,7 @@ async def look(conn: Connection, job_id: JobId, order: Sequence[str], histories:
         [node_view(nodes[name], snapshot.job) for name in order if name in nodes],
         job["error_message"],
         job["result_data"],
-        between(job["created_at"], job["completed_at"] or snapshot.job.now) or 0.0,
+        time_shown(job, snapshot.job.now),
         await outlook_of(conn, snapshot, histories),
         await returned_by(conn, await get_job(conn, job_id)) if job["status"] == JobStatus.COMPLETED else None,
     )

@@ -26,6 +26,7 @@ from dagmaster.cli.output import (
     plain_console,
     print_for_reading,
     print_json,
+    run_time,
     with_symbol,
 )
 from dagmaster.cli.progress import Outlook
@@ -81,7 +82,7 @@ def jobs(
             escape(row["workflow_id"]),
             _with_tolerated(tolerated) if tolerated and screen.is_terminal else with_symbol(row["status"]),
             at_local_time(row["created_at"]),
-            duration(_seconds(row)),
+            duration(run_time(row)),
             # In pipes, a status is one word.
             note=count_of(tolerated, "tolerated failure")
             if tolerated and not screen.is_terminal
@@ -204,7 +205,7 @@ def _print_job(screen: Console, job: Mapping[str, Any], outlook: Outlook) -> Non
         "correlation": escape(job["correlation_id"] or ""),
         "key": escape(job["idempotency_key"] or ""),
         "priority": str(job["priority"] or ""),
-        "time": duration(_seconds(job)),
+        "time": duration(run_time(job)),
         "inputs": escape(dump(redact(job["input_params"]), lines=False)) if job["input_params"] else "",
     }
     for name, value in facts.items():
@@ -217,12 +218,3 @@ def _paused(job: Mapping[str, Any]) -> str:
         return ""
     actor = f" by {escape(job['paused_by'])}" if job["paused_by"] else ""
     return f"[yellow]since {at_local_time(job['paused_at'])}{actor}[/]"
-
-
-def _seconds(job: Mapping[str, Any]) -> float | None:
-    if job["started_at"] is None:
-        return None
-    if "duration_seconds" in job:  # computed by the server
-        return float(job["duration_seconds"])
-    seconds = between(job["started_at"], job["completed_at"]) or 0.0
-    return max(seconds - float(job["idle_seconds"]), 0.0)

@@ -155,6 +155,22 @@ def between(start: datetime | None, end: datetime | None) -> float | None:
     return max(((end or datetime.now(UTC)) - start).total_seconds(), 0.0)
 
 
+def run_time(job: Mapping[str, Any], now: datetime | None = None) -> float | None:
+    """Seconds without pauses, as lists and pages show them; None before the job has started."""
+    if job["started_at"] is None:
+        return None
+    if "duration_seconds" in job:  # computed by the server
+        return float(job["duration_seconds"])
+    seconds = between(job["started_at"], job["completed_at"] or now) or 0.0
+    return max(seconds - float(job["idle_seconds"]), 0.0)
+
+
+def time_shown(job: Mapping[str, Any], now: datetime) -> float:
+    """The run time; of a job that has not started, the time it has waited."""
+    seconds = run_time(job, now)
+    return (between(job["created_at"], job["completed_at"] or now) or 0.0) if seconds is None else seconds
+
+
 def at_local_time(at: datetime | None) -> str:
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 

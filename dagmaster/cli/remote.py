@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from dagmaster.cli.backend import AssetCall, JobDetails, Row, ServiceCall, SubmitArguments, WorkflowLine
 from dagmaster.cli.inputs import read_inputs
-from dagmaster.cli.output import between
+from dagmaster.cli.output import time_shown
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
 from dagmaster.client.coroutines import complete
@@ -256,7 +256,7 @@ def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) ->
         [_node(nodes[step.node_id], step.children, now) for step in order if step.type not in FRAME],
         job.error_message,
         job.result_data,
-        between(job.created_at, job.completed_at or now) or 0.0,
+        time_shown(vars(job), now),
         _outlook(progress, now),
         job.value,
     )

@@ -83,11 +83,11 @@ class Runner:
             return conclude(view, as_json=self.as_json, hint=self._hint(job_id))
 
     def _hint(self, job_id: JobId) -> str:
-        """The job's URL in the web UI; only the path if the port is not fixed."""
+        """How to open the job in the web UI; only the path of its URL if the port is not fixed."""
         settings = self.settings
-        server = "dagmaster api" if settings.database_dsn() else "dagmaster dev"
+        server = "start `dagmaster api`" if settings.database_dsn() else "start `dagmaster dev` in this folder"
         address = f"http://{settings.api_host}:{settings.api_port}" if settings.api_port else ""
-        return f"in the web UI, while `{server}` is running:\n  {address}/ui/jobs/{job_id}"
+        return f"web UI: {server}, then open\n  {address}/ui/jobs/{job_id}"
 
     async def _submit(self, job: NewJob, running: Fleet) -> JobId:
         assert running.orchestrator is not None

@@ -114,6 +114,17 @@ def test_without_a_terminal_each_change_is_a_line_and_the_result_comes_last() ->
     assert done.err == ""
 
 
+def test_the_time_of_a_job_is_the_same_everywhere(tmp_path: Path) -> None:
+    """The wait before the first step does not count."""
+    long = write_workflow(
+        tmp_path, "workflow_id: long\nnodes:\n  only: {handler: echo, params: {text: '%s'}}\n" % ("x" * 9000)
+    )
+    completed = re.search(r"^job (\d+) completed in (.+); complete result", call("run", long).out, re.MULTILINE)
+    assert completed is not None
+    job_id, time = completed.groups()
+    assert re.search(rf"^time +{re.escape(time)}$", call("show", job_id).out, re.MULTILINE)
+
+
 def test_in_a_pipe_long_outputs_are_truncated_and_json_is_complete(tmp_path: Path) -> None:
     long = write_workflow(
         tmp_path,
@@ -123,7 +134,7 @@ def test_in_a_pipe_long_outputs_are_truncated_and_json_is_complete(tmp_path: Pat
     lines = call("run", long).out.splitlines()
     assert max(map(len, lines)) < 200
     assert " completed in " in lines[-3]
-    assert lines[-2].startswith("in the web UI, while `dagmaster ")
+    assert lines[-2].startswith("web UI: start `dagmaster ")
     assert lines[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
     assert [line.split()[0] for line in lines if " = " in line] == ["zebra", "apple"]
     document = call("run", long, "--output", "json").json
