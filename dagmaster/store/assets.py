@@ -1,4 +1,4 @@
-"""Assets: lock them for a decision, apply a change in one statement, list them."""
+"""Assets and their history: lock them for a decision, apply a change in one statement, list them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -50,6 +50,18 @@ class AssetEvent:
     event_data: Mapping[str, Any] | None = None
 
 
+class AssetEventRow(TypedDict):
+    event_id: int
+    asset_id: str
+    version_ordinal: int | None
+    event_type: str
+    actor: str | None
+    reason: str | None
+    job_id: JobId | None
+    event_data: dict[str, Any] | None
+    created_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class AssetChange:
     """The writes of a decision: columns of the asset and of one version, events, and jobs to cancel."""
@@ -81,6 +93,32 @@ async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offse
         "offset": offset,
     }
     return await fetch_as(conn, AssetRow, "list_assets", values)
+
+
+async def list_asset_events(
+    conn: Connection,
+    asset_id: str,
+    *,
+    ordinal: int | None = None,
+    newest_first: bool = False,
+    limit: int,
+    offset: int = 0,
+) -> list[AssetEventRow]:
+    """The oldest first by default; of one version, or of the asset and all its versions."""
+    values = {
+        "asset_id": asset_id,
+        "version_ordinal": ordinal,
+        "newest_first": newest_first,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, AssetEventRow, "list_asset_events", values)
+
+
+async def has_asset_event(conn: Connection, asset_id: str, event_type: str, job_id: JobId) -> bool:
+    """Whether this job has caused an event of this type."""
+    values = {"asset_id": asset_id, "event_type": event_type, "job_id": job_id}
+    return bool(await fetch(conn, "find_asset_event", values))
 
 
 async def add_asset(
@@ -131,3 +169,12 @@ async def save_change(
     [row] = await fetch(conn, "save_asset_change", values)
     if ordinal is not None and row["versions"] != 1:
         raise StaleVersion
+
+
+async def correct_latest_versions(conn: Connection) -> int:
+    """Correct wrong latest approved ordinals, and return their number. Needs a transaction.
+
+    Two statements: the second sees decisions that were committed while the first waited for a lock.
+    """
+    asset_ids = [row["asset_id"] for row in await fetch(conn, "lock_wrong_assets")]
+    return len(await fetch(conn, "correct_latest_versions", {"asset_ids": asset_ids}))

@@ -225,6 +225,11 @@ def encode_texts(texts: Sequence[str]) -> str | None:
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
 
 
+def escape_like(text: str) -> str:
+    """Escape the wildcards of LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
 def storable(text: str) -> str:
     """Replace characters that PostgreSQL cannot store: NUL and lone surrogates."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dagmaster.engine.messages import NO_MESSAGE
-from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.asset_versions import ReviewRow, list_review_queue
 from dagmaster.store.connect import Connection
+from dagmaster.store.signals import waiting_approvals
 from dagmaster.store.statements import fetch
 from dagmaster.store.workers import WorkerRow, list_troubled_workers
 

@@ -14,9 +14,9 @@ from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
-from dagmaster.store.pinned_graphs import PinnedGraphs
 from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.statements import fetch
+from dagmaster.store.workflows import PinnedGraphs
 
 HISTORY_SECONDS = 30.0
 KEEP_HISTORIES = 200

@@ -16,9 +16,9 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.handlers import known_handlers
 from dagmaster.store.job_states import node_of
 from dagmaster.store.orchestrators import is_orchestrated
-from dagmaster.store.pinned_graphs import PinnedGraphs
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerRow, list_workers
+from dagmaster.store.workflows import PinnedGraphs
 
 Row = Mapping[str, Any]
 

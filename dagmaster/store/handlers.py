@@ -8,8 +8,7 @@ import orjson
 from dagmaster.ids import WorkerId
 from dagmaster.model.contracts import Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.patterns import literal
+from dagmaster.store.connect import Connection, encode_rows, escape_like, storable
 from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
@@ -69,7 +68,7 @@ async def view_handlers(
     values = {
         "lost_after_seconds": lost_after_seconds,
         "name": name,
-        "pattern": literal(text) if text else None,
+        "pattern": escape_like(text) if text else None,
         "limit": limit,
         "offset": offset,
     }

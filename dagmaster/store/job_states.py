@@ -1,4 +1,4 @@
-"""Load jobs into their owner's memory, as the engine needs them."""
+"""Load jobs into their owner's memory, as the engine needs them, and fail jobs that it cannot process."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobEndedBy, JobStatus, NodeStatus, read_ended_by
-from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch
+from dagmaster.store.connect import Connection, storable
+from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
 
@@ -161,3 +161,17 @@ def _restore(job: JobState, nodes: list[NodeState]) -> None:
     if job.resumed_at is not None:
         times.append(job.resumed_at)
     job.last_progress_at = max(times, default=job.started_at)
+
+
+async def fail_poisoned(conn: Connection, owner_id: str, job_id: JobId, error: str) -> bool:
+    """Fail a job that cannot be processed; False if this owner no longer owns it."""
+    values = {"job_id": job_id, "owner_id": owner_id, "error": storable(error)}
+    if await fetch(conn, "fail_poisoned_job", values):
+        return True
+    await run(conn, "release_ended_job", values)
+    return False
+
+
+async def note_error(conn: Connection, job_id: JobId, error: str, *, strike: int) -> None:
+    values = {"job_id": job_id, "error": storable(error), "data": orjson.dumps({"strike": strike}).decode()}
+    await run(conn, "note_error", values)

@@ -12,10 +12,9 @@ from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.expressions import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, escape_like
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.nodes import MAX_SHOWN_BYTES
-from dagmaster.store.patterns import literal
 from dagmaster.store.statements import fetch, fetch_as, fetch_one
 
 Row = dict[str, Any]
@@ -144,7 +143,7 @@ async def list_jobs(
         "statuses": list(where.statuses) or None,
         "is_live": where.is_live,
         "job_ids": await find_job_ids(conn, where.id_prefix, limit=limit + offset) if where.id_prefix else None,
-        "pattern": literal(where.text) if where.text else None,
+        "pattern": escape_like(where.text) if where.text else None,
         "limit": limit,
         "offset": offset,
     }

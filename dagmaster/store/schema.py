@@ -1,5 +1,6 @@
-"""The schema of the database: its revision, tables and event partitions."""
+"""The schema of the database: its revision, tables, event partitions and dead rows."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,22 @@ async def missing_partitions(conn: Connection) -> int:
     return int(row["missing"])
 
 
+async def bloated_tables(conn: Connection, *, dead_rows: int) -> list[str]:
+    """The hot tables with more dead rows than this."""
+    return [row["relname"] for row in await fetch(conn, "dead_rows", {"threshold": dead_rows})]
+
+
 # Writes.
 
 
 async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:
     await run(conn, "ensure_event_partitions", {"days_ahead": days_ahead})
+
+
+async def vacuum_tables(conn: Connection, tables: Iterable[str]) -> None:
+    """Autovacuum runs once a minute; at thousands of tasks per second that is too late."""
+    for table in tables:
+        await run(conn, f"vacuum_{table}")
 
 
 async def drop_schema(conn: Connection) -> None:

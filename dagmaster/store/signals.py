@@ -1,9 +1,10 @@
-"""Signals and approval decisions, for the nodes of a job that wait for them."""
+"""Signals and approvals: the nodes that wait for them, and the decisions."""
 
 import asyncio
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from dagmaster.engine.messages import ApprovalDecision, SignalSent
 from dagmaster.errors import Conflict, Forbidden, Invalid, UnknownNode
@@ -17,10 +18,26 @@ from dagmaster.store.statements import fetch, fetch_one
 
 Row = dict[str, Any]
 
-MAX_COMMENT_LENGTH = 2000
+MAX_COMMENT_LENGTH: Final = 2000
+DECIDED_JOBS: Final = 200
 
 
 # Reads.
+
+
+async def waiting_approvals(conn: Connection, *, limit: int) -> list[Row]:
+    return await fetch(conn, "waiting_approvals", {"limit": limit})
+
+
+async def decided_approvals(conn: Connection, *, limit: int) -> list[Row]:
+    """The newest first."""
+    return await fetch(conn, "decided_approvals", {"jobs": DECIDED_JOBS, "limit": limit})
+
+
+async def external_waits(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
+    """The jobs that wait only for a decision or a signal, with `waits_for`, `node_id`, `signal`."""
+    rows = await fetch(conn, "waiting_of_jobs", {"job_ids": list(job_ids)}) if job_ids else []
+    return {row["job_id"]: row for row in rows}
 
 
 async def is_unheard(conn: Connection, job_id: JobId) -> bool:

@@ -11,6 +11,8 @@ from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.mail_codec import MailRow, mail_values
 from dagmaster.store.statements import fetch, fetch_atomically, run
 
+WARN_AT_ONCE = 500
+
 
 async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
     """Claim tasks of the worker's queues and handlers; the caller announces their start with `tell_starts`."""
@@ -76,3 +78,15 @@ async def sealed_texts(conn: Connection, worker_id: WorkerId, task_id: TaskId) -
     """The texts that may refer to a task's secrets: its parameters and the checkpoints of earlier attempts."""
     rows = await fetch(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})
     return [row["content"].encode() for row in rows if row["content"]]
+
+
+async def warn_of_stuck_tasks(conn: Connection, *, after_seconds: float) -> list[str]:
+    """Warn once about each stuck task; returns the new ones."""
+    # Lock in a separate statement first: in the same statement, the snapshot would be older than the lock.
+    async with conn.transaction():
+        [turn] = await fetch(conn, "watch_turn")
+        if not turn["is_mine"]:
+            return []
+        values = {"stuck_after_seconds": after_seconds, "limit": WARN_AT_ONCE}
+        rows = await fetch(conn, "warn_of_stuck_tasks", values)
+    return [row["task_id"] for row in rows]
