@@ -55,15 +55,8 @@ async def list_requests(
     offset: int = 0,
 ) -> list[RequestRow]:
     """The newest first. `text` is a request id, an idempotency key or a job's correlation id."""
-    values = {
-        "platform_id": platform_id,
-        "status": status,
-        "asset_id": asset_id,
-        "text": text,
-        "limit": limit,
-        "offset": offset,
-    }
-    return await fetch_as(conn, RequestRow, "list_requests", values)
+    where = {"platform_id": platform_id, "status": status, "asset_id": asset_id, "text": text}
+    return await fetch_as(conn, RequestRow, "list_requests", {**where, "limit": limit, "offset": offset})
 
 
 async def add_request(conn: Connection, request: NewRequest) -> RequestRow | None:

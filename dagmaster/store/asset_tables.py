@@ -256,10 +256,7 @@ class LayerMetadata(Base, table=True):
 
     __tablename__ = "layer_metadata"
     __table_args__ = (
-        CheckConstraint(
-            "min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24",
-            name="ck_layer_metadata_zoom",
-        ),
+        CheckConstraint("min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24", name="ck_layer_metadata_zoom"),
     )
     asset_id: str = _asset_key()
     data_type: str = Field(max_length=16)

@@ -5,12 +5,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, TypedDict
 
-import orjson
-
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetFilter, ClearanceState, DataType, ExposureMode
-from dagmaster.store.connect import Connection, storable
+from dagmaster.store.connect import Connection, encode_json, storable
 from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
@@ -88,7 +86,7 @@ async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offse
     """The newest first."""
     values = {
         **asdict(where),
-        "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
+        "refs": encode_json(dict(where.refs)) if where.refs else None,
         "limit": limit,
         "offset": offset,
     }
@@ -128,7 +126,7 @@ async def add_asset(
     values = {
         "asset_id": asset_id,
         "platform_id": platform_id,
-        "platform_refs": orjson.dumps(dict(platform_refs)).decode(),
+        "platform_refs": encode_json(dict(platform_refs)),
         "data_type": data_type,
     }
     return bool(await fetch(conn, "add_asset", values))
@@ -157,11 +155,11 @@ async def save_change(
     """
     values = {
         "asset_id": asset.asset_id,
-        "asset": orjson.dumps(dict(change.asset)).decode(),
-        "changed": orjson.dumps(dict(change.version)).decode(),
+        "asset": encode_json(dict(change.asset)),
+        "changed": encode_json(dict(change.version)),
         "version_ordinal": ordinal,
         "known_version": known_version,
-        "events": storable(orjson.dumps([asdict(event) for event in change.events]).decode()),
+        "events": storable(encode_json([asdict(event) for event in change.events])),
         "actor": next((event.actor for event in change.events), None),
         "cancelled_job_ids": list(change.cancelled_job_ids),
         "cancel_reason": change.cancel_reason,

@@ -19,6 +19,7 @@ from dagmaster.store.hot_connection import HotConnection
 
 log = logging.getLogger(__name__)
 
+Row = dict[str, Any]
 Connection = AsyncConnection[DictRow]
 Pool = AsyncConnectionPool[Connection]
 AnyConnection = TypeVar("AnyConnection", bound=Connection)
@@ -210,6 +211,10 @@ def encode_rows(rows: Sequence[Any]) -> str | None:
     if not rows:
         return None
     return orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def encode_json(value: object) -> str:
+    return orjson.dumps(value).decode()
 
 
 def encode_ids(ids: Sequence[int]) -> str | None:

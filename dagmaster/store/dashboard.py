@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.store.asset_versions import ReviewRow, list_review_queue
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.signals import waiting_approvals
 from dagmaster.store.statements import fetch
 from dagmaster.store.workers import WorkerRow, list_troubled_workers
-
-Row = dict[str, Any]
 
 HOURS: Final = 24
 SCAN_ENDED: Final = 10_000
@@ -45,25 +43,24 @@ class Trouble:
     schedules: Sequence[Row] = ()
 
 
-async def job_counts(conn: Connection, *, hours: int = HOURS) -> Row:
+async def job_counts(conn: Connection) -> Row:
     """`failed` counts the last hours, `completed` the jobs that ended after `since`, which is later if very many end.
 
     `has_jobs` is false before the first job.
     """
-    [row] = await fetch(conn, "overview_counts", {"hours": hours, "scan": SCAN_ENDED})
+    [row] = await fetch(conn, "overview_counts", {"hours": HOURS, "scan": SCAN_ENDED})
     return row
 
 
-async def find_trouble(conn: Connection, thresholds: Thresholds, *, hours: int = HOURS) -> Trouble:
+async def find_trouble(conn: Connection, thresholds: Thresholds) -> Trouble:
     values = {
-        "hours": hours,
+        **asdict(thresholds),
+        "hours": HOURS,
         "scan": SCAN_ENDED,
         "failed": SCAN_FAILED,
         "limit": MOST,
         "late_seconds": LATE_SECONDS,
         "settle_seconds": SETTLE_SECONDS,
-        "lost_after_seconds": thresholds.lost_after_seconds,
-        "stuck_after_seconds": thresholds.stuck_after_seconds,
     }
     return Trouble(
         failures=await _failures(conn, values),

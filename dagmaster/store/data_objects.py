@@ -10,10 +10,8 @@ from psycopg.types.json import Jsonb
 from dagmaster.errors import TooLarge, UnknownTable
 from dagmaster.model.data_object import Scope
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, run
-
-Row = dict[str, Any]
 
 EXPIRED_AT_ONCE: Final = 1000
 # A worker holds a task for a moment before the task's row says so.

@@ -144,10 +144,4 @@ def _usual(row: Row) -> Usual:
     parallel = row["parallel"] or 1.0
     if parallel > 1:  # An average of partly busy workers, with clock skew.
         parallel = float(max(ceil(parallel - TOLERANCE), 1))
-    return Usual(
-        row["run_seconds"],
-        row["wait_seconds"] or 0.0,
-        row["items"],
-        parallel,
-        row["is_skipped"],
-    )
+    return Usual(row["run_seconds"], row["wait_seconds"] or 0.0, row["items"], parallel, row["is_skipped"])

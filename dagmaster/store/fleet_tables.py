@@ -160,10 +160,7 @@ class DagTaskRunning(TaskColumns, table=True):
     """
 
     __tablename__ = "dag_tasks_running"
-    __table_args__ = (
-        Index("ix_dag_tasks_running_worker", "worker_id"),
-        Index("ix_dag_tasks_running_job", "job_id"),
-    )
+    __table_args__ = (Index("ix_dag_tasks_running_worker", "worker_id"), Index("ix_dag_tasks_running_job", "job_id"))
     worker_id: str | None = Field(default=None, max_length=32)
     claimed_at: datetime = time_column(default_now=True)
 

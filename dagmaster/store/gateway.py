@@ -1,18 +1,13 @@
 """The gateway's reads for partners and reviewers, from its views. Nothing here writes."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import orjson
 
 from dagmaster.errors import UnknownAsset, UnknownLayer, UnknownRequest, UnknownVersion
 from dagmaster.model.access import Role
 from dagmaster.model.asset import AssetFilter
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, encode_json
 from dagmaster.store.keys import fingerprint_of
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ async def list_assets(
     values = {
         **asdict(where),
         "asset_id": asset_id,
-        "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
+        "refs": encode_json(dict(where.refs)) if where.refs else None,
         "limit": limit,
         "offset": offset,
     }

@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from dagmaster.errors import UnknownJob
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 

@@ -8,10 +8,8 @@ import orjson
 from dagmaster.ids import WorkerId
 from dagmaster.model.contracts import Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.store.connect import Connection, encode_rows, escape_like, storable
+from dagmaster.store.connect import Connection, Row, encode_rows, escape_like, storable
 from dagmaster.store.statements import fetch, run
-
-Row = dict[str, Any]
 
 MAX_DOCUMENTATION: Final = 10_000
 MAX_SCHEMA_BYTES: Final = 64 * 1024

@@ -50,11 +50,7 @@ async def examine_database(conn: Connection) -> list[Point]:
 
 
 async def health_check(
-    conn: Connection,
-    *,
-    worker_lost_seconds: float = 55.0,
-    orphan_seconds: float = 120.0,
-    stuck_seconds: float = 1800.0,
+    conn: Connection, *, worker_lost_seconds: float = 55.0, orphan_seconds: float = 120.0, stuck_seconds: float = 1800.0
 ) -> dict[str, Any]:
     """Whether jobs can progress: the database responds, a worker and an orchestrator run, and no task is abandoned."""
     began = perf_counter()

@@ -8,11 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json
 from dagmaster.store.statements import fetch, fetch_one, run
 
 
@@ -49,16 +47,16 @@ async def register_orchestrator(conn: Connection, me: Instance) -> None:
 async def beat_orchestrator(
     conn: Connection, me: Instance, jobs_owned: int, stats: Mapping[str, Any]
 ) -> datetime | None:
-    values = {"instance_id": me.instance_id, "jobs_owned": jobs_owned, "stats": orjson.dumps(stats).decode()}
+    values = {"instance_id": me.instance_id, "jobs_owned": jobs_owned, "stats": encode_json(stats)}
     return await _now(conn, "beat_orchestrator", values)
 
 
 async def stop_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, Any]) -> None:
-    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
+    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id, "stats": encode_json(stats)})
 
 
 async def stall_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, Any]) -> None:
-    await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
+    await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": encode_json(stats)})
 
 
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[JobId]:
@@ -72,11 +70,7 @@ async def hand_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: f
 
 
 async def register_worker(
-    conn: Connection,
-    me: Instance,
-    queues: Sequence[str],
-    concurrency: int,
-    handlers: Collection[str] | None = None,
+    conn: Connection, me: Instance, queues: Sequence[str], concurrency: int, handlers: Collection[str] | None = None
 ) -> None:
     """Register for tasks of these queues and handlers; None means all handlers."""
     names = sorted(handlers) if handlers is not None else None
@@ -153,7 +147,7 @@ def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> dict[str, Any
         "instance_id": worker_id,
         "tasks_completed": heartbeat.get("completed", 0),
         "tasks_failed": heartbeat.get("failed", 0),
-        "stats": orjson.dumps(heartbeat.get("stats") or {}).decode(),
+        "stats": encode_json(heartbeat.get("stats") or {}),
     }
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
@@ -11,7 +10,7 @@ from dagmaster.errors import Conflict, Invalid, JobEnded, Unavailable, UnknownWo
 from dagmaster.ids import JobId, NodeId, WorkerId
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.audit import note_command
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.instances import set_desired_state
 from dagmaster.store.jobs import get_job_head
 from dagmaster.store.mail_codec import Mailed, encode, mail_values
@@ -24,8 +23,6 @@ from dagmaster.store.workers import find_worker
 POLL_SECONDS = 0.03
 # The desired state by command.
 DESIRED_STATES = {"drain": "drain", "stop": "stop", "resume": "run"}
-
-Row = dict[str, Any]
 
 
 async def request_cancel(conn: Connection, job_id: JobId, *, actor: str | None, reason: str | None) -> Row:

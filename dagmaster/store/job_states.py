@@ -13,10 +13,8 @@ from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobEndedBy, JobStatus, NodeStatus, read_ended_by
-from dagmaster.store.connect import Connection, storable
+from dagmaster.store.connect import Connection, encode_json, storable
 from dagmaster.store.statements import fetch, run
-
-Row = dict[str, Any]
 
 # Larger values are not read into an owner's memory.
 INLINE_BYTES = 64 * 1024
@@ -53,10 +51,7 @@ async def job_rows(
 
 
 async def restore_rows(
-    conn: Connection,
-    rows: Sequence[Mapping[str, Any]],
-    graphs: Mapping[str, Graph],
-    inline_bytes: int = INLINE_BYTES,
+    conn: Connection, rows: Sequence[Mapping[str, Any]], graphs: Mapping[str, Graph], inline_bytes: int = INLINE_BYTES
 ) -> tuple[list[Loaded], list[Unreadable]]:
     """Build the states; large values are not loaded."""
     started = [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING]
@@ -173,5 +168,5 @@ async def fail_poisoned(conn: Connection, owner_id: str, job_id: JobId, error: s
 
 
 async def note_error(conn: Connection, job_id: JobId, error: str, *, strike: int) -> None:
-    values = {"job_id": job_id, "error": storable(error), "data": orjson.dumps({"strike": strike}).decode()}
+    values = {"job_id": job_id, "error": storable(error), "data": encode_json({"strike": strike})}
     await run(conn, "note_error", values)

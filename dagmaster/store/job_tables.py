@@ -149,9 +149,7 @@ class DagNodeState(Base, table=True):
     __tablename__ = "dag_node_states"
     __table_args__ = (
         Index(
-            "ix_dag_node_states_task",
-            text("(definition ->> 'task')"),
-            postgresql_where=text("definition IS NOT NULL"),
+            "ix_dag_node_states_task", text("(definition ->> 'task')"), postgresql_where=text("definition IS NOT NULL")
         ),
     )
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

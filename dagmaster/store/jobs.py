@@ -12,12 +12,10 @@ from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.expressions import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.connect import Connection, escape_like
+from dagmaster.store.connect import Connection, Row, escape_like
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.nodes import MAX_SHOWN_BYTES
 from dagmaster.store.statements import fetch, fetch_as, fetch_one
-
-Row = dict[str, Any]
 
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
 

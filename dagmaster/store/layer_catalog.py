@@ -10,13 +10,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-import orjson
 import psycopg
 
 from dagmaster import store
 from dagmaster.errors import Conflict, DatabaseUnavailable, Invalid, Unavailable, UnknownLayer
 from dagmaster.model.redact import redact_text
-from dagmaster.store.connect import Connection, connect
+from dagmaster.store.connect import Connection, connect, encode_json
 from dagmaster.store.statements import fetch, fetch_as, fetch_one_as
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ async def put_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> bool:
     if await fetch(conn, "catalog_of_asset", {"asset_id": asset_id}) == [entry]:
         return False
     await remove_catalog_entries(conn, asset_id, kept_table=table_name)
-    if not await fetch(conn, "save_catalog_entry", {"entry": orjson.dumps(dict(entry)).decode()}):
+    if not await fetch(conn, "save_catalog_entry", {"entry": encode_json(dict(entry))}):
         raise Conflict(f"table {table_name!r} is in the catalogue for another asset; unpublish that one first")
     return True
 

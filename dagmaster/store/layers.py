@@ -4,10 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
-
 from dagmaster.errors import UnknownLayer
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json
 from dagmaster.store.layer_catalog import ShownLayer
 from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
@@ -16,13 +14,7 @@ STALE_AT_ONCE: Final = 20
 # How long the external database has to confirm a layer, and how long a failed layer is not retried.
 CONFIRM_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 300.0
-ANY_LAYER: Final = {
-    "asset_id": None,
-    "platform_id": None,
-    "is_published": None,
-    "include_deleted": False,
-    "offset": 0,
-}
+ANY_LAYER: Final = {"asset_id": None, "platform_id": None, "is_published": None, "include_deleted": False, "offset": 0}
 
 
 class LayerRow(ShownLayer):
@@ -38,12 +30,7 @@ class LayerRow(ShownLayer):
 
 
 async def list_layers(
-    conn: Connection,
-    *,
-    platform_id: str | None = None,
-    is_published: bool | None = None,
-    limit: int,
-    offset: int = 0,
+    conn: Connection, *, platform_id: str | None = None, is_published: bool | None = None, limit: int, offset: int = 0
 ) -> list[LayerRow]:
     """In display order."""
     values = {**ANY_LAYER, "platform_id": platform_id, "is_published": is_published, "limit": limit, "offset": offset}
@@ -66,13 +53,13 @@ async def get_layer(conn: Connection, asset_id: str) -> LayerRow:
 
 async def add_layer(conn: Connection, asset_id: str, data_type: str, fields: Mapping[str, Any]) -> bool:
     """False if the asset has metadata already."""
-    values = {"asset_id": asset_id, "data_type": data_type, "fields": _json(fields)}
+    values = {"asset_id": asset_id, "data_type": data_type, "fields": encode_json(dict(fields))}
     return bool(await fetch(conn, "add_layer", values))
 
 
 async def replace_layer(conn: Connection, asset_id: str, version: int, fields: Mapping[str, Any]) -> bool:
     """False if the metadata has another version by now."""
-    values = {"asset_id": asset_id, "version": version, "fields": _json(fields)}
+    values = {"asset_id": asset_id, "version": version, "fields": encode_json(dict(fields))}
     return bool(await fetch(conn, "replace_layer", values))
 
 
@@ -129,7 +116,3 @@ async def layer_ids(conn: Connection, *, is_published: bool = False) -> AsyncIte
         for row in rows:
             yield row["asset_id"]
         after = rows[-1]["asset_id"]
-
-
-def _json(fields: Mapping[str, Any]) -> str:
-    return orjson.dumps(dict(fields)).decode()

@@ -10,10 +10,8 @@ from dagmaster.ids import JobId, NodeId
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.outcome import Children, children_of, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch
-
-Row = dict[str, Any]
 
 Counts = Mapping[str, int]
 KEEP_COUNTS: Final = 20_000  # jobs, and their nodes with children

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.instances import host_key, is_gone
 from dagmaster.store.statements import fetch, fetch_as
-
-Row = dict[str, Any]
 
 
 class OrchestratorRow(TypedDict):

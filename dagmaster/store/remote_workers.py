@@ -3,12 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, encode_json, encode_rows
 from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerHead, find_worker
@@ -64,7 +62,7 @@ async def beat_remote(
     conn: Connection, worker_id: WorkerId, *, completed: int | None, failed: int | None, stats: Mapping[str, Any] | None
 ) -> str:
     """Returns the desired state. Raises WorkerGone."""
-    encoded = orjson.dumps(stats).decode() if stats is not None else None
+    encoded = encode_json(stats) if stats is not None else None
     values = {"worker_id": worker_id, "completed": completed, "failed": failed, "stats": encoded}
     row = await fetch_one(conn, "beat_remote_worker", values)
     if row is None:

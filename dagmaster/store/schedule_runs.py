@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import orjson
-
 from dagmaster.errors import Conflict, Invalid, NotFound
 from dagmaster.ids import JobId
 from dagmaster.model.compile import compile_graph
@@ -15,7 +13,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import next_time, times_between
 from dagmaster.model.schedule_runs import Due, find_due, inputs_at, show_time
 from dagmaster.model.workflow import Workflow
-from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.connect import Connection, encode_json, encode_rows, storable
 from dagmaster.store.schedules import get_schedule, rule_of
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.submission import NewJob, Submitted, submit_many
@@ -75,7 +73,7 @@ async def skip_due(conn: Connection, row: Mapping[str, Any], error: str) -> None
     except Conflict:
         next_at = None
     data = {"schedule_id": row["schedule_id"], "count": 1, "first": show_time(row["next_at"])}
-    await run(conn, "note_missed", {"data": orjson.dumps(data).decode(), "error": storable(error)})
+    await run(conn, "note_missed", {"data": encode_json(data), "error": storable(error)})
     await run(conn, "move_schedule", {"schedule_id": row["schedule_id"], "next_at": next_at, "last_at": None})
 
 
@@ -231,4 +229,4 @@ async def _note_missed(conn: Connection, schedule_id: str, due: Due) -> None:
         "first": show_time(due.missed[0]),
         "last": show_time(due.missed[-1]),
     }
-    await run(conn, "note_missed", {"data": orjson.dumps(data).decode(), "error": None})
+    await run(conn, "note_missed", {"data": encode_json(data), "error": None})

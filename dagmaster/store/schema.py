@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from dagmaster.errors import SchemaMissing
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one, run
-
-Row = dict[str, Any]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 # From the file names: importing Alembic would double the time of a short command.

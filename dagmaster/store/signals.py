@@ -11,12 +11,10 @@ from dagmaster.errors import Conflict, Forbidden, Invalid, UnknownNode
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import SIGNAL_PATTERN
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.job_control import POLL_SECONDS, live_job, send
 from dagmaster.store.nodes import get_node_head
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 MAX_COMMENT_LENGTH: Final = 2000
 DECIDED_JOBS: Final = 200

@@ -6,9 +6,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Final, TypedDict
 
-import orjson
-
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json
 from dagmaster.store.statements import fetch_as
 
 SORT_KEYS: Final = ("first", "second", "third")
@@ -61,7 +59,7 @@ class ItemFilter:
             "bounds": _box(self.bbox) if self.bbox is not None else None,
             "during": _range(self.first_at, self.last_at),
             "condition": self.condition,
-            "condition_values": orjson.dumps(dict(self.condition_values)).decode(),
+            "condition_values": encode_json(dict(self.condition_values)),
         }
 
 

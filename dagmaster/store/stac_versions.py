@@ -1,14 +1,12 @@
 """The catalogue entries of one version, for the maintenance of the catalogue."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
-import orjson
-
 from dagmaster.store.assets import StaleVersion
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json
 from dagmaster.store.statements import fetch, fetch_as
 
 
@@ -49,14 +47,7 @@ async def list_stac_versions(
 ) -> list[StacVersionRow]:
     """Processed versions that are not deleted, by asset and ordinal."""
     after_asset, after_ordinal = after or (None, None)
-    values = {
-        "asset_id": where.asset_id,
-        "version_ordinal": where.version_ordinal,
-        "collection_id": where.collection_id,
-        "after_asset": after_asset,
-        "after_ordinal": after_ordinal,
-        "limit": limit,
-    }
+    values = {**asdict(where), "after_asset": after_asset, "after_ordinal": after_ordinal, "limit": limit}
     return await fetch_as(conn, StacVersionRow, "list_stac_versions", values)
 
 
@@ -73,7 +64,7 @@ async def replace_items_of_version(
     An existing collection is not changed. Raises StaleVersion if a job has moved the version in the meantime.
     """
     key = {"asset_id": version["asset_id"], "version_ordinal": version["version_ordinal"]}
-    documents = orjson.dumps({"stac_collection": collection, "stac_items": list(items)}).decode()
+    documents = encode_json({"stac_collection": collection, "stac_items": list(items)})
     values = {**key, "known_version": version["version"], "documents": documents}
     async with conn.transaction():
         if not await fetch(conn, "replace_items_of_version", values):

@@ -1,16 +1,11 @@
 """Cached results of tasks: by handler, version and parameters."""
 
-from typing import Any
-
 import psycopg
 
 from dagmaster.errors import Invalid
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.store.connect import Connection, storable
+from dagmaster.store.connect import Connection, Row, storable
 from dagmaster.store.statements import fetch, fetch_one, run
-
-Row = dict[str, Any]
-
 
 # Reads.
 

@@ -8,10 +8,8 @@ from typing import Any, Final
 from dagmaster.model.compile import assemble_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import Workflow
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 SCAN_RUNS: Final = 5000
 MOST_VERSIONS: Final = 50
