@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetFilter, ClearanceState, DataType, ExposureMode
-from dagmaster.store.connect import Connection, encode_json, storable
+from dagmaster.store.connect import Connection, encode_json
 from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
@@ -159,7 +159,7 @@ async def save_change(
         "changed": encode_json(dict(change.version)),
         "version_ordinal": ordinal,
         "known_version": known_version,
-        "events": storable(encode_json([asdict(event) for event in change.events])),
+        "events": encode_json([asdict(event) for event in change.events]),
         "actor": next((event.actor for event in change.events), None),
         "cancelled_job_ids": list(change.cancelled_job_ids),
         "cancel_reason": change.cancel_reason,
