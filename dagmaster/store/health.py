@@ -89,7 +89,7 @@ def _graded(value: float, warning: float, problem: float) -> State:
 
 def _server(row: Mapping[str, Any]) -> Point:
     is_old = row["version_number"] < SUPPORTED_FROM
-    advice = "is older than 14: upgrade it" if is_old else "is supported"
+    advice = f"is older than {SUPPORTED_FROM // 10_000}: upgrade it" if is_old else "is supported"
     state = State.PROBLEM if is_old else State.OK
     return Point("server", state, f"PostgreSQL {row['version']} {advice}.", {"version": row["version"]})
 
