@@ -10,7 +10,7 @@ from typing import Any
 
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection, encode_json
+from dagmaster.store.connect import Connection, Row, encode_json
 from dagmaster.store.statements import fetch, fetch_one, run
 
 
@@ -142,7 +142,7 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
-def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> Row:
     return {
         "instance_id": worker_id,
         "tasks_completed": heartbeat.get("completed", 0),

@@ -13,7 +13,7 @@ from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobEndedBy, JobStatus, NodeStatus, read_ended_by
-from dagmaster.store.connect import Connection, encode_json, storable
+from dagmaster.store.connect import Connection, Row, encode_json, storable
 from dagmaster.store.statements import fetch, run
 
 # Larger values are not read into an owner's memory.
@@ -36,16 +36,9 @@ class Unreadable:
     error: Exception
 
 
-async def load(conn: Connection, owner_id: str, job_ids: Sequence[JobId], graphs: Mapping[str, Graph]) -> list[Loaded]:
-    """Load the jobs that are still live and owned; the nodes of a pending job are not read."""
-    rows = await job_rows(conn, owner_id, job_ids)
-    loaded, _ = await restore_rows(conn, rows, graphs)
-    return loaded
-
-
 async def job_rows(
     conn: Connection, owner_id: str, job_ids: Sequence[JobId], inline_bytes: int = INLINE_BYTES
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     values = {"job_ids": list(job_ids), "owner_id": owner_id, "inline_bytes": inline_bytes}
     return await fetch(conn, "load_jobs", values)
 
@@ -70,8 +63,8 @@ async def restore_rows(
     return loaded, unreadable
 
 
-async def _nodes_of(conn: Connection, job_ids: Sequence[JobId], inline_bytes: int) -> dict[JobId, list[dict[str, Any]]]:
-    by_job: dict[JobId, list[dict[str, Any]]] = {}
+async def _nodes_of(conn: Connection, job_ids: Sequence[JobId], inline_bytes: int) -> dict[JobId, list[Row]]:
+    by_job: dict[JobId, list[Row]] = {}
     sizes = {"inline_bytes": inline_bytes, "child_bytes": inline_bytes // CHILD_SHARE}
     if job_ids:
         for row in await fetch(conn, "load_nodes", {"job_ids": list(job_ids), **sizes}):

@@ -20,19 +20,20 @@ from dagmaster.store.statements import fetch, fetch_as, fetch_one
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
 
 
+def known_job(row: Row | None, job_id: JobId) -> Row:
+    """Raises UnknownJob."""
+    if row is None:
+        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
+    return row
+
+
 async def get_job(conn: Connection, job_id: JobId) -> Row:
-    return _known(await fetch_one(conn, "show_job", {"job_id": job_id}), job_id)
+    return known_job(await fetch_one(conn, "show_job", {"job_id": job_id}), job_id)
 
 
 async def get_job_head(conn: Connection, job_id: JobId) -> Row:
     """Without the inputs and the result, which may be large."""
-    return _known(await fetch_one(conn, "show_job_head", {"job_id": job_id}), job_id)
-
-
-def _known(row: Row | None, job_id: JobId) -> Row:
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row
+    return known_job(await fetch_one(conn, "show_job_head", {"job_id": job_id}), job_id)
 
 
 async def get_whole_job(
@@ -52,7 +53,7 @@ async def get_whole_job(
         "inline_bytes": INLINE_BYTES,
         "max_bytes": MAX_SHOWN_BYTES,
     }
-    return _known(await fetch_one(conn, "show_whole_job", values), job_id)
+    return known_job(await fetch_one(conn, "show_whole_job", values), job_id)
 
 
 async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:

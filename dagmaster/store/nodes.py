@@ -302,13 +302,10 @@ async def get_node(conn: Connection, job_id: JobId, node_id: NodeId) -> WholeNod
     return _known(row, job_id, node_id)
 
 
-async def find_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead | None:
-    return await fetch_one_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
-
-
 async def get_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead:
     """Raises UnknownNode."""
-    return _known(await find_node_head(conn, job_id, node_id), job_id, node_id)
+    row = await fetch_one_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
+    return _known(row, job_id, node_id)
 
 
 async def get_node_progress(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeProgress:

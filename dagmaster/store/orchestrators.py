@@ -47,9 +47,7 @@ async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool
     return any(row["host_key"] != here or not is_gone(row["pid"]) for row in rows)
 
 
-async def stalled_orchestrators(
-    conn: Connection, *, progress_seconds: float, orphan_seconds: float
-) -> list[dict[str, Any]]:
+async def stalled_orchestrators(conn: Connection, *, progress_seconds: float, orphan_seconds: float) -> list[Row]:
     """Orchestrators that are alive but have made no progress for this long."""
     values = {"progress_seconds": progress_seconds, "orphan_seconds": orphan_seconds}
     return await fetch(conn, "stalled_orchestrators", values)

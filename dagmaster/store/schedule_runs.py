@@ -1,6 +1,6 @@
 """Jobs that schedules start: when due, when triggered, and as a backfill."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -56,9 +56,8 @@ async def start_due(conn: Connection, row: Mapping[str, Any], *, threshold_secon
     assert schedule is not None
     due = find_due(schedule, row["next_at"], row["now"])
     if due.times:
-        jobs = [_new_job(graph, at) for at in due.times]
-        submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app="orchestrator")
-        await _note_fired(conn, graph, zip(due.times, submitted, strict=True), row["now"], "orchestrator")
+        jobs = {at: _new_job(graph, at) for at in due.times}
+        await _submit(conn, jobs, row["now"], threshold_seconds=threshold_seconds, source_app="orchestrator")
     if due.missed:
         await _note_missed(conn, row["schedule_id"], due)
     last = due.times[-1] if due.times else None
@@ -84,10 +83,11 @@ async def trigger(
     row = await get_schedule(conn, schedule_id)
     graph = await _load_graph(conn, row)
     at: datetime = row["now"].replace(microsecond=0)
-    job = _new_job(graph, at, actor=actor, is_manual=True)
+    jobs = {at: _new_job(graph, at, actor=actor, is_manual=True)}
     async with conn.transaction():
-        [submitted] = await submit_many(conn, [job], threshold_seconds=threshold_seconds, source_app=source_app)
-        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_asked_for=True)
+        [submitted] = await _submit(
+            conn, jobs, at, threshold_seconds=threshold_seconds, source_app=source_app, actor=actor, is_asked_for=True
+        )
     return submitted, at
 
 
@@ -114,7 +114,18 @@ async def backfill(
     selected = missing[:most]
     new: list[JobId] = []
     if selected and not dry_run:
-        new = await _submit_all(conn, graph, selected, row["now"], actor, threshold_seconds, source_app)
+        jobs = {at: _new_job(graph, at, actor=actor) for at in selected}
+        async with conn.transaction():
+            submitted = await _submit(
+                conn,
+                jobs,
+                row["now"],
+                threshold_seconds=threshold_seconds,
+                source_app=source_app,
+                actor=actor,
+                is_backfill=True,
+            )
+        new = [job.job_id for job in submitted if job.is_new]
     return Backfilled(
         times=len(times),
         existing=len(times) - len(missing),
@@ -145,21 +156,28 @@ async def _without_job(conn: Connection, schedule_id: str, times: Sequence[datet
     return [at for key, at in keys.items() if key not in taken]
 
 
-async def _submit_all(
+async def _submit(
     conn: Connection,
-    graph: Graph,
-    times: Sequence[datetime],
+    jobs: Mapping[datetime, NewJob],
     now: datetime,
-    actor: str | None,
+    *,
     threshold_seconds: float,
     source_app: str,
-) -> list[JobId]:
-    jobs = [_new_job(graph, at, actor=actor) for at in times]
-    async with conn.transaction():
-        submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app=source_app)
-        fired = zip(times, submitted, strict=True)
-        await _note_fired(conn, graph, fired, now, source_app, actor=actor, is_backfill=True)
-    return [job.job_id for job in submitted if job.is_new]
+    **note: Any,
+) -> list[Submitted]:
+    """Submit the jobs of these times, and record the schedule in the timelines of the new ones. Needs a transaction."""
+    submitted = await submit_many(conn, list(jobs.values()), threshold_seconds=threshold_seconds, source_app=source_app)
+    events = [
+        {
+            "job_id": new.job_id,
+            "data": {**job.metadata, "late_seconds": round((now - at).total_seconds(), 3), **note},
+        }
+        for (at, job), new in zip(jobs.items(), submitted, strict=True)
+        if new.is_new
+    ]
+    if events:
+        await run(conn, "note_fired", {"events": encode_rows(events), "source_app": source_app})
+    return submitted
 
 
 async def _load_graph(conn: Connection, row: Mapping[str, Any]) -> Graph:
@@ -193,32 +211,6 @@ def _new_job(graph: Graph, at: datetime, *, actor: str | None = None, is_manual:
 
 def _key(schedule_id: str, at: datetime) -> str:
     return f"schedule:{schedule_id}:{show_time(at)}"
-
-
-async def _note_fired(
-    conn: Connection,
-    graph: Graph,
-    fired: Iterable[tuple[datetime, Submitted]],
-    now: datetime,
-    source_app: str,
-    **more: Any,
-) -> None:
-    schedule_id = graph.workflow.workflow_id
-    events = [
-        {
-            "job_id": job.job_id,
-            "data": {
-                "schedule_id": schedule_id,
-                "scheduled_for": show_time(at),
-                "late_seconds": round((now - at).total_seconds(), 3),
-                **more,
-            },
-        }
-        for at, job in fired
-        if job.is_new
-    ]
-    if events:
-        await run(conn, "note_fired", {"events": encode_rows(events), "source_app": source_app})
 
 
 async def _note_missed(conn: Connection, schedule_id: str, due: Due) -> None:

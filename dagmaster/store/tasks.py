@@ -3,10 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from psycopg.rows import DictRow
-
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.store.connect import Connection, encode_rows, encode_texts
+from dagmaster.store.connect import Connection, Row, encode_rows, encode_texts
 from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.mail_codec import MailRow, mail_values
 from dagmaster.store.statements import fetch, fetch_atomically, run
@@ -14,12 +12,12 @@ from dagmaster.store.statements import fetch, fetch_atomically, run
 WARN_AT_ONCE = 500
 
 
-async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
+async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[Row]:
     """Claim tasks of the worker's queues and handlers; the caller announces their start with `tell_starts`."""
     return await fetch(conn, *_claim(worker_id, limit))
 
 
-async def claim_and_announce(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
+async def claim_and_announce(conn: Connection, worker_id: WorkerId, limit: int) -> list[Row]:
     """Claim tasks and tell their owners that they have started."""
     return await fetch(conn, "claim_and_announce_tasks", {"worker_id": worker_id, "limit": limit})
 
@@ -37,7 +35,7 @@ async def report(conn: Connection, worker_id: WorkerId, reports: Sequence[MailRo
 
 async def report_and_claim(
     conn: HotConnection, worker_id: WorkerId, reports: Sequence[MailRow], limit: int, *, notifies: bool = False
-) -> list[DictRow]:
+) -> list[Row]:
     """Report and claim in one transaction."""
     [_, claimed] = await fetch_atomically(
         conn, [_report(worker_id, reports, notifies=notifies), _claim(worker_id, limit)]
@@ -70,7 +68,7 @@ async def orders(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskI
     return (rows[0]["wanted"], rows[0]["withdrawn"]) if rows else ("run", list(task_ids))
 
 
-async def held(conn: Connection, worker_id: WorkerId, known: Collection[TaskId]) -> list[DictRow]:
+async def held(conn: Connection, worker_id: WorkerId, known: Collection[TaskId]) -> list[Row]:
     return await fetch(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
 
 
