@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from dagmaster.errors import UnknownVersion
 from dagmaster.ids import JobId
 from dagmaster.model.asset import ApprovalState, AssetVersion, ProcessingStatus
-from dagmaster.store.connect import Connection, encode_json
+from dagmaster.store.connect import Connection, encode_json, required
 from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
@@ -90,9 +90,7 @@ async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> Vers
     """Includes deleted versions."""
     values = {"asset_id": asset_id, "version_ordinal": ordinal, "include_deleted": True, "limit": 1, "offset": 0}
     row = await fetch_one_as(conn, VersionRow, "list_versions", values)
-    if row is None:
-        raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
-    return row
+    return required(row, UnknownVersion(f"asset {asset_id!r} has no version {ordinal}"))
 
 
 async def unresolved_versions(conn: Connection, asset_ids: Sequence[str]) -> dict[str, UnresolvedRow]:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetFilter, ClearanceState, DataType, ExposureMode
-from dagmaster.store.connect import Connection, encode_json
+from dagmaster.store.connect import Connection, encode_json, required
 from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
@@ -76,10 +76,7 @@ async def find_asset(conn: Connection, asset_id: str) -> AssetRow | None:
 
 
 async def get_asset(conn: Connection, asset_id: str) -> AssetRow:
-    asset = await find_asset(conn, asset_id)
-    if asset is None:
-        raise UnknownAsset(f"there is no asset {asset_id!r}")
-    return asset
+    return required(await find_asset(conn, asset_id), UnknownAsset(f"there is no asset {asset_id!r}"))
 
 
 async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offset: int = 0) -> list[AssetRow]:
@@ -134,9 +131,8 @@ async def add_asset(
 
 async def lock_asset(conn: Connection, asset_id: str) -> Asset:
     """Lock until the end of the caller's transaction; raises UnknownAsset."""
-    row = await fetch_one(conn, "lock_asset", {"asset_id": asset_id})
-    if row is None:
-        raise UnknownAsset(f"there is no asset {asset_id!r}")
+    unknown = UnknownAsset(f"there is no asset {asset_id!r}")
+    row = required(await fetch_one(conn, "lock_asset", {"asset_id": asset_id}), unknown)
     approved = await fetch(conn, "approved_ordinals", {"asset_id": asset_id})
     states = {
         "data_type": DataType(row["data_type"]),

@@ -12,7 +12,7 @@ from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.expressions import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.connect import Connection, Row, escape_like
+from dagmaster.store.connect import Connection, Row, escape_like, required
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.nodes import MAX_SHOWN_BYTES
 from dagmaster.store.statements import fetch, fetch_as, fetch_one
@@ -22,9 +22,7 @@ MAX_ID, ID_DIGITS = 2**63 - 1, 19
 
 def known_job(row: Row | None, job_id: JobId) -> Row:
     """Raises UnknownJob."""
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row
+    return required(row, UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them"))
 
 
 async def get_job(conn: Connection, job_id: JobId) -> Row:

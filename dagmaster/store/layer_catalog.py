@@ -15,7 +15,7 @@ import psycopg
 from dagmaster import store
 from dagmaster.errors import Conflict, DatabaseUnavailable, Invalid, Unavailable, UnknownLayer
 from dagmaster.model.redact import redact_text
-from dagmaster.store.connect import Connection, connect, encode_json
+from dagmaster.store.connect import Connection, connect, encode_json, required
 from dagmaster.store.statements import fetch, fetch_as, fetch_one_as
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,7 @@ async def list_catalog(
 async def get_catalog_entry(conn: Connection, table_name: str, *, platform_id: str | None = None) -> CatalogRow:
     values = {"table_name": table_name, "platform_id": platform_id, "limit": 1, "offset": 0}
     row = await fetch_one_as(conn, CatalogRow, "list_catalog", values)
-    if row is None:
-        raise UnknownLayer(f"no published layer has the table {table_name[:80]!r}")
-    return row
+    return required(row, UnknownLayer(f"no published layer has the table {table_name[:80]!r}"))
 
 
 async def put_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> bool:

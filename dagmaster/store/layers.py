@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.errors import UnknownLayer
-from dagmaster.store.connect import Connection, encode_json
+from dagmaster.store.connect import Connection, encode_json, required
 from dagmaster.store.layer_catalog import ShownLayer
 from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
@@ -45,10 +45,7 @@ async def find_layer(conn: Connection, asset_id: str) -> LayerRow | None:
 
 async def get_layer(conn: Connection, asset_id: str) -> LayerRow:
     """Raises UnknownLayer."""
-    layer = await find_layer(conn, asset_id)
-    if layer is None:
-        raise UnknownLayer(f"asset {asset_id[:80]!r} has no layer metadata")
-    return layer
+    return required(await find_layer(conn, asset_id), UnknownLayer(f"asset {asset_id[:80]!r} has no layer metadata"))
 
 
 async def add_layer(conn: Connection, asset_id: str, data_type: str, fields: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from dagmaster.errors import Invalid, UnknownNode
 from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import NodeStatus
-from dagmaster.store.connect import Connection, escape_like
+from dagmaster.store.connect import Connection, escape_like, required
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.statements import fetch_as, fetch_one_as
 
@@ -315,9 +315,7 @@ async def get_node_progress(conn: Connection, job_id: JobId, node_id: NodeId) ->
 
 
 def _known(row: Node | None, job_id: JobId, node_id: NodeId) -> Node:
-    if row is None:
-        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return row
+    return required(row, UnknownNode(f"job {job_id} has no node {node_id!r}"))
 
 
 def _status(name: str | None) -> str | None:

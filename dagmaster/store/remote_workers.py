@@ -6,7 +6,7 @@ from typing import Any
 from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection, encode_json, encode_rows
+from dagmaster.store.connect import Connection, encode_json, encode_rows, required
 from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerHead, find_worker
@@ -42,9 +42,8 @@ async def register_remote(
 
 async def get_remote(conn: Connection, worker_id: WorkerId, key_id: str | None) -> WorkerHead:
     """Raises UnknownWorker, Forbidden for a worker of another key, WorkerGone for one that has left or was lost."""
-    row = await find_worker(conn, worker_id)
-    if row is None:
-        raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
+    unknown = UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
+    row = required(await find_worker(conn, worker_id), unknown)
     if not row["host_key"].startswith(HOST_PREFIX):
         raise Forbidden(f"worker {worker_id} is connected to the database and cannot be used through this API")
     if row["key_id"] != key_id:
@@ -64,9 +63,7 @@ async def beat_remote(
     """Returns the desired state. Raises WorkerGone."""
     encoded = encode_json(stats) if stats is not None else None
     values = {"worker_id": worker_id, "completed": completed, "failed": failed, "stats": encoded}
-    row = await fetch_one(conn, "beat_remote_worker", values)
-    if row is None:
-        raise gone(worker_id)
+    row = required(await fetch_one(conn, "beat_remote_worker", values), gone(worker_id))
     return str(row["wanted"])
 
 

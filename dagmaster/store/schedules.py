@@ -12,7 +12,7 @@ from dagmaster.errors import Conflict, UnknownSchedule
 from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import Schedule, next_time, times_after
 from dagmaster.store.audit import note_command
-from dagmaster.store.connect import Connection, Row, encode_rows
+from dagmaster.store.connect import Connection, Row, encode_rows, required
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.submission import workflow_row
 
@@ -43,13 +43,11 @@ async def list_schedules(conn: Connection) -> list[Row]:
 
 
 async def get_schedule(conn: Connection, schedule_id: str) -> Row:
-    row = await fetch_one(conn, "list_schedules", {"schedule_id": schedule_id})
-    if row is None:
-        raise UnknownSchedule(
-            f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
-            "them from the workflows"
-        )
-    return _viewed(row)
+    unknown = UnknownSchedule(
+        f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
+        "them from the workflows"
+    )
+    return _viewed(required(await fetch_one(conn, "list_schedules", {"schedule_id": schedule_id}), unknown))
 
 
 def _viewed(row: Row) -> Row:
