@@ -1,6 +1,7 @@
-"""The metadata of layers: how maps show an asset."""
+"""Layers: how maps show an asset, and the tables of vector layers."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,6 +28,16 @@ class LayerRow(ShownLayer):
     updated_at: datetime
     version: int
     platform_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTable:
+    """A table by its qualified name, with the job that created it and the version it belongs to."""
+
+    table_name: str
+    job_id: int
+    asset_id: str | None = None
+    version_ordinal: int | None = None
 
 
 async def list_layers(
@@ -113,3 +124,23 @@ async def layer_ids(conn: Connection, *, is_published: bool = False) -> AsyncIte
         for row in rows:
             yield row["asset_id"]
         after = rows[-1]["asset_id"]
+
+
+async def find_unused_tables(conn: Connection, tables: Sequence[OwnedTable]) -> list[str]:
+    """The tables that no version uses and no job writes to or can continue with."""
+    values = {
+        "table_names": [table.table_name for table in tables],
+        "job_ids": [table.job_id for table in tables],
+        "asset_ids": [table.asset_id for table in tables],
+        "ordinals": [table.version_ordinal for table in tables],
+    }
+    return [row["table_name"] for row in await fetch(conn, "find_unused_tables", values)]
+
+
+async def drop_tables_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[str]:
+    """Drop the tables that jobs created for the version, and return their names. Other tables stay."""
+    async with conn.transaction():
+        rows = await fetch(conn, "list_tables_of_version", {"asset_id": asset_id, "version_ordinal": ordinal})
+        for row in rows:
+            await conn.execute(row["command"].encode())
+    return [row["table_name"] for row in rows]
