@@ -44,9 +44,6 @@ class DependencyRow(TypedDict):
     next_node_id: NodeId | None
 
 
-# Reads.
-
-
 async def list_groups(conn: Connection, job_id: JobId) -> list[GroupRow]:
     return await fetch_as(conn, GroupRow, "list_groups", {"job_id": job_id, "limit": MAX_SHOWN})
 
@@ -71,9 +68,6 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(POLL_SECONDS)
-
-
-# Writes.
 
 
 async def add_to_job(

@@ -16,9 +16,6 @@ MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_SCHEMAS_BYTES: Final = 16 * 1024 * 1024
 
 
-# Reads.
-
-
 async def stamp_of(conn: Connection) -> tuple[Any, ...]:
     [row] = await fetch(conn, "handlers_stamp")
     return row["handlers"], row["changed_at"]
@@ -71,9 +68,6 @@ async def view_handlers(
         "offset": offset,
     }
     return await fetch(conn, "view_handlers", values)
-
-
-# Writes.
 
 
 async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:

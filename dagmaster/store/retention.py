@@ -126,9 +126,6 @@ async def _alone(conn: Connection) -> AsyncIterator[None]:
             await run(conn, "unlock_retention")
 
 
-# Jobs
-
-
 async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> AsyncIterator[Removal]:
     """Resume interrupted removals first, then yield batches until no job is old enough."""
     for row in await fetch(conn, "marked_for_removal"):
@@ -194,9 +191,6 @@ async def _repeat(conn: Connection, name: str, values: Mapping[str, Any]) -> int
     return total
 
 
-# The timeline
-
-
 async def _first_kept_day(conn: Connection, limits: Limits) -> datetime:
     """Events before it are not removed one by one: all their jobs go, and then whole partitions."""
     first = BEGINNING
@@ -225,9 +219,6 @@ async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> 
             break
         dropped += 1
     return dropped
-
-
-# Definitions
 
 
 async def _remove_definitions(conn: Connection) -> int:

@@ -34,9 +34,6 @@ class Synced:
         return not (self.added or self.changed or self.removed)
 
 
-# Reads.
-
-
 async def list_schedules(conn: Connection) -> list[Row]:
     """By id; `next_times` are the next start times."""
     return [_viewed(row) for row in await fetch(conn, "list_schedules", {"schedule_id": None})]
@@ -86,9 +83,6 @@ async def missed_schedules(conn: Connection) -> dict[str, Row]:
     """The last failure of each schedule."""
     rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
     return {row["schedule_id"]: row for row in rows}
-
-
-# Writes.
 
 
 async def sync_schedules(

@@ -12,9 +12,6 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
 
 
-# Reads.
-
-
 async def current_revision(conn: Connection) -> str | None:
     """None if the schema does not exist."""
     [row] = await fetch(conn, "schema_revision")
@@ -53,9 +50,6 @@ async def missing_partitions(conn: Connection) -> int:
 async def bloated_tables(conn: Connection, *, dead_rows: int) -> list[str]:
     """The hot tables with more dead rows than this."""
     return [row["relname"] for row in await fetch(conn, "dead_rows", {"threshold": dead_rows})]
-
-
-# Writes.
 
 
 async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:

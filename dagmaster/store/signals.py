@@ -20,9 +20,6 @@ MAX_COMMENT_LENGTH: Final = 2000
 DECIDED_JOBS: Final = 200
 
 
-# Reads.
-
-
 async def waiting_approvals(conn: Connection, *, limit: int) -> list[Row]:
     return await fetch(conn, "waiting_approvals", {"limit": limit})
 
@@ -73,9 +70,6 @@ async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> by
         raise Invalid(f"the stored inputs of the child job of node {node_id!r} of job {job_id} are missing")
     inputs: bytes = row["input_params"]
     return inputs
-
-
-# Writes.
 
 
 async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, actor: str | None) -> Row:

@@ -7,16 +7,11 @@ from dagmaster.ids import TaskId, WorkerId
 from dagmaster.store.connect import Connection, Row, storable
 from dagmaster.store.statements import fetch, fetch_one, run
 
-# Reads.
-
 
 async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str) -> Row | None:
     """The output, job and time of a cached result for this task, which the worker must hold."""
     values = {"worker_id": worker_id, "task_id": task_id, "version": version}
     return await fetch_one(conn, "recall_result", values)
-
-
-# Writes.
 
 
 async def remember_result(
