@@ -129,19 +129,7 @@ class Notifier:
 
 async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
     """Call the function of each channel when it is notified, until cancelled."""
-    while True:
-        try:
-            async with await connect(dsn, application="dagmaster listener") as conn:
-                await _listen_on(conn, calls)
-        except (*LOST, DatabaseUnavailable) as error:
-            log.debug("listener lost its connection: %s", error)
-            await asyncio.sleep(RECONNECT_SECONDS)
-
-
-async def _listen_on(conn: Connection, calls: Mapping[str, Callable[[], None]]) -> None:
-    for channel in calls:
-        await conn.execute(f"LISTEN {channel}")
-    for call in calls.values():  # Notifications before LISTEN were missed.
-        call()
-    async for notification in conn.notifies():
-        calls[notification.channel]()
+    notifier = Notifier(dsn)
+    for channel, call in calls.items():
+        notifier.on(channel, call)
+    await notifier.run()
