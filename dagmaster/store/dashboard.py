@@ -37,8 +37,8 @@ class Trouble:
     failures: Sequence[Row] = ()
     approvals: Sequence[Row] = ()
     reviews: Sequence[ReviewRow] = ()
-    untaken: Sequence[Row] = ()
-    still: Sequence[Row] = ()
+    unclaimed: Sequence[Row] = ()
+    stalled: Sequence[Row] = ()
     workers: Sequence[WorkerRow] = ()
     schedules: Sequence[Row] = ()
 
@@ -66,8 +66,8 @@ async def find_trouble(conn: Connection, thresholds: Thresholds) -> Trouble:
         failures=await _failures(conn, values),
         approvals=await waiting_approvals(conn, limit=MOST),
         reviews=await list_review_queue(conn, is_reviewable=True, limit=MOST),
-        untaken=await fetch(conn, "overview_untaken", values),
-        still=await fetch(conn, "overview_still", values),
+        unclaimed=await fetch(conn, "overview_unclaimed", values),
+        stalled=await fetch(conn, "overview_stalled", values),
         workers=await list_troubled_workers(conn, lost_after_seconds=thresholds.lost_after_seconds, limit=MOST),
         schedules=await fetch(conn, "overview_schedules", values),
     )

@@ -30,7 +30,7 @@ class Synced:
     removed: tuple[str, ...] = ()
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.added or self.changed or self.removed)
 
 
@@ -113,7 +113,7 @@ async def sync_schedules(
             tuple(row["schedule_id"] for row in stored if not row["is_new"]),
             tuple(row["schedule_id"] for row in removed),
         )
-        if not synced.is_nothing:
+        if not synced.is_empty:
             await _note(conn, "schedules.sync", actor, source_app, **asdict(synced))
     return synced
 

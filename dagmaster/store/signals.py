@@ -35,10 +35,10 @@ async def external_waits(conn: Connection, job_ids: Sequence[JobId]) -> dict[Job
     return {row["job_id"]: row for row in rows}
 
 
-async def is_unheard(conn: Connection, job_id: JobId) -> bool:
+async def has_unread_signal(conn: Connection, job_id: JobId) -> bool:
     """Whether the job's owner has not yet read a signal."""
-    [row] = await fetch(conn, "is_unheard", {"job_id": job_id})
-    return bool(row["is_unheard"])
+    [row] = await fetch(conn, "has_unread_signal", {"job_id": job_id})
+    return bool(row["has_unread_signal"])
 
 
 async def until_decided(
@@ -63,7 +63,7 @@ def _is_over(deadline: float) -> bool:
     return asyncio.get_running_loop().time() > deadline
 
 
-async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
+async def child_job_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
     """The inputs of a node's child job. Needs a connection that keeps JSON as bytes."""
     row = await fetch_one(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})
     if row is None or row["input_params"] is None:

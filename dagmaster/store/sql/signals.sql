@@ -59,9 +59,9 @@ WHERE j.job_id = ANY(:job_ids) AND j.status = 'running'
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_waiting t WHERE t.job_id = j.job_id)
 ORDER BY j.job_id, n.started_at;
 
--- is_unheard --
+-- has_unread_signal --
 -- Whether the job's owner has not yet read a signal.
-SELECT EXISTS (SELECT FROM dagapp.dag_mailbox WHERE job_id = :job_id AND kind = 'signal') AS is_unheard;
+SELECT EXISTS (SELECT FROM dagapp.dag_mailbox WHERE job_id = :job_id AND kind = 'signal') AS has_unread_signal;
 
 -- inputs_of_call --
 -- The inputs of a node's child job.
