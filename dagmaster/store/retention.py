@@ -94,7 +94,9 @@ async def remove_old(
     async with _alone(conn):
         kept_since = await _first_kept_day(conn, limits)
         async for removal in _removals(conn, limits, wants_export=export is not None):
-            await _export(conn, removal, export)
+            if export is not None and not removal.is_exported:
+                await export(conn, removal)
+                await run(conn, "note_export", {"job_ids": list(removal.job_ids)})
             if forget is not None:
                 await forget(removal.job_ids)
             await _finish(conn, removal, kept_since, removed)
@@ -149,12 +151,6 @@ async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> 
         removal = Removal(**marked)
         position = {"after_at": removal.last_created_at, "after_id": removal.job_ids[-1]}
         yield removal
-
-
-async def _export(conn: Connection, removal: Removal, export: Export | None) -> None:
-    if export is not None and not removal.is_exported:
-        await export(conn, removal)
-        await run(conn, "note_export", {"job_ids": list(removal.job_ids)})
 
 
 async def _finish(conn: Connection, removal: Removal, kept_since: datetime, removed: Removed) -> None:
