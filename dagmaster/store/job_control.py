@@ -125,7 +125,9 @@ async def until(conn: Connection, job_id: JobId, holds: Callable[[Row], bool], *
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def control_worker(conn: Connection, worker_id: WorkerId, command: str, *, actor: str | None) -> str:
+async def control_worker(
+    conn: Connection, worker_id: WorkerId, command: str, *, actor: str | None, source_app: str = "api"
+) -> str:
     """Set the desired state, which the worker sees within seconds, and record it in the audit log. Raises
     UnknownWorker, and Conflict for a worker that has left.
     """
@@ -135,7 +137,8 @@ async def control_worker(conn: Connection, worker_id: WorkerId, command: str, *,
             if await find_worker(conn, worker_id) is None:
                 raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
             raise Conflict(f"worker {worker_id} has stopped or was lost")
-        await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
+        note = {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id}
+        await note_command(conn, note, source_app=source_app)
     return wanted
 
 
