@@ -1,18 +1,18 @@
 """Read attempts at nodes: waiting, running or ended, with their logs and checkpoints."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.store.connect import Connection, Row
+from dagmaster.store.events import SLACK
 from dagmaster.store.nodes import NEWEST_JOBS
 from dagmaster.store.statements import fetch, fetch_one
 
 ENDED_STATES = ("completed", "failed")
 NEWEST_RESULTS: Final = 1000
 MAX_ATTEMPTS: Final = 5000
-SLACK: Final = timedelta(minutes=1)  # Events and their job may be stamped by different clocks.
 MAX_CURRENT = 100
 
 

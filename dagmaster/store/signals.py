@@ -49,18 +49,15 @@ async def until_decided(
     Raises Conflict if another event ended the wait.
     """
     decided = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
-    deadline = asyncio.get_running_loop().time() + seconds
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
     while True:
         row = await get_node_head(conn, job_id, node_id)
-        if row["status"] == decided or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
+        if row["status"] == decided or (row["status"] == NodeStatus.RUNNING and loop.time() > deadline):
             return NodeStatus(row["status"])
         if row["status"] != NodeStatus.RUNNING:
             raise Conflict(f"node {node_id!r} is {row['status']}: another event has ended its wait")
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _is_over(deadline: float) -> bool:
-    return asyncio.get_running_loop().time() > deadline
 
 
 async def child_job_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:

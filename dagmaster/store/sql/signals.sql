@@ -39,7 +39,7 @@ LEFT JOIN dagapp.dag_node_states n ON n.job_id = e.job_id AND n.node_id = e.node
 ORDER BY e.created_at DESC LIMIT :limit;
 
 -- waiting_of_jobs --
--- The jobs among these with a node that waits for a decision or a signal, and whether other nodes are in flight.
+-- The jobs among these that wait only for a decision or a signal: none of their tasks waits or runs.
 SELECT DISTINCT ON (j.job_id) j.job_id, n.node_id, w.type AS waits_for, w.signal
 FROM dagapp.dag_jobs j
 CROSS JOIN LATERAL (
