@@ -70,11 +70,17 @@ async def hand_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: f
 
 
 async def register_worker(
-    conn: Connection, me: Instance, queues: Sequence[str], concurrency: int, handlers: Collection[str] | None = None
+    conn: Connection,
+    me: Instance,
+    queues: Sequence[str],
+    concurrency: int,
+    handlers: Collection[str] | None = None,
+    *,
+    key_id: str | None = None,
 ) -> None:
-    """Register for tasks of these queues and handlers; None means all handlers."""
+    """Register for tasks of these queues and handlers; None means all handlers. Remote workers have an API key."""
     names = sorted(handlers) if handlers is not None else None
-    values = {"queues": list(queues), "concurrency": concurrency, "handlers": names}
+    values = {"queues": list(queues), "concurrency": concurrency, "handlers": names, "key_id": key_id}
     await run(conn, "register_worker", asdict(me) | values)
 
 

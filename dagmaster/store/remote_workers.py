@@ -7,8 +7,9 @@ from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_json, encode_rows, required
+from dagmaster.store.instances import Instance, register_worker
 from dagmaster.store.mail_codec import MailRow
-from dagmaster.store.statements import fetch, fetch_one, run
+from dagmaster.store.statements import fetch, fetch_one
 from dagmaster.store.workers import WorkerHead, find_worker
 
 HOST_PREFIX = "http-"
@@ -26,17 +27,8 @@ async def register_remote(
 ) -> WorkerId:
     """Returns the id. The host key is unique: only the worker itself can tell whether its process lives."""
     worker_id = WorkerId(str(new_id()))
-    values = {
-        "worker_id": worker_id,
-        "hostname": hostname,
-        "pid": pid,
-        "host_key": HOST_PREFIX + worker_id,
-        "queues": list(queues),
-        "handlers": sorted(handlers),
-        "concurrency": concurrency,
-        "key_id": key_id,
-    }
-    await run(conn, "register_remote_worker", values)
+    instance = Instance(worker_id, hostname, pid, HOST_PREFIX + worker_id)
+    await register_worker(conn, instance, queues, concurrency, handlers, key_id=key_id)
     return worker_id
 
 

@@ -88,8 +88,8 @@ WITH orchestrators AS (
 UPDATE dagapp.dag_workers SET status = 'lost' WHERE worker_id = ANY(:instance_ids);
 
 -- register_worker --
-INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency)
-VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency);
+INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency, key_id)
+VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency, :key_id);
 
 -- beat_worker --
 -- Renew the lease; no row if the worker was declared lost.
