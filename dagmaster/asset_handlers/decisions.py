@@ -23,9 +23,8 @@ from dagmaster.service import assets
 from dagmaster.service.asset_contract import Approve, AssetCommand, Clear, Reject
 from dagmaster.service.asset_transaction import lock_version, save, transact
 from dagmaster.service.context import ServiceContext
-from dagmaster.store.asset_events import has_asset_event
 from dagmaster.store.asset_versions import get_version_row
-from dagmaster.store.assets import get_asset
+from dagmaster.store.assets import get_asset, has_asset_event
 
 
 @handler("trigger_approval", params=VersionParams, isolation="thread")

@@ -22,8 +22,8 @@ from dagmaster.store.asset_versions import find_version, get_version_row
 from dagmaster.store.assets import lock_asset
 from dagmaster.store.job_control import request_cancel
 from dagmaster.store.jobs import get_job_head
-from dagmaster.store.layer_tables import drop_tables_of_version
-from dagmaster.store.stac_versions import remove_items_of_version
+from dagmaster.store.layers import drop_tables_of_version
+from dagmaster.store.stac_items import remove_items_of_version
 
 EXTERNAL = "external/"
 MAX_FILES = 100_000

@@ -14,7 +14,7 @@ from dagmaster.assets.projections import Projection, ProjectionName, ProjectionO
 from dagmaster.errors import Conflict, Invalid, Unavailable
 from dagmaster.store.assets import lock_asset
 from dagmaster.store.connect import Connection
-from dagmaster.store.external_catalog import OutcomeUnknown, write_externally
+from dagmaster.store.layer_catalog import OutcomeUnknown, write_externally
 from dagmaster.store.layers import (
     LayerRow,
     confirm_external_layer,

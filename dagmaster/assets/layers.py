@@ -19,9 +19,8 @@ from dagmaster.assets.projections import CHANGES, Projection, ProjectionName, Pr
 from dagmaster.assets.review import check_live
 from dagmaster.errors import Conflict, Invalid, NotFound, Unavailable
 from dagmaster.model.asset import Asset, ClearanceState
-from dagmaster.store.asset_index import correct_latest_versions
 from dagmaster.store.asset_versions import VersionRow, get_version_row
-from dagmaster.store.assets import lock_asset
+from dagmaster.store.assets import correct_latest_versions, lock_asset
 from dagmaster.store.connect import Connection
 from dagmaster.store.layers import (
     LayerRow,

@@ -47,10 +47,10 @@ from dagmaster.store.jobs import JobFilter, find_job_ids, get_job, list_jobs, re
 from dagmaster.store.node_counts import NodeCounts
 from dagmaster.store.nodes import list_job_nodes
 from dagmaster.store.orchestrators import list_orchestrators
-from dagmaster.store.pinned_graphs import PinnedGraphs
 from dagmaster.store.queues import list_queues, unserved_tasks
 from dagmaster.store.schedules import list_schedules
 from dagmaster.store.workers import list_workers
+from dagmaster.store.workflows import PinnedGraphs
 from dagmaster.tasklogs import open_task_logs
 from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 

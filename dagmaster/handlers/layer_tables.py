@@ -7,7 +7,7 @@ from typing import Any
 from dagmaster.geo.vector.postgis import Table
 from dagmaster.geo.vector.table_owners import drop_table, list_owners
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.store.layer_tables import OwnedTable, find_unused_tables
+from dagmaster.store.layers import OwnedTable, find_unused_tables
 
 
 def drop_unused(ctx: HandlerContext, *, dry_run: bool = False, **version: Any) -> list[str]:

@@ -15,7 +15,7 @@ from dagmaster.model.inputs import check_inputs
 from dagmaster.orchestrator.envelopes import Envelope
 from dagmaster.orchestrator.job_loader import Definitions
 from dagmaster.store.connect import Connection, is_transient
-from dagmaster.store.signals import written_inputs
+from dagmaster.store.signals import child_job_inputs
 from dagmaster.store.submission import Caller, NewJob, submit
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ async def _submit_child(
         raise Invalid(f"the definition of workflow {call.workflow_id!r} was not pinned with the job")
     graph = definitions.get(call.workflow_hash, await definitions.fetch(conn, [call.workflow_hash]))
     inputs = orjson.loads(
-        call.inputs if call.inputs is not None else await written_inputs(conn, parent.job_id, NodeId(call.node_id))
+        call.inputs if call.inputs is not None else await child_job_inputs(conn, parent.job_id, NodeId(call.node_id))
     )
     if not isinstance(inputs, dict):
         raise Invalid("the inputs of a workflow must be an object")

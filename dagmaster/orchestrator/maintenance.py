@@ -18,8 +18,7 @@ from dagmaster.store.data_objects import GRACE_SECONDS, expire_ended, expired
 from dagmaster.store.instances import forget_instances
 from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.retention import Forget, note_removal, read_limits, remove_old
-from dagmaster.store.schema import ensure_partitions
-from dagmaster.store.vacuum import bloated_tables, vacuum_tables
+from dagmaster.store.schema import bloated_tables, ensure_partitions, vacuum_tables
 
 log = logging.getLogger(__name__)
 

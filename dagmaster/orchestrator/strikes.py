@@ -9,7 +9,7 @@ from dagmaster.orchestrator.envelopes import Envelope
 from dagmaster.orchestrator.inbox import Inbox
 from dagmaster.orchestrator.instance_stats import InstanceStats, Stats
 from dagmaster.orchestrator.owned_jobs import OwnedJobs
-from dagmaster.store import poisoned_jobs
+from dagmaster.store import job_states
 from dagmaster.store.connect import Connection, storable
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Strikes:
         if self._strikes[job_id] >= MAX_STRIKES:
             await self.fail(conn, job_id, f"the job cannot be processed: {type(error).__name__}: {error}")
             return
-        await poisoned_jobs.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
+        await job_states.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
         self._inbox.rewind(envelopes)
 
     def suspect(self, conn: Connection, job_ids: Sequence[JobId], error: BaseException) -> None:
@@ -79,5 +79,5 @@ class Strikes:
     async def fail(self, conn: Connection, job_id: JobId, error: str) -> None:
         log.error("failing job %s: %s", job_id, error, extra={"job_id": job_id})
         self._strikes.pop(job_id, None)
-        if await poisoned_jobs.fail_poisoned(conn, self._instance_id, job_id, error):
+        if await job_states.fail_poisoned(conn, self._instance_id, job_id, error):
             self._memory.gave_up(job_id, error)

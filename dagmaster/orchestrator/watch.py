@@ -13,7 +13,7 @@ from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.audit import note_orchestrator
 from dagmaster.store.connect import Connection
 from dagmaster.store.queues import queue_depths
-from dagmaster.store.stuck_tasks import warn_of_stuck_tasks
+from dagmaster.store.tasks import warn_of_stuck_tasks
 
 log = logging.getLogger(__name__)
 

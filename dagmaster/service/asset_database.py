@@ -15,7 +15,6 @@ from dagmaster.service.definitions import Definitions
 from dagmaster.store import assets as asset_store
 from dagmaster.store import layers as layer_store
 from dagmaster.store import platforms as platform_store
-from dagmaster.store.asset_events import list_asset_events
 from dagmaster.store.asset_versions import list_versions
 from dagmaster.store.audit import note_command
 
@@ -39,7 +38,7 @@ class DatabaseAssetService:
 
     async def history(self, asset_id: str, *, limit: int) -> Sequence[Row]:
         await asset_store.get_asset(self.context.conn, asset_id)
-        return cast(Sequence[Row], await list_asset_events(self.context.conn, asset_id, limit=limit))
+        return cast(Sequence[Row], await asset_store.list_asset_events(self.context.conn, asset_id, limit=limit))
 
     async def decide(self, asset_id: str, command: AssetCommand) -> AssetResult:
         return await assets.decide(self.context, self.definitions, asset_id, command)

@@ -48,7 +48,10 @@ class DatabaseService:
         return await schedules.backfill_schedule(self.context, schedule_id, request)
 
     async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
-        return await control_worker(self.context.conn, worker_id, command, actor=self.context.actor)
+        context = self.context
+        return await control_worker(
+            context.conn, worker_id, command, actor=context.actor, source_app=context.source_app
+        )
 
     async def clear_cache(self, handler: str | None) -> int:
         context = self.context

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from dagmaster.errors import IdempotencyConflict, UnknownRequest
 from dagmaster.ids import JobId
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, required
 from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
 
@@ -38,10 +38,7 @@ class NewRequest:
 
 
 async def get_request(conn: Connection, request_id: str) -> RequestRow:
-    request = await _find(conn, request_id)
-    if request is None:
-        raise UnknownRequest(f"there is no request {request_id!r}")
-    return request
+    return required(await _find(conn, request_id), UnknownRequest(f"there is no request {request_id!r}"))
 
 
 async def list_requests(
@@ -55,15 +52,8 @@ async def list_requests(
     offset: int = 0,
 ) -> list[RequestRow]:
     """The newest first. `text` is a request id, an idempotency key or a job's correlation id."""
-    values = {
-        "platform_id": platform_id,
-        "status": status,
-        "asset_id": asset_id,
-        "text": text,
-        "limit": limit,
-        "offset": offset,
-    }
-    return await fetch_as(conn, RequestRow, "list_requests", values)
+    where = {"platform_id": platform_id, "status": status, "asset_id": asset_id, "text": text}
+    return await fetch_as(conn, RequestRow, "list_requests", {**where, "limit": limit, "offset": offset})
 
 
 async def add_request(conn: Connection, request: NewRequest) -> RequestRow | None:
@@ -73,9 +63,8 @@ async def add_request(conn: Connection, request: NewRequest) -> RequestRow | Non
     """
     if await fetch(conn, "add_request", asdict(request)):
         return None
-    first = await _find(conn, request.request_id, request.submitted_by, request.idempotency_key)
-    if first is None:
-        raise UnknownRequest("the request that used this id or key before was removed; submit again")
+    removed = UnknownRequest("the request that used this id or key before was removed; submit again")
+    first = required(await _find(conn, request.request_id, request.submitted_by, request.idempotency_key), removed)
     content = (request.request_hash, request.submitted_by, request.platform_id)
     if (first["request_hash"], first["submitted_by"], first["platform_id"]) != content:
         name = "request id" if first["request_id"] == request.request_id else "idempotency key"

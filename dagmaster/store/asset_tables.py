@@ -32,6 +32,7 @@ from dagmaster.store.columns import (
     Base,
     big_column,
     enum_column,
+    enum_type,
     jsonb_column,
     time_column,
 )
@@ -48,9 +49,9 @@ class BoxType(UserDefinedType[str]):
 
 ischema_names["box"] = BoxType
 
-APPROVAL_STATE = enum_column(ApprovalState, "approval_state")
-CLEARANCE_STATE = enum_column(ClearanceState, "clearance_state")
-PROCESSING_STATUS = enum_column(ProcessingStatus, "processing_status")
+APPROVAL_STATE = enum_type(ApprovalState, "approval_state")
+CLEARANCE_STATE = enum_type(ClearanceState, "clearance_state")
+PROCESSING_STATUS = enum_type(ProcessingStatus, "processing_status")
 ASSET_EVENT_TYPE = Enum(*ASSET_EVENTS, name="asset_event_type", schema=SCHEMA)
 NOT_DELETED = text("deleted_at IS NULL")
 MAX_ACTOR = 128
@@ -117,9 +118,7 @@ class GeospatialAsset(Base, table=True):
     # The identifying references; immutable (trigger).
     platform_refs: dict[str, Any] = jsonb_column(nullable=False)
     data_type: str = Field(max_length=16)
-    clearance_state: ClearanceState = Field(
-        sa_column=Column(CLEARANCE_STATE, nullable=False, server_default=text("'uncleared'::dagapp.clearance_state"))
-    )
+    clearance_state: ClearanceState = enum_column(CLEARANCE_STATE, "uncleared")
     cleared_at: datetime | None = time_column(nullable=True)
     cleared_by: str | None = Field(default=None, max_length=MAX_ACTOR)
     made_public_at: datetime | None = time_column(nullable=True)
@@ -165,15 +164,11 @@ class AssetVersion(Base, table=True):
     version_label: str | None = Field(default=None, max_length=256)
     # All references of the submission, including those that do not identify the asset.
     platform_refs: dict[str, Any] = jsonb_column("{}")
-    approval_state: ApprovalState = Field(
-        sa_column=Column(APPROVAL_STATE, nullable=False, server_default=text("'pending_review'::dagapp.approval_state"))
-    )
+    approval_state: ApprovalState = enum_column(APPROVAL_STATE, "pending_review")
     approval_by: str | None = Field(default=None, max_length=MAX_ACTOR)
     approval_at: datetime | None = time_column(nullable=True)
     approval_reason: str | None = Field(default=None, max_length=MAX_ERROR)
-    processing_status: ProcessingStatus = Field(
-        sa_column=Column(PROCESSING_STATUS, nullable=False, server_default=text("'queued'::dagapp.processing_status"))
-    )
+    processing_status: ProcessingStatus = enum_column(PROCESSING_STATUS, "queued")
     processing_started_at: datetime | None = time_column(nullable=True)
     processing_completed_at: datetime | None = time_column(nullable=True)
     processing_error: str | None = Field(default=None, max_length=MAX_ERROR)
@@ -207,7 +202,7 @@ class AssetEvent(Base, table=True):
     event_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     asset_id: str = Field(max_length=64)
     version_ordinal: int | None = None
-    event_type: str = Field(sa_column=Column(ASSET_EVENT_TYPE, nullable=False))
+    event_type: str = enum_column(ASSET_EVENT_TYPE)
     actor: str | None = Field(default=None, max_length=MAX_ACTOR)
     reason: str | None = Field(default=None, max_length=MAX_ERROR)
     job_id: int | None = big_column()
@@ -240,9 +235,7 @@ class DagApiRequest(Base, table=True):
     version_ordinal: int | None = None
     job_id: int | None = big_column()
     # Follows the job (trigger).
-    status: JobStatus = Field(
-        sa_column=Column(JOB_STATUS, nullable=False, server_default=text("'pending'::dagapp.job_status"))
-    )
+    status: JobStatus = enum_column(JOB_STATUS, "pending")
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     submitted_by: str = Field(default="", max_length=MAX_ACTOR, sa_column_kwargs={"server_default": ""})
     idempotency_key: str | None = Field(default=None, max_length=128)
@@ -256,10 +249,7 @@ class LayerMetadata(Base, table=True):
 
     __tablename__ = "layer_metadata"
     __table_args__ = (
-        CheckConstraint(
-            "min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24",
-            name="ck_layer_metadata_zoom",
-        ),
+        CheckConstraint("min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24", name="ck_layer_metadata_zoom"),
     )
     asset_id: str = _asset_key()
     data_type: str = Field(max_length=16)

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-import orjson
-
 from dagmaster.errors import UnknownVersion
 from dagmaster.ids import JobId
 from dagmaster.model.asset import ApprovalState, AssetVersion, ProcessingStatus
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json, required
 from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
@@ -92,9 +90,7 @@ async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> Vers
     """Includes deleted versions."""
     values = {"asset_id": asset_id, "version_ordinal": ordinal, "include_deleted": True, "limit": 1, "offset": 0}
     row = await fetch_one_as(conn, VersionRow, "list_versions", values)
-    if row is None:
-        raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
-    return row
+    return required(row, UnknownVersion(f"asset {asset_id!r} has no version {ordinal}"))
 
 
 async def unresolved_versions(conn: Connection, asset_ids: Sequence[str]) -> dict[str, UnresolvedRow]:
@@ -129,20 +125,14 @@ async def job_ids_of_asset(conn: Connection, asset_id: str) -> list[JobId]:
 
 
 async def add_version(
-    conn: Connection,
-    *,
-    asset_id: str,
-    ordinal: int,
-    label: str | None,
-    refs: Mapping[str, str],
-    submitted_by: str,
+    conn: Connection, *, asset_id: str, ordinal: int, label: str | None, refs: Mapping[str, str], submitted_by: str
 ) -> bool:
     """False while another version of the asset is unresolved."""
     values = {
         "asset_id": asset_id,
         "version_ordinal": ordinal,
         "version_label": label,
-        "platform_refs": orjson.dumps(dict(refs)).decode(),
+        "platform_refs": encode_json(dict(refs)),
         "submitted_by": submitted_by,
     }
     return bool(await fetch(conn, "add_version", values))

@@ -1,16 +1,14 @@
-"""Assets: lock them for a decision, apply a change in one statement, list them."""
+"""Assets and their history: lock them for a decision, apply a change in one statement, list them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, TypedDict
 
-import orjson
-
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetFilter, ClearanceState, DataType, ExposureMode
-from dagmaster.store.connect import Connection, storable
+from dagmaster.store.connect import Connection, encode_json, required
 from dagmaster.store.statements import fetch, fetch_as, fetch_one, fetch_one_as
 
 
@@ -50,6 +48,18 @@ class AssetEvent:
     event_data: Mapping[str, Any] | None = None
 
 
+class AssetEventRow(TypedDict):
+    event_id: int
+    asset_id: str
+    version_ordinal: int | None
+    event_type: str
+    actor: str | None
+    reason: str | None
+    job_id: JobId | None
+    event_data: dict[str, Any] | None
+    created_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class AssetChange:
     """The writes of a decision: columns of the asset and of one version, events, and jobs to cancel."""
@@ -66,21 +76,44 @@ async def find_asset(conn: Connection, asset_id: str) -> AssetRow | None:
 
 
 async def get_asset(conn: Connection, asset_id: str) -> AssetRow:
-    asset = await find_asset(conn, asset_id)
-    if asset is None:
-        raise UnknownAsset(f"there is no asset {asset_id!r}")
-    return asset
+    return required(await find_asset(conn, asset_id), UnknownAsset(f"there is no asset {asset_id!r}"))
 
 
 async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offset: int = 0) -> list[AssetRow]:
     """The newest first."""
     values = {
         **asdict(where),
-        "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
+        "refs": encode_json(dict(where.refs)) if where.refs else None,
         "limit": limit,
         "offset": offset,
     }
     return await fetch_as(conn, AssetRow, "list_assets", values)
+
+
+async def list_asset_events(
+    conn: Connection,
+    asset_id: str,
+    *,
+    ordinal: int | None = None,
+    newest_first: bool = False,
+    limit: int,
+    offset: int = 0,
+) -> list[AssetEventRow]:
+    """The oldest first by default; of one version, or of the asset and all its versions."""
+    values = {
+        "asset_id": asset_id,
+        "version_ordinal": ordinal,
+        "newest_first": newest_first,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, AssetEventRow, "list_asset_events", values)
+
+
+async def has_asset_event(conn: Connection, asset_id: str, event_type: str, job_id: JobId) -> bool:
+    """Whether this job has caused an event of this type."""
+    values = {"asset_id": asset_id, "event_type": event_type, "job_id": job_id}
+    return bool(await fetch(conn, "find_asset_event", values))
 
 
 async def add_asset(
@@ -90,7 +123,7 @@ async def add_asset(
     values = {
         "asset_id": asset_id,
         "platform_id": platform_id,
-        "platform_refs": orjson.dumps(dict(platform_refs)).decode(),
+        "platform_refs": encode_json(dict(platform_refs)),
         "data_type": data_type,
     }
     return bool(await fetch(conn, "add_asset", values))
@@ -98,9 +131,8 @@ async def add_asset(
 
 async def lock_asset(conn: Connection, asset_id: str) -> Asset:
     """Lock until the end of the caller's transaction; raises UnknownAsset."""
-    row = await fetch_one(conn, "lock_asset", {"asset_id": asset_id})
-    if row is None:
-        raise UnknownAsset(f"there is no asset {asset_id!r}")
+    unknown = UnknownAsset(f"there is no asset {asset_id!r}")
+    row = required(await fetch_one(conn, "lock_asset", {"asset_id": asset_id}), unknown)
     approved = await fetch(conn, "approved_ordinals", {"asset_id": asset_id})
     states = {
         "data_type": DataType(row["data_type"]),
@@ -119,11 +151,11 @@ async def save_change(
     """
     values = {
         "asset_id": asset.asset_id,
-        "asset": orjson.dumps(dict(change.asset)).decode(),
-        "changed": orjson.dumps(dict(change.version)).decode(),
+        "asset": encode_json(dict(change.asset)),
+        "changed": encode_json(dict(change.version)),
         "version_ordinal": ordinal,
         "known_version": known_version,
-        "events": storable(orjson.dumps([asdict(event) for event in change.events]).decode()),
+        "events": encode_json([asdict(event) for event in change.events]),
         "actor": next((event.actor for event in change.events), None),
         "cancelled_job_ids": list(change.cancelled_job_ids),
         "cancel_reason": change.cancel_reason,
@@ -131,3 +163,12 @@ async def save_change(
     [row] = await fetch(conn, "save_asset_change", values)
     if ordinal is not None and row["versions"] != 1:
         raise StaleVersion
+
+
+async def correct_latest_versions(conn: Connection) -> int:
+    """Correct wrong latest approved ordinals, and return their number. Needs a transaction.
+
+    Two statements: the second sees decisions that were committed while the first waited for a lock.
+    """
+    asset_ids = [row["asset_id"] for row in await fetch(conn, "lock_wrong_assets")]
+    return len(await fetch(conn, "correct_latest_versions", {"asset_ids": asset_ids}))

@@ -1,27 +1,24 @@
 """Read attempts at nodes: waiting, running or ended, with their logs and checkpoints."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
+from dagmaster.store.events import SLACK
 from dagmaster.store.nodes import NEWEST_JOBS
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 ENDED_STATES = ("completed", "failed")
 NEWEST_RESULTS: Final = 1000
 MAX_ATTEMPTS: Final = 5000
-SLACK: Final = timedelta(minutes=1)  # Events and their job may be stamped by different clocks.
 MAX_CURRENT = 100
 
 
 async def list_tasks(
     conn: Connection,
     *,
-    job_id: JobId | None = None,
     state: str | None = None,
     queue: str | None = None,
     handler: str | None = None,
@@ -29,7 +26,7 @@ async def list_tasks(
     limit: int,
     offset: int = 0,
 ) -> list[Row]:
-    values = {"job_id": job_id, "state": state, "queue": queue, "handler": handler, "worker_id": worker_id}
+    values = {"job_id": None, "state": state, "queue": queue, "handler": handler, "worker_id": worker_id}
     return await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
 
 
@@ -52,13 +49,7 @@ async def list_results(
     conn: Connection, *, since: datetime, worker_id: WorkerId | None = None, handler: str | None = None
 ) -> list[Row]:
     """The newest attempts that ended since then."""
-    values = {
-        "since": since,
-        "worker_id": worker_id,
-        "handler": handler,
-        "jobs": NEWEST_JOBS,
-        "limit": NEWEST_RESULTS,
-    }
+    values = {"since": since, "worker_id": worker_id, "handler": handler, "jobs": NEWEST_JOBS, "limit": NEWEST_RESULTS}
     return await fetch(conn, "list_results", values)
 
 

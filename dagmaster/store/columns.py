@@ -18,16 +18,21 @@ class Base(SQLModel):
     metadata: ClassVar[MetaData] = MetaData(schema=SCHEMA)
 
 
-def enum_column(kind: type[StrEnum], name: str) -> Enum:
+def enum_type(kind: type[StrEnum], name: str) -> Enum:
     return Enum(kind, name=name, schema=SCHEMA, values_callable=lambda members: [member.value for member in members])
 
 
-JOB_STATUS = enum_column(JobStatus, "job_status")
-NODE_STATUS = enum_column(NodeStatus, "node_status")
-TASK_STATUS = enum_column(TaskStatus, "task_status")
-ENDED_BY = enum_column(EndedBy, "ended_by")
-JOB_ENDED_BY = enum_column(JobEndedBy, "job_ended_by")
-EVENT_STATUS = enum_column(EventStatus, "event_status")
+JOB_STATUS = enum_type(JobStatus, "job_status")
+NODE_STATUS = enum_type(NodeStatus, "node_status")
+TASK_STATUS = enum_type(TaskStatus, "task_status")
+ENDED_BY = enum_type(EndedBy, "ended_by")
+JOB_ENDED_BY = enum_type(JobEndedBy, "job_ended_by")
+EVENT_STATUS = enum_type(EventStatus, "event_status")
+
+
+def enum_column(kind: Enum, default: str | None = None) -> Any:
+    server_default = text(f"'{default}'::{SCHEMA}.{kind.name}") if default else None
+    return Field(sa_column=Column(kind, nullable=False, server_default=server_default))
 
 
 def time_column(*, default_now: bool = False, nullable: bool = False) -> Any:

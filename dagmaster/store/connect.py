@@ -14,29 +14,32 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from dagmaster.errors import DatabaseUnavailable, TooManyConnections
+from dagmaster.errors import DagmasterError, DatabaseUnavailable, TooManyConnections
 from dagmaster.store.hot_connection import HotConnection
 
 log = logging.getLogger(__name__)
 
+Row = dict[str, Any]
 Connection = AsyncConnection[DictRow]
 Pool = AsyncConnectionPool[Connection]
 AnyConnection = TypeVar("AnyConnection", bound=Connection)
+AnyRow = TypeVar("AnyRow")
 
 # Every statement of the hot path finds its rows by key. Statistics lag behind a young table, and a plan that scans
 # all of it, once cached, would stay for minutes.
-_INDEX_PLANS = " ".join(
-    f"-c {setting}"
-    for setting in (
-        "enable_seqscan=off",
-        "enable_hashjoin=off",
-        "enable_mergejoin=off",
-        "plan_cache_mode=force_generic_plan",
-        "jit=off",
-    )
+_INDEX_PLANS = (
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off "
+    "-c plan_cache_mode=force_generic_plan"
 )
 # An open transaction keeps every dead row from being vacuumed.
 _SESSION_OPTIONS = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
+
+_SETTINGS: dict[str, Any] = {
+    "autocommit": True,
+    "row_factory": dict_row,
+    "cursor_factory": AsyncRawCursor,
+    "connect_timeout": 10,
+}
 
 # How long a command waits for a free connection; servers wait forever.
 BUSY_SECONDS = 30.0
@@ -122,13 +125,10 @@ async def _connect(
     try:
         connection = await kind.connect(
             dsn,
-            autocommit=True,
+            **_SETTINGS,
             prepare_threshold=prepare_threshold,
-            row_factory=dict_row,
-            cursor_factory=AsyncRawCursor,
             application_name=application,
             options=" ".join(options),
-            connect_timeout=10,
         )
     except psycopg.OperationalError as error:
         raise unreachable(error) from error
@@ -156,12 +156,9 @@ async def open_pool(dsn: str, *, application: str, size: int, statement_timeout_
         max_idle=60,
         timeout=10,
         kwargs={
-            "autocommit": True,
-            "row_factory": dict_row,
-            "cursor_factory": AsyncRawCursor,
+            **_SETTINGS,
             "application_name": application,
             "options": f"{_SESSION_OPTIONS} -c statement_timeout={round(statement_timeout_seconds * 1000)} -c jit=off",
-            "connect_timeout": 10,
         },
         configure=_configure,
         open=False,
@@ -205,11 +202,22 @@ async def _connect_when_free(dsn: str, application: str, deadline: float) -> Con
         await asyncio.sleep(_POLL_SECONDS)
 
 
+def required(row: AnyRow | None, error: DagmasterError) -> AnyRow:
+    """The row; raises the error if there is none."""
+    if row is None:
+        raise error
+    return row
+
+
 def encode_rows(rows: Sequence[Any]) -> str | None:
     """Rows for `json_to_recordset`: one parameter, whatever their number."""
     if not rows:
         return None
     return orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def encode_json(value: object) -> str:
+    return orjson.dumps(value).decode()
 
 
 def encode_ids(ids: Sequence[int]) -> str | None:
@@ -223,6 +231,11 @@ def encode_texts(texts: Sequence[str]) -> str | None:
         return None
     quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+
+
+def escape_like(text: str) -> str:
+    """Escape the wildcards of LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def storable(text: str) -> str:

@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dagmaster.engine.messages import NO_MESSAGE
-from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.asset_versions import ReviewRow, list_review_queue
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
+from dagmaster.store.signals import waiting_approvals
 from dagmaster.store.statements import fetch
 from dagmaster.store.workers import WorkerRow, list_troubled_workers
-
-Row = dict[str, Any]
 
 HOURS: Final = 24
 SCAN_ENDED: Final = 10_000
@@ -39,38 +37,37 @@ class Trouble:
     failures: Sequence[Row] = ()
     approvals: Sequence[Row] = ()
     reviews: Sequence[ReviewRow] = ()
-    untaken: Sequence[Row] = ()
-    still: Sequence[Row] = ()
+    unclaimed: Sequence[Row] = ()
+    stalled: Sequence[Row] = ()
     workers: Sequence[WorkerRow] = ()
     schedules: Sequence[Row] = ()
 
 
-async def job_counts(conn: Connection, *, hours: int = HOURS) -> Row:
+async def job_counts(conn: Connection) -> Row:
     """`failed` counts the last hours, `completed` the jobs that ended after `since`, which is later if very many end.
 
     `has_jobs` is false before the first job.
     """
-    [row] = await fetch(conn, "overview_counts", {"hours": hours, "scan": SCAN_ENDED})
+    [row] = await fetch(conn, "overview_counts", {"hours": HOURS, "scan": SCAN_ENDED})
     return row
 
 
-async def find_trouble(conn: Connection, thresholds: Thresholds, *, hours: int = HOURS) -> Trouble:
+async def find_trouble(conn: Connection, thresholds: Thresholds) -> Trouble:
     values = {
-        "hours": hours,
+        **asdict(thresholds),
+        "hours": HOURS,
         "scan": SCAN_ENDED,
         "failed": SCAN_FAILED,
         "limit": MOST,
         "late_seconds": LATE_SECONDS,
         "settle_seconds": SETTLE_SECONDS,
-        "lost_after_seconds": thresholds.lost_after_seconds,
-        "stuck_after_seconds": thresholds.stuck_after_seconds,
     }
     return Trouble(
         failures=await _failures(conn, values),
         approvals=await waiting_approvals(conn, limit=MOST),
         reviews=await list_review_queue(conn, is_reviewable=True, limit=MOST),
-        untaken=await fetch(conn, "overview_untaken", values),
-        still=await fetch(conn, "overview_still", values),
+        unclaimed=await fetch(conn, "overview_unclaimed", values),
+        stalled=await fetch(conn, "overview_stalled", values),
         workers=await list_troubled_workers(conn, lost_after_seconds=thresholds.lost_after_seconds, limit=MOST),
         schedules=await fetch(conn, "overview_schedules", values),
     )

@@ -10,10 +10,8 @@ from psycopg.types.json import Jsonb
 from dagmaster.errors import TooLarge, UnknownTable
 from dagmaster.model.data_object import Scope
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL
-from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
-
-Row = dict[str, Any]
+from dagmaster.store.connect import Connection, Row, required
+from dagmaster.store.statements import fetch, fetch_one, run
 
 EXPIRED_AT_ONCE: Final = 1000
 # A worker holds a task for a moment before the task's row says so.
@@ -80,9 +78,8 @@ async def tabulating(conn: Connection, object_id: int) -> AsyncIterator[None]:
     """
     await run(conn, "expect_table", {"object_id": object_id})
     async with conn.transaction():
-        rows = await fetch(conn, "lock_entry", {"object_id": object_id})
-        if not rows:
-            raise UnknownTable(f"there is no table {object_id}; it may have been dropped")
+        entry = await fetch_one(conn, "lock_entry", {"object_id": object_id})
+        required(entry, UnknownTable(f"there is no table {object_id}; it may have been dropped"))
         yield
         await run(conn, "clear_inline_rows", {"object_id": object_id})
 
@@ -123,8 +120,8 @@ def _stored_values(row_count: int, size_bytes: int, columns: Mapping[str, str]) 
 
 async def find_object(conn: Connection, name: str, scope: Scope, *, location: str, job_id: int | None) -> int | None:
     values = {"name": name, "scope": scope.value, "location": location, "job_id": job_id}
-    rows = await fetch(conn, "find_data_object", values)
-    return rows[0]["object_id"] if rows else None
+    row = await fetch_one(conn, "find_data_object", values)
+    return row["object_id"] if row else None
 
 
 async def lock_for_append(conn: Connection, object_id: int) -> None:
@@ -235,12 +232,9 @@ def query_name(row: Row) -> str:
 async def get_object(conn: Connection, name_or_id: str) -> Row:
     """By its id, or by the name of a global table. Raises UnknownTable."""
     object_id = int(name_or_id) if _is_id(name_or_id) else None
-    rows = await fetch(conn, "get_data_object", {"object_id": object_id, "name": name_or_id})
-    if not rows:
-        raise UnknownTable(
-            f"no table has the id or the global name {name_or_id[:80]!r}; `dagmaster data list` shows the tables"
-        )
-    return rows[0]
+    unknown = f"no table has the id or the global name {name_or_id[:80]!r}; `dagmaster data list` shows the tables"
+    values = {"object_id": object_id, "name": name_or_id}
+    return required(await fetch_one(conn, "get_data_object", values), UnknownTable(unknown))
 
 
 async def lineage(conn: Connection, object_id: int, *, limit: int = LINEAGE_TABLES) -> list[Row]:

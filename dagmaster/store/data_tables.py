@@ -8,10 +8,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field
 
 from dagmaster.model.data_object import DataObjectState, Scope
-from dagmaster.store.columns import Base, big_column, enum_column, jsonb_column, time_column
+from dagmaster.store.columns import Base, big_column, enum_column, enum_type, jsonb_column, time_column
 
-SCOPE = enum_column(Scope, "data_scope")
-STATE = enum_column(DataObjectState, "data_object_state")
+SCOPE = enum_type(Scope, "data_scope")
+STATE = enum_type(DataObjectState, "data_object_state")
 
 
 class DataObject(Base, table=True):
@@ -25,10 +25,8 @@ class DataObject(Base, table=True):
     )
     object_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     name: str | None = Field(default=None, max_length=128)
-    scope: Scope = Field(sa_column=Column(SCOPE, nullable=False))
-    state: DataObjectState = Field(
-        sa_column=Column(STATE, nullable=False, server_default=text("'creating'::dagapp.data_object_state"))
-    )
+    scope: Scope = enum_column(SCOPE)
+    state: DataObjectState = enum_column(STATE, "creating")
     # The task that created the table; null for tables of programs.
     job_id: int | None = big_column(nullable=True)
     task_id: str | None = Field(default=None, max_length=128)

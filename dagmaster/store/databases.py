@@ -46,13 +46,6 @@ def database(
             yield server.dsn
 
 
-def _prepare(dsn: str, *, is_migrated: bool, writable: bool = False) -> None:
-    if is_migrated and (asyncio.run(_revision(dsn)) or "") < HEAD:
-        # Takes a lock: concurrent processes wait, and find the schema migrated.
-        store.migrate.upgrade(dsn)
-    asyncio.run(_check(dsn, writable=writable))
-
-
 async def _revision(dsn: str) -> str | None:
     async with opened(dsn, application="dagmaster") as conn:
         return await current_revision(conn)
@@ -66,7 +59,10 @@ def _prepare_when_started(dsn: str, *, writable: bool, is_migrated: bool) -> Non
     deadline = monotonic() + START_SECONDS
     while True:
         try:
-            _prepare(dsn, is_migrated=is_migrated, writable=writable)
+            if is_migrated and (asyncio.run(_revision(dsn)) or "") < HEAD:
+                # Takes a lock: concurrent processes wait, and find the schema migrated.
+                store.migrate.upgrade(dsn)
+            asyncio.run(_check(dsn, writable=writable))
             return
         except TooManyConnections:
             if not writable:

@@ -4,11 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
-import orjson
-
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, encode_json
 from dagmaster.store.statements import fetch, run
 
 MAX_FOUND = 1000
@@ -23,9 +20,6 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-PROBLEM, WARNING = Severity.PROBLEM, Severity.WARNING
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """`repair` is the name of a statement; None if there is no safe repair."""
@@ -33,8 +27,8 @@ class Check:
     name: str
     title: str
     meaning: str
-    severity: Severity
     repair: str | None = None
+    severity: Severity = Severity.PROBLEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,7 @@ class Finding:
     meaning: str
     severity: Severity
     count: int
-    examples: list[dict[str, Any]]
+    examples: list[Row]
     can_repair: bool
     repaired: int = 0
 
@@ -71,186 +65,163 @@ CHECKS = (
         "tasks_of_ended_jobs",
         "tasks of jobs that have ended",
         "Workers would do unneeded work. --repair removes the tasks.",
-        PROBLEM,
         "repair_dead_tasks",
     ),
     Check(
         "superseded_tasks",
         "tasks of attempts that are over",
         "The node has another attempt or has ended; a result would be ignored. --repair removes the tasks.",
-        PROBLEM,
         "repair_dead_tasks",
     ),
     Check(
         "lost_tasks",
         "dispatched nodes without a task",
         "No worker can claim it, so the node waits for its timeout. --repair reports it lost, and it is retried.",
-        PROBLEM,
         "repair_lost_tasks",
     ),
     Check(
         "lost_runs",
         "running nodes that no worker holds",
         "No result will arrive, so the node waits for its timeout. --repair reports it lost, and it is retried.",
-        PROBLEM,
         "repair_lost_tasks",
     ),
     Check(
         "open_nodes_of_ended_jobs",
         "open nodes of jobs that have ended",
         "The job ended without closing them. Nothing is running; the job's timeline says how it ended.",
-        PROBLEM,
     ),
     Check(
         "owned_ended_jobs",
         "ended jobs that still have an owner",
         "The owner did not release it. --repair removes the owner from the row.",
-        PROBLEM,
         "repair_owned_ended_jobs",
     ),
     Check(
         "jobs_without_owner",
         "live jobs without an owner",
         "Orchestrators are alive but do not adopt them: check their logs. --repair gives the jobs to a live one.",
-        PROBLEM,
         "repair_live_jobs",
     ),
     Check(
         "jobs_of_dead_owners",
         "live jobs whose orchestrator is gone",
         "Start an orchestrator, or find out why the running ones do not adopt. --repair gives the jobs to a live one.",
-        PROBLEM,
         "repair_live_jobs",
     ),
     Check(
         "finished_live_jobs",
         "live jobs without an open node",
         "Nothing is left to do, yet the job has not ended. --repair makes its owner reload and end it.",
-        PROBLEM,
         "repair_live_jobs",
     ),
     Check(
         "failed_nodes_of_completed_jobs",
         "completed jobs with a failed node",
         "The job should have failed: do not trust its result, and run it again.",
-        PROBLEM,
     ),
     Check(
         "jobs_without_definition",
         "jobs whose pinned workflow is missing",
         "Such a job cannot be loaded. Restore the row of dag_workflows from a backup.",
-        PROBLEM,
     ),
     Check(
         "torn_fan_outs",
         "fan-outs with more or fewer children than items",
         "Rows are missing or were added by hand: do not trust the result of the job, and run it again.",
-        PROBLEM,
     ),
     Check(
         "too_many_attempts",
         "nodes with more attempts than allowed",
         "The rows were changed by hand, or the engine has a bug: report it with the job's timeline.",
-        PROBLEM,
     ),
     Check(
         "double_results",
         "attempts with more than one accepted result",
         "Each attempt has exactly one: this is a bug in the engine. Report it with the job's timeline.",
-        PROBLEM,
     ),
     Check(
         "jobs_without_last_event",
         "ended jobs whose timeline does not say so",
         "The status was changed by hand, or events were removed.",
-        PROBLEM,
     ),
     Check(
         "ended_jobs_without_time",
         "ended jobs without the time of their end",
         "The status was changed by hand; statistics leave such jobs out.",
-        PROBLEM,
     ),
     Check(
         "unprocessed_results",
         "results that no owner has processed",
         "Their mail could not be sent. --repair mails them to the owners of their jobs.",
-        WARNING,
         "repair_unprocessed_results",
+        severity=Severity.WARNING,
     ),
     Check(
         "old_mail",
         "unread mail",
         "Its job has no living owner, or the owner is overloaded: see `dagmaster workers` and the orchestrators' logs.",
-        WARNING,
+        severity=Severity.WARNING,
     ),
     Check(
         "held_tasks",
         "held tasks of jobs that are not paused",
         "No worker can claim them. --repair releases them.",
-        PROBLEM,
         "repair_held_tasks",
     ),
     Check(
         "unheld_tasks",
         "tasks of paused jobs that are not held",
         "A worker could claim them although the job is paused. --repair holds them.",
-        PROBLEM,
         "repair_held_tasks",
     ),
     Check(
         "overdue_callbacks",
         "callbacks that are overdue",
         "Orchestrators deliver callbacks: is one running, and can it reach the URLs?",
-        WARNING,
+        severity=Severity.WARNING,
     ),
     Check(
         "schedules_without_next_time",
         "schedules that are not paused and have no next time",
         "They start no jobs. `dagmaster schedules sync` computes their next time.",
-        PROBLEM,
     ),
     Check(
         "late_schedules",
         "schedules that are late",
         "Orchestrators start their jobs: is one running? See its log.",
-        WARNING,
+        severity=Severity.WARNING,
     ),
     Check(
         "failing_schedules",
         "schedules that could not start a job",
         "Nothing was started at their last time. Fix the workflow and run `dagmaster schedules sync`.",
-        PROBLEM,
     ),
     Check(
         "silent_workers",
         "workers without heartbeat",
         "An orchestrator should have declared them lost and redispatched their tasks: is one running?",
-        WARNING,
+        severity=Severity.WARNING,
     ),
     Check(
         "stalled_orchestrators",
         "orchestrators that make no progress",
         "They have work but complete none: see `last_error` and their logs. Others adopt their jobs.",
-        PROBLEM,
     ),
     Check(
         "misplaced_events",
         "events outside the partitions of their days",
         "Written before their partition existed; retention cannot drop them. --repair moves today's and later ones.",
-        WARNING,
         "repair_partitions",
+        severity=Severity.WARNING,
     ),
     Check(
         "missing_partitions",
         "coming days without an event partition",
         "Orchestrators create them every hour: is one running? --repair creates them now.",
-        WARNING,
         "repair_partitions",
+        severity=Severity.WARNING,
     ),
 )
-
-Rows = dict[str, dict[str, Any]]
 
 
 async def examine(
@@ -276,15 +247,15 @@ async def examine(
     return findings
 
 
-async def _find(conn: Connection, check: Check, limits: Limits) -> Rows:
+async def _find(conn: Connection, check: Check, limits: Limits) -> dict[str, Row]:
     rows = await fetch(conn, f"find_{check.name}", {**asdict(limits), "limit": MAX_FOUND})
     return {row.pop("key"): row for row in rows}
 
 
-async def _repair(conn: Connection, check: Check, rows: Mapping[str, Any], limits: Limits, actor: str) -> int:
+async def _repair(conn: Connection, check: Check, rows: Mapping[str, Row], limits: Limits, actor: str) -> int:
     """Repair the rows; returns how many are no longer found."""
     assert check.repair is not None
-    audit = orjson.dumps({"command": "doctor.repair", "check": check.name, "actor": actor or None}).decode()
+    audit = encode_json({"command": "doctor.repair", "check": check.name, "actor": actor or None})
     await run(conn, check.repair, {"keys": list(rows), "audit": audit, "orphan_seconds": limits.orphan_seconds})
     if check.repair == "repair_partitions":
         await run(conn, "note_repair", {"audit": audit})
@@ -292,7 +263,7 @@ async def _repair(conn: Connection, check: Check, rows: Mapping[str, Any], limit
     return sum(key not in remaining for key in rows)
 
 
-def _finding(check: Check, rows: Rows, repaired: int) -> Finding:
+def _finding(check: Check, rows: Mapping[str, Row], repaired: int) -> Finding:
     return Finding(
         check.name,
         check.title,

@@ -11,7 +11,7 @@ from dagmaster.model.added_nodes import awaited, may_add
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.job_control import live_job
+from dagmaster.store.job_control import POLL_SECONDS, live_job
 from dagmaster.store.mail_codec import encode_slice
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL
@@ -19,7 +19,6 @@ from dagmaster.store.statements import fetch, fetch_as, fetch_one
 
 # How many unknown ids an error message names.
 NAMED = 5
-POLL_SECONDS = 0.03
 # How many groups, and how many dependencies, are listed for one job.
 MAX_SHOWN = 10_000
 
@@ -43,9 +42,6 @@ class DependencyRow(TypedDict):
     next_id: int
     next_type: str
     next_node_id: NodeId | None
-
-
-# Reads.
 
 
 async def list_groups(conn: Connection, job_id: JobId) -> list[GroupRow]:
@@ -72,9 +68,6 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(POLL_SECONDS)
-
-
-# Writes.
 
 
 async def add_to_job(

@@ -6,7 +6,6 @@ from math import ceil
 from time import monotonic
 from typing import Any
 
-from dagmaster.errors import UnknownJob
 from dagmaster.explain.estimate import TIMED, Estimate, Usual, estimate
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
@@ -14,9 +13,10 @@ from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
-from dagmaster.store.pinned_graphs import PinnedGraphs
+from dagmaster.store.jobs import known_job
 from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.statements import fetch
+from dagmaster.store.workflows import PinnedGraphs
 
 HISTORY_SECONDS = 30.0
 KEEP_HISTORIES = 200
@@ -47,9 +47,7 @@ class History:
 async def load_snapshot(conn: Connection, job_id: JobId) -> ProgressSnapshot:
     """Read the snapshot in one statement."""
     rows = await fetch(conn, "job_snapshot", {"job_id": job_id})
-    if not rows:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    first = rows[0]
+    first = known_job(next(iter(rows), None), job_id)
     nodes = {row["node_id"]: _node(row) for row in rows if row["node_id"] is not None}
     status = JobStatus(first["job_status"])
     job = JobSnapshot(status, first["now"], nodes, first["job_completed_at"], first["paused_at"])
@@ -144,10 +142,4 @@ def _usual(row: Row) -> Usual:
     parallel = row["parallel"] or 1.0
     if parallel > 1:  # An average of partly busy workers, with clock skew.
         parallel = float(max(ceil(parallel - TOLERANCE), 1))
-    return Usual(
-        row["run_seconds"],
-        row["wait_seconds"] or 0.0,
-        row["items"],
-        parallel,
-        row["is_skipped"],
-    )
+    return Usual(row["run_seconds"], row["wait_seconds"] or 0.0, row["items"], parallel, row["is_skipped"])

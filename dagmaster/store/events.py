@@ -7,10 +7,8 @@ from typing import Any, Final
 
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import EVENT_ALIASES
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, Row, encode_rows
 from dagmaster.store.statements import fetch
-
-Row = dict[str, Any]
 
 MAX_EVENT_ID: Final = 2**63 - 1
 SLACK: Final = timedelta(minutes=1)  # Events and their job may be stamped by different clocks.

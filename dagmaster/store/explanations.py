@@ -1,12 +1,11 @@
 """Why a job or a node does not run: its state and related facts, read in one snapshot."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from dagmaster.engine.state import JobState, NodeState, is_executed, new_job, restore
-from dagmaster.errors import NotFound, UnknownJob, UnknownNode
+from dagmaster.errors import NotFound, UnknownNode
 from dagmaster.explain import explanation
 from dagmaster.explain.facts import Consumer, Explanation, Facts, OwnerFacts, Progress, QueueFacts
 from dagmaster.ids import JobId, NodeId
@@ -15,10 +14,11 @@ from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.handlers import known_handlers
 from dagmaster.store.job_states import node_of
+from dagmaster.store.jobs import known_job
 from dagmaster.store.orchestrators import is_orchestrated
-from dagmaster.store.pinned_graphs import PinnedGraphs
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerRow, list_workers
+from dagmaster.store.workflows import PinnedGraphs
 
 Row = Mapping[str, Any]
 
@@ -28,73 +28,52 @@ MAX_DETAILS = 20
 DECIDING = (NodeType.CONDITIONAL, NodeType.FAN_OUT)
 
 
-class _Queue(NamedTuple):
-    """`is_closed` if the job's owner dispatches nothing to it."""
-
-    name: str
-    facts: QueueFacts
-    is_closed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    job: JobState
-    facts: Facts
-    now: datetime
-
-
 async def explain_job(
     conn: Connection, job_id: JobId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
     """Raises UnknownJob. Opens its own transaction. Frequent callers pass `pinned`."""
-    snapshot = await _read_snapshot(conn, job_id, None, threshold_seconds, pinned)
-    return explanation.explain_job(snapshot.job, snapshot.facts, snapshot.now)
+    job, facts, now = await _read_snapshot(conn, job_id, None, threshold_seconds, pinned)
+    return explanation.explain_job(job, facts, now)
 
 
 async def explain_node(
     conn: Connection, job_id: JobId, node_id: NodeId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
     """Raises UnknownJob and UnknownNode. Opens its own transaction."""
-    snapshot = await _read_snapshot(conn, job_id, node_id, threshold_seconds, pinned)
-    return explanation.explain_node(snapshot.job, node_id, snapshot.facts, snapshot.now)
+    job, facts, now = await _read_snapshot(conn, job_id, node_id, threshold_seconds, pinned)
+    return explanation.explain_node(job, node_id, facts, now)
 
 
 async def _read_snapshot(
     conn: Connection, job_id: JobId, node_id: NodeId | None, threshold_seconds: float, pinned: PinnedGraphs | None
-) -> _Snapshot:
-    """The facts about one node, or about all open nodes."""
+) -> tuple[JobState, Facts, datetime]:
+    """The job, the facts about one node or about all open nodes, and the database's time."""
     async with conn.transaction():
         await run(conn, "explain_snapshot")
-        row = await _job_row(conn, job_id, threshold_seconds)
+        values = {"job_id": job_id, "threshold_seconds": threshold_seconds}
+        row = known_job(await fetch_one(conn, "explain_job", values), job_id)
         job = await _load(conn, row, pinned or PinnedGraphs())
         if node_id is not None and node_id not in job.nodes:
             raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
-        nodes = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
-        queues = await _queues(conn, nodes, row["owner_id"])
+        open_nodes = [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
+        nodes = open_nodes if node_id is None else [job.nodes[node_id]]
+        queues, closed_queues = await _queues(conn, nodes, row["owner_id"])
         tasks = await fetch(conn, "explain_tasks", {"job_id": job_id})
         is_orchestrated_now = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
         facts = Facts(
             _owner(row, threshold_seconds, is_orchestrated_now=is_orchestrated_now),
             row["orchestrators"] if is_orchestrated_now else 0,
             threshold_seconds,
-            {queue.name: queue.facts for queue in queues},
+            queues,
             ahead={task["node_id"]: task["ahead"] for task in tasks if task["ahead"] is not None},
             holders={task["node_id"]: task["worker_id"] for task in tasks if task["worker_id"] is not None},
             errors=await _errors(conn, job, nodes),
             progress=await _progress(conn, job, nodes),
             children=await _children(conn, job, nodes),
             unregistered=await _unregistered(conn, nodes),
-            closed_queues={queue.name for queue in queues if queue.is_closed},
+            closed_queues=closed_queues,
         )
-    return _Snapshot(job, facts, row["now"])
-
-
-async def _job_row(conn: Connection, job_id: JobId, threshold_seconds: float) -> Row:
-    values = {"job_id": job_id, "threshold_seconds": threshold_seconds}
-    row = await fetch_one(conn, "explain_job", values)
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row
+    return job, facts, row["now"]
 
 
 async def _load(conn: Connection, row: Row, pinned: PinnedGraphs) -> JobState:
@@ -119,10 +98,6 @@ def _node(row: Row, graph: Graph) -> NodeState:
     return node
 
 
-def _open_nodes(job: JobState) -> list[NodeState]:
-    return [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
-
-
 def _owner(row: Row, threshold_seconds: float, *, is_orchestrated_now: bool) -> OwnerFacts:
     beat = row["beat_seconds_ago"]
     beats = row["owner_runs"] and beat is not None and beat < threshold_seconds * SILENT
@@ -131,18 +106,18 @@ def _owner(row: Row, threshold_seconds: float, *, is_orchestrated_now: bool) -> 
     )
 
 
-async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | None) -> list[_Queue]:
-    """The queues of these nodes."""
+async def _queues(
+    conn: Connection, nodes: Iterable[NodeState], owner_id: str | None
+) -> tuple[dict[str, QueueFacts], set[str]]:
+    """The queues of these nodes, and those among them to which the job's owner dispatches nothing."""
     names = sorted({node.task_queue for node in nodes if is_executed(node)})
     if not names:
-        return []
+        return {}, set()
     rows = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
     workers = await list_workers(conn, status="active", queues=names)
-    return [_queue(row, [worker for worker in workers if row["queue"] in worker["queues"]]) for row in rows]
-
-
-def _queue(row: Row, workers: Iterable[WorkerRow]) -> _Queue:
-    return _Queue(row["queue"], QueueFacts(row["depth"], row["most"], tuple(map(_consumer, workers))), row["is_closed"])
+    consumers = {name: tuple(_consumer(worker) for worker in workers if name in worker["queues"]) for name in names}
+    facts = {row["queue"]: QueueFacts(row["depth"], row["most"], consumers[row["queue"]]) for row in rows}
+    return facts, {row["queue"] for row in rows if row["is_closed"]}
 
 
 def _consumer(row: WorkerRow) -> Consumer:

@@ -1,18 +1,13 @@
 """The gateway's reads for partners and reviewers, from its views. Nothing here writes."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import orjson
 
 from dagmaster.errors import UnknownAsset, UnknownLayer, UnknownRequest, UnknownVersion
 from dagmaster.model.access import Role
 from dagmaster.model.asset import AssetFilter
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, encode_json, required
 from dagmaster.store.keys import fingerprint_of
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +38,7 @@ async def find_key_holder(conn: Connection, text: str) -> KeyHolder | None:
 async def get_request(conn: Connection, request_id: str, platform_id: str | None) -> Row:
     """Raises UnknownRequest, also for a request of another platform."""
     row = await fetch_one(conn, "gateway_request", {"request_id": request_id, "platform_id": platform_id})
-    if row is None:
-        raise UnknownRequest(f"there is no request {request_id[:128]!r}")
-    return row
+    return required(row, UnknownRequest(f"there is no request {request_id[:128]!r}"))
 
 
 async def list_platforms(conn: Connection, platform_id: str | None) -> list[Row]:
@@ -58,7 +51,7 @@ async def list_assets(
     values = {
         **asdict(where),
         "asset_id": asset_id,
-        "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
+        "refs": encode_json(dict(where.refs)) if where.refs else None,
         "limit": limit,
         "offset": offset,
     }
@@ -68,9 +61,7 @@ async def list_assets(
 async def get_asset(conn: Connection, asset_id: str, platform_id: str | None) -> Row:
     """Raises UnknownAsset, also for an asset of another platform."""
     rows = await list_assets(conn, AssetFilter(platform_id), asset_id=asset_id, limit=1)
-    if not rows:
-        raise UnknownAsset(f"there is no asset {asset_id[:64]!r}")
-    return rows[0]
+    return required(next(iter(rows), None), UnknownAsset(f"there is no asset {asset_id[:64]!r}"))
 
 
 async def list_versions(conn: Connection, asset_id: str, *, limit: int, offset: int = 0) -> list[Row]:
@@ -81,9 +72,7 @@ async def list_versions(conn: Connection, asset_id: str, *, limit: int, offset: 
 async def get_version(conn: Connection, asset_id: str, ordinal: int) -> Row:
     values = {"asset_id": asset_id, "ordinal": ordinal, "limit": 1, "offset": 0}
     row = await fetch_one(conn, "gateway_versions", values)
-    if row is None:
-        raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
-    return row
+    return required(row, UnknownVersion(f"asset {asset_id!r} has no version {ordinal}"))
 
 
 async def list_layers(conn: Connection, *, limit: int, offset: int) -> list[Row]:
@@ -92,9 +81,7 @@ async def list_layers(conn: Connection, *, limit: int, offset: int) -> list[Row]
 
 async def get_layer(conn: Connection, asset_id: str) -> Row:
     row = await fetch_one(conn, "gateway_layers", {"asset_id": asset_id, "limit": 1, "offset": 0})
-    if row is None:
-        raise UnknownLayer(f"asset {asset_id[:64]!r} has no layer metadata")
-    return row
+    return required(row, UnknownLayer(f"asset {asset_id[:64]!r} has no layer metadata"))
 
 
 async def list_catalog(conn: Connection, *, data_type: str | None, limit: int, offset: int) -> list[Row]:
@@ -105,6 +92,4 @@ async def list_catalog(conn: Connection, *, data_type: str | None, limit: int, o
 async def get_catalog_entry(conn: Connection, table_name: str) -> Row:
     values = {"table_name": table_name, "data_type": None, "limit": 1, "offset": 0}
     row = await fetch_one(conn, "gateway_catalog", values)
-    if row is None:
-        raise UnknownLayer(f"no published layer has the table {table_name[:256]!r}")
-    return row
+    return required(row, UnknownLayer(f"no published layer has the table {table_name[:256]!r}"))

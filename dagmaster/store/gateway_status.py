@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from dagmaster.errors import UnknownJob
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, required
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 
@@ -33,10 +30,7 @@ async def list_jobs(
 
 async def get_job(conn: Connection, job_id: int, *, orphan_seconds: float) -> Row:
     values = {"job_id": job_id, "orphan_seconds": orphan_seconds, "max_result_bytes": MAX_RESULT_BYTES}
-    row = await fetch_one(conn, "gateway_job", values)
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}")
-    return row
+    return required(await fetch_one(conn, "gateway_job", values), UnknownJob(f"there is no job {job_id}"))
 
 
 async def list_nodes(conn: Connection, job_ids: Sequence[int], *, limit: int, offset: int = 0) -> list[Row]:

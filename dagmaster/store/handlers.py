@@ -8,18 +8,12 @@ import orjson
 from dagmaster.ids import WorkerId
 from dagmaster.model.contracts import Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.patterns import literal
+from dagmaster.store.connect import Connection, Row, encode_rows, escape_like, storable
 from dagmaster.store.statements import fetch, run
-
-Row = dict[str, Any]
 
 MAX_DOCUMENTATION: Final = 10_000
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_SCHEMAS_BYTES: Final = 16 * 1024 * 1024
-
-
-# Reads.
 
 
 async def stamp_of(conn: Connection) -> tuple[Any, ...]:
@@ -69,14 +63,11 @@ async def view_handlers(
     values = {
         "lost_after_seconds": lost_after_seconds,
         "name": name,
-        "pattern": literal(text) if text else None,
+        "pattern": escape_like(text) if text else None,
         "limit": limit,
         "offset": offset,
     }
     return await fetch(conn, "view_handlers", values)
-
-
-# Writes.
 
 
 async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from time import perf_counter
 from typing import Any
 
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one
 
 MANY_DEAD_ROWS = 100_000
@@ -50,20 +50,16 @@ async def examine_database(conn: Connection) -> list[Point]:
 
 
 async def health_check(
-    conn: Connection,
-    *,
-    worker_lost_seconds: float = 55.0,
-    orphan_seconds: float = 120.0,
-    stuck_seconds: float = 1800.0,
-) -> dict[str, Any]:
+    conn: Connection, *, worker_lost_seconds: float = 55.0, orphan_seconds: float = 120.0, stuck_seconds: float = 1800.0
+) -> Row:
     """Whether jobs can progress: the database responds, a worker and an orchestrator run, and no task is abandoned."""
     began = perf_counter()
-    values = {
+    limits = {
         "worker_lost_seconds": worker_lost_seconds,
         "orphan_seconds": orphan_seconds,
         "stuck_seconds": stuck_seconds,
     }
-    signs = await _row(conn, "vital_signs", **values)
+    signs = await _row(conn, "vital_signs", **limits)
     stale = signs["stuck_tasks"] + signs["abandoned_tasks"]
     is_well = signs["workers"] and signs["orchestrators"] and not stale
     return {
@@ -77,11 +73,11 @@ async def health_check(
     }
 
 
-async def connection_use(conn: Connection) -> dict[str, Any]:
+async def connection_use(conn: Connection) -> Row:
     return await _row(conn, "connection_use")
 
 
-async def _row(conn: Connection, name: str, **values: Any) -> dict[str, Any]:
+async def _row(conn: Connection, name: str, **values: Any) -> Row:
     return await fetch_one(conn, name, values) or {}
 
 
@@ -93,7 +89,7 @@ def _graded(value: float, warning: float, problem: float) -> State:
 
 def _server(row: Mapping[str, Any]) -> Point:
     is_old = row["version_number"] < SUPPORTED_FROM
-    advice = "is older than 14: upgrade it" if is_old else "is supported"
+    advice = f"is older than {SUPPORTED_FROM // 10_000}: upgrade it" if is_old else "is supported"
     state = State.PROBLEM if is_old else State.OK
     return Point("server", state, f"PostgreSQL {row['version']} {advice}.", {"version": row["version"]})
 
@@ -174,7 +170,7 @@ def _partitions(row: Mapping[str, Any]) -> Point:
     return Point("partitions", State.OK, f"{sentence}.", row)
 
 
-def _tables(rows: list[dict[str, Any]]) -> Point:
+def _tables(rows: list[Row]) -> Point:
     dead = [row["name"] for row in rows if row["dead_rows"] > max(MANY_DEAD_ROWS, row["live_rows"] / 5)]
     data = {row["name"]: {name: row[name] for name in row if name != "name"} for row in rows}
     megabytes = sum(row["bytes"] for row in rows) / 1024**2

@@ -8,11 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, encode_json
 from dagmaster.store.statements import fetch, fetch_one, run
 
 
@@ -49,16 +47,16 @@ async def register_orchestrator(conn: Connection, me: Instance) -> None:
 async def beat_orchestrator(
     conn: Connection, me: Instance, jobs_owned: int, stats: Mapping[str, Any]
 ) -> datetime | None:
-    values = {"instance_id": me.instance_id, "jobs_owned": jobs_owned, "stats": orjson.dumps(stats).decode()}
+    values = {"instance_id": me.instance_id, "jobs_owned": jobs_owned, "stats": encode_json(stats)}
     return await _now(conn, "beat_orchestrator", values)
 
 
 async def stop_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, Any]) -> None:
-    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
+    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id, "stats": encode_json(stats)})
 
 
 async def stall_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, Any]) -> None:
-    await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
+    await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": encode_json(stats)})
 
 
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[JobId]:
@@ -77,10 +75,12 @@ async def register_worker(
     queues: Sequence[str],
     concurrency: int,
     handlers: Collection[str] | None = None,
+    *,
+    key_id: str | None = None,
 ) -> None:
-    """Register for tasks of these queues and handlers; None means all handlers."""
+    """Register for tasks of these queues and handlers; None means all handlers. Remote workers have an API key."""
     names = sorted(handlers) if handlers is not None else None
-    values = {"queues": list(queues), "concurrency": concurrency, "handlers": names}
+    values = {"queues": list(queues), "concurrency": concurrency, "handlers": names, "key_id": key_id}
     await run(conn, "register_worker", asdict(me) | values)
 
 
@@ -148,12 +148,12 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
-def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> Row:
     return {
         "instance_id": worker_id,
         "tasks_completed": heartbeat.get("completed", 0),
         "tasks_failed": heartbeat.get("failed", 0),
-        "stats": orjson.dumps(heartbeat.get("stats") or {}).decode(),
+        "stats": encode_json(heartbeat.get("stats") or {}),
     }
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
@@ -11,12 +10,12 @@ from dagmaster.errors import Conflict, Invalid, JobEnded, Unavailable, UnknownWo
 from dagmaster.ids import JobId, NodeId, WorkerId
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.audit import note_command
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.instances import set_desired_state
 from dagmaster.store.jobs import get_job_head
 from dagmaster.store.mail_codec import Mailed, encode, mail_values
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.nodes import find_node_head, get_node_head
+from dagmaster.store.nodes import NodeHead, get_node_head
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.statements import fetch
 from dagmaster.store.workers import find_worker
@@ -24,8 +23,6 @@ from dagmaster.store.workers import find_worker
 POLL_SECONDS = 0.03
 # The desired state by command.
 DESIRED_STATES = {"drain": "drain", "stop": "stop", "resume": "run"}
-
-Row = dict[str, Any]
 
 
 async def request_cancel(conn: Connection, job_id: JobId, *, actor: str | None, reason: str | None) -> Row:
@@ -65,36 +62,30 @@ async def request_retry(
     """
     job = await get_job_head(conn, job_id)
     message = ManualRetry(node_id, actor, only)
-    if node_id is not None:
-        await _check_node(conn, job, node_id)
+    node = await _retryable_node(conn, job_id, node_id) if node_id is not None else None
     if job["status"] == JobStatus.FAILED:
         await _reopen(conn, job_id, message, threshold_seconds)
     elif job["status"] in JOB_TERMINAL:
         raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be retried")
-    elif node_id is None and only is None:
+    elif node is None and only is None:
         raise Conflict(f"job {job_id} is {job['status']}: none of its nodes has failed permanently")
-    elif node_id is not None and await _status_of(conn, job_id, node_id) == NodeStatus.FAILED:
+    elif node is not None and node["status"] == NodeStatus.FAILED:
         raise Conflict(f"node {node_id!r} has failed permanently, and job {job_id} continues without it")
     else:
         await send(conn, job_id, message)
     return job
 
 
-async def _check_node(conn: Connection, job: Row, node_id: NodeId) -> None:
-    node = await get_node_head(conn, job["job_id"], node_id)
+async def _retryable_node(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead:
+    node = await get_node_head(conn, job_id, node_id)
     waits = node["status"] == NodeStatus.READY and node["not_before"] is not None
     if node["status"] != NodeStatus.FAILED and not waits:
         raise Conflict(f"node {node_id!r} is {node['status']}: only a failed node can be retried")
-
-
-async def _status_of(conn: Connection, job_id: JobId, node_id: NodeId) -> str | None:
-    node = await find_node_head(conn, job_id, node_id)
-    return node["status"] if node is not None else None
+    return node
 
 
 async def _reopen(conn: Connection, job_id: JobId, message: ManualRetry, threshold_seconds: float) -> None:
-    mail = mail_values(encode(job_id, message))
-    values = {**mail, "threshold_seconds": threshold_seconds}
+    values = {**mail_values(encode(job_id, message)), "threshold_seconds": threshold_seconds}
     if await fetch(conn, "reopen_job", values):
         return
     job = await get_job_head(conn, job_id)
@@ -134,7 +125,9 @@ async def until(conn: Connection, job_id: JobId, holds: Callable[[Row], bool], *
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def control_worker(conn: Connection, worker_id: WorkerId, command: str, *, actor: str | None) -> str:
+async def control_worker(
+    conn: Connection, worker_id: WorkerId, command: str, *, actor: str | None, source_app: str = "api"
+) -> str:
     """Set the desired state, which the worker sees within seconds, and record it in the audit log. Raises
     UnknownWorker, and Conflict for a worker that has left.
     """
@@ -144,7 +137,8 @@ async def control_worker(conn: Connection, worker_id: WorkerId, command: str, *,
             if await find_worker(conn, worker_id) is None:
                 raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
             raise Conflict(f"worker {worker_id} has stopped or was lost")
-        await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
+        note = {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id}
+        await note_command(conn, note, source_app=source_app)
     return wanted
 
 

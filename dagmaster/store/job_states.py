@@ -1,4 +1,4 @@
-"""Load jobs into their owner's memory, as the engine needs them."""
+"""Load jobs into their owner's memory, as the engine needs them, and fail jobs that it cannot process."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,8 @@ from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobEndedBy, JobStatus, NodeStatus, read_ended_by
-from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch
-
-Row = dict[str, Any]
+from dagmaster.store.connect import Connection, Row, encode_json, storable
+from dagmaster.store.statements import fetch, run
 
 # Larger values are not read into an owner's memory.
 INLINE_BYTES = 64 * 1024
@@ -38,25 +36,15 @@ class Unreadable:
     error: Exception
 
 
-async def load(conn: Connection, owner_id: str, job_ids: Sequence[JobId], graphs: Mapping[str, Graph]) -> list[Loaded]:
-    """Load the jobs that are still live and owned; the nodes of a pending job are not read."""
-    rows = await job_rows(conn, owner_id, job_ids)
-    loaded, _ = await restore_rows(conn, rows, graphs)
-    return loaded
-
-
 async def job_rows(
     conn: Connection, owner_id: str, job_ids: Sequence[JobId], inline_bytes: int = INLINE_BYTES
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     values = {"job_ids": list(job_ids), "owner_id": owner_id, "inline_bytes": inline_bytes}
     return await fetch(conn, "load_jobs", values)
 
 
 async def restore_rows(
-    conn: Connection,
-    rows: Sequence[Mapping[str, Any]],
-    graphs: Mapping[str, Graph],
-    inline_bytes: int = INLINE_BYTES,
+    conn: Connection, rows: Sequence[Mapping[str, Any]], graphs: Mapping[str, Graph], inline_bytes: int = INLINE_BYTES
 ) -> tuple[list[Loaded], list[Unreadable]]:
     """Build the states; large values are not loaded."""
     started = [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING]
@@ -75,8 +63,8 @@ async def restore_rows(
     return loaded, unreadable
 
 
-async def _nodes_of(conn: Connection, job_ids: Sequence[JobId], inline_bytes: int) -> dict[JobId, list[dict[str, Any]]]:
-    by_job: dict[JobId, list[dict[str, Any]]] = {}
+async def _nodes_of(conn: Connection, job_ids: Sequence[JobId], inline_bytes: int) -> dict[JobId, list[Row]]:
+    by_job: dict[JobId, list[Row]] = {}
     sizes = {"inline_bytes": inline_bytes, "child_bytes": inline_bytes // CHILD_SHARE}
     if job_ids:
         for row in await fetch(conn, "load_nodes", {"job_ids": list(job_ids), **sizes}):
@@ -161,3 +149,17 @@ def _restore(job: JobState, nodes: list[NodeState]) -> None:
     if job.resumed_at is not None:
         times.append(job.resumed_at)
     job.last_progress_at = max(times, default=job.started_at)
+
+
+async def fail_poisoned(conn: Connection, owner_id: str, job_id: JobId, error: str) -> bool:
+    """Fail a job that cannot be processed; False if this owner no longer owns it."""
+    values = {"job_id": job_id, "owner_id": owner_id, "error": storable(error)}
+    if await fetch(conn, "fail_poisoned_job", values):
+        return True
+    await run(conn, "release_ended_job", values)
+    return False
+
+
+async def note_error(conn: Connection, job_id: JobId, error: str, *, strike: int) -> None:
+    values = {"job_id": job_id, "error": storable(error), "data": encode_json({"strike": strike})}
+    await run(conn, "note_error", values)

@@ -19,6 +19,7 @@ from dagmaster.store.columns import (
     TASK_STATUS,
     Base,
     big_column,
+    enum_column,
     jsonb_column,
     time_column,
 )
@@ -98,7 +99,7 @@ class DagJob(Base, table=True):
     workflow_id: str = Field(max_length=64)
     workflow_version: int
     workflow_hash: str = Field(max_length=64)
-    status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
+    status: JobStatus = enum_column(JOB_STATUS)
     priority: int = 0
     input_params: dict[str, Any] = jsonb_column("{}")
     # The size of the inputs as JSON: an orchestrator does not load large ones.
@@ -149,14 +150,12 @@ class DagNodeState(Base, table=True):
     __tablename__ = "dag_node_states"
     __table_args__ = (
         Index(
-            "ix_dag_node_states_task",
-            text("(definition ->> 'task')"),
-            postgresql_where=text("definition IS NOT NULL"),
+            "ix_dag_node_states_task", text("(definition ->> 'task')"), postgresql_where=text("definition IS NOT NULL")
         ),
     )
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     node_id: str = Field(primary_key=True, max_length=64)
-    status: NodeStatus = Field(sa_column=Column(NODE_STATUS, nullable=False))
+    status: NodeStatus = enum_column(NODE_STATUS)
     task_id: str | None = Field(default=None, max_length=128)
     retry_count: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     max_retries: int = Field(default=3, sa_column_kwargs={"server_default": text("3")})
@@ -202,7 +201,7 @@ class DagTaskResult(Base, table=True):
     task_id: str = Field(primary_key=True, max_length=128)
     job_id: int = big_column(nullable=False)
     node_id: str = Field(max_length=64)
-    status: TaskStatus = Field(sa_column=Column(TASK_STATUS, nullable=False))
+    status: TaskStatus = enum_column(TASK_STATUS)
     output: dict[str, Any] | None = jsonb_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     worker_id: str | None = Field(default=None, max_length=128)
@@ -231,8 +230,8 @@ class DagJobEvent(Base, table=True):
     created_at: datetime = Field(sa_column=Column(DateTime(timezone=True), primary_key=True, server_default=func.now()))
     node_id: str | None = Field(default=None, max_length=64)
     task_id: str | None = Field(default=None, max_length=128)
-    event_type: str = Field(sa_column=Column(EVENT_TYPE, nullable=False))
-    event_status: EventStatus = Field(sa_column=Column(EVENT_STATUS, nullable=False))
+    event_type: str = enum_column(EVENT_TYPE)
+    event_status: EventStatus = enum_column(EVENT_STATUS)
     checkpoint_name: str | None = Field(default=None, max_length=128)
     event_data: dict[str, Any] | None = jsonb_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
@@ -299,7 +298,7 @@ class DagCallback(Base, table=True):
     callback_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     job_id: int = big_column(nullable=False)
     url: str = Field(sa_type=Text)
-    job_status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
+    job_status: JobStatus = enum_column(JOB_STATUS)
     status: str = Field(default="waiting", max_length=16, sa_column_kwargs={"server_default": "waiting"})
     attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     next_attempt_at: datetime = time_column(default_now=True)

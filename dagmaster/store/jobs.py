@@ -12,30 +12,26 @@ from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.expressions import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, escape_like, required
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.nodes import MAX_SHOWN_BYTES
-from dagmaster.store.patterns import literal
 from dagmaster.store.statements import fetch, fetch_as, fetch_one
-
-Row = dict[str, Any]
 
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
 
 
+def known_job(row: Row | None, job_id: JobId) -> Row:
+    """Raises UnknownJob."""
+    return required(row, UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them"))
+
+
 async def get_job(conn: Connection, job_id: JobId) -> Row:
-    return _known(await fetch_one(conn, "show_job", {"job_id": job_id}), job_id)
+    return known_job(await fetch_one(conn, "show_job", {"job_id": job_id}), job_id)
 
 
 async def get_job_head(conn: Connection, job_id: JobId) -> Row:
     """Without the inputs and the result, which may be large."""
-    return _known(await fetch_one(conn, "show_job_head", {"job_id": job_id}), job_id)
-
-
-def _known(row: Row | None, job_id: JobId) -> Row:
-    if row is None:
-        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row
+    return known_job(await fetch_one(conn, "show_job_head", {"job_id": job_id}), job_id)
 
 
 async def get_whole_job(
@@ -55,7 +51,7 @@ async def get_whole_job(
         "inline_bytes": INLINE_BYTES,
         "max_bytes": MAX_SHOWN_BYTES,
     }
-    return _known(await fetch_one(conn, "show_whole_job", values), job_id)
+    return known_job(await fetch_one(conn, "show_whole_job", values), job_id)
 
 
 async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:
@@ -144,7 +140,7 @@ async def list_jobs(
         "statuses": list(where.statuses) or None,
         "is_live": where.is_live,
         "job_ids": await find_job_ids(conn, where.id_prefix, limit=limit + offset) if where.id_prefix else None,
-        "pattern": literal(where.text) if where.text else None,
+        "pattern": escape_like(where.text) if where.text else None,
         "limit": limit,
         "offset": offset,
     }

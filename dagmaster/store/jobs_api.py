@@ -1,10 +1,8 @@
 """Tasks and workers of the Python jobs API, by the snowflake ids that it assigns before they are stored."""
 
-from typing import Any
-
 from dagmaster.errors import UnknownTask, WorkerGone
 from dagmaster.ids import JobId, WorkerId
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, required
 from dagmaster.store.statements import fetch, fetch_one
 
 # The submitter of jobs of the Python API. Their idempotency key is the id of their entry task.
@@ -12,13 +10,11 @@ SUBMITTED_BY = "dagmaster.python"
 ENTRY = "entry"
 
 
-async def get_task_state(conn: Connection, task_id: int, job_id: JobId | None = None) -> dict[str, Any]:
+async def get_task_state(conn: Connection, task_id: int, job_id: JobId | None = None) -> Row:
     """Raises UnknownTask. The lookup is much faster if the job is known."""
     values = {"task_id": str(task_id), "job_id": job_id, "entry": ENTRY, "submitted_by": SUBMITTED_BY}
-    row = await fetch_one(conn, "find_task_state", values)
-    if row is None:
-        raise UnknownTask(f"there is no task {task_id}" + (f" in job {job_id}" if job_id is not None else ""))
-    return row
+    place = f" in job {job_id}" if job_id is not None else ""
+    return required(await fetch_one(conn, "find_task_state", values), UnknownTask(f"there is no task {task_id}{place}"))
 
 
 async def touch_worker(conn: Connection, worker_id: WorkerId) -> None:

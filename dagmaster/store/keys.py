@@ -14,7 +14,7 @@ import psycopg
 
 from dagmaster.errors import Conflict, Invalid, UnknownKey
 from dagmaster.model.access import PLATFORM_ROLES, Role
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, required
 from dagmaster.store.platforms import get_platform
 from dagmaster.store.statements import fetch, fetch_one, run
 
@@ -139,10 +139,8 @@ async def list_keys(conn: Connection) -> list[Key]:
 
 async def revoke_key(conn: Connection, key_or_name: str, *, actor: str, source_app: str = "cli") -> Key:
     values = {"key_or_name": key_or_name, "actor": actor, "source_app": source_app}
-    row = await fetch_one(conn, "revoke_key", values)
-    if row is None:
-        raise UnknownKey(f"no key in use has the id or name {key_or_name!r}; `dagmaster keys list` shows them")
-    return _key(row)
+    unknown = UnknownKey(f"no key in use has the id or name {key_or_name!r}; `dagmaster keys list` shows them")
+    return _key(required(await fetch_one(conn, "revoke_key", values), unknown))
 
 
 async def any_keys(conn: Connection) -> bool:

@@ -1,13 +1,12 @@
-"""The metadata of layers: how maps show an asset."""
+"""Layers: how maps show an asset, and the tables of vector layers."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
-
 from dagmaster.errors import UnknownLayer
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json, required
 from dagmaster.store.layer_catalog import ShownLayer
 from dagmaster.store.statements import fetch, fetch_as, fetch_one_as, run
 
@@ -16,13 +15,7 @@ STALE_AT_ONCE: Final = 20
 # How long the external database has to confirm a layer, and how long a failed layer is not retried.
 CONFIRM_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 300.0
-ANY_LAYER: Final = {
-    "asset_id": None,
-    "platform_id": None,
-    "is_published": None,
-    "include_deleted": False,
-    "offset": 0,
-}
+ANY_LAYER: Final = {"asset_id": None, "platform_id": None, "is_published": None, "include_deleted": False, "offset": 0}
 
 
 class LayerRow(ShownLayer):
@@ -37,13 +30,18 @@ class LayerRow(ShownLayer):
     platform_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class OwnedTable:
+    """A table by its qualified name, with the job that created it and the version it belongs to."""
+
+    table_name: str
+    job_id: int
+    asset_id: str | None = None
+    version_ordinal: int | None = None
+
+
 async def list_layers(
-    conn: Connection,
-    *,
-    platform_id: str | None = None,
-    is_published: bool | None = None,
-    limit: int,
-    offset: int = 0,
+    conn: Connection, *, platform_id: str | None = None, is_published: bool | None = None, limit: int, offset: int = 0
 ) -> list[LayerRow]:
     """In display order."""
     values = {**ANY_LAYER, "platform_id": platform_id, "is_published": is_published, "limit": limit, "offset": offset}
@@ -58,21 +56,18 @@ async def find_layer(conn: Connection, asset_id: str) -> LayerRow | None:
 
 async def get_layer(conn: Connection, asset_id: str) -> LayerRow:
     """Raises UnknownLayer."""
-    layer = await find_layer(conn, asset_id)
-    if layer is None:
-        raise UnknownLayer(f"asset {asset_id[:80]!r} has no layer metadata")
-    return layer
+    return required(await find_layer(conn, asset_id), UnknownLayer(f"asset {asset_id[:80]!r} has no layer metadata"))
 
 
 async def add_layer(conn: Connection, asset_id: str, data_type: str, fields: Mapping[str, Any]) -> bool:
     """False if the asset has metadata already."""
-    values = {"asset_id": asset_id, "data_type": data_type, "fields": _json(fields)}
+    values = {"asset_id": asset_id, "data_type": data_type, "fields": encode_json(dict(fields))}
     return bool(await fetch(conn, "add_layer", values))
 
 
 async def replace_layer(conn: Connection, asset_id: str, version: int, fields: Mapping[str, Any]) -> bool:
     """False if the metadata has another version by now."""
-    values = {"asset_id": asset_id, "version": version, "fields": _json(fields)}
+    values = {"asset_id": asset_id, "version": version, "fields": encode_json(dict(fields))}
     return bool(await fetch(conn, "replace_layer", values))
 
 
@@ -131,5 +126,21 @@ async def layer_ids(conn: Connection, *, is_published: bool = False) -> AsyncIte
         after = rows[-1]["asset_id"]
 
 
-def _json(fields: Mapping[str, Any]) -> str:
-    return orjson.dumps(dict(fields)).decode()
+async def find_unused_tables(conn: Connection, tables: Sequence[OwnedTable]) -> list[str]:
+    """The tables that no version uses and no job writes to or can continue with."""
+    values = {
+        "table_names": [table.table_name for table in tables],
+        "job_ids": [table.job_id for table in tables],
+        "asset_ids": [table.asset_id for table in tables],
+        "ordinals": [table.version_ordinal for table in tables],
+    }
+    return [row["table_name"] for row in await fetch(conn, "find_unused_tables", values)]
+
+
+async def drop_tables_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[str]:
+    """Drop the tables that jobs created for the version, and return their names. Other tables stay."""
+    async with conn.transaction():
+        rows = await fetch(conn, "list_tables_of_version", {"asset_id": asset_id, "version_ordinal": ordinal})
+        for row in rows:
+            await conn.execute(row["command"].encode())
+    return [row["table_name"] for row in rows]

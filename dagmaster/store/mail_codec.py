@@ -78,6 +78,9 @@ class MailRow(TypedDict):
     data: NotRequired[Mapping[str, Any] | None]
 
 
+_NULLS: Mapping[str, Any] = dict.fromkeys(MailRow.__annotations__)
+
+
 def encode(job_id: JobId, message: Mailed) -> MailRow:
     match message:
         case TaskCompleted() | TaskFailed() | TaskLost() | TaskCheckpoint():
@@ -151,18 +154,11 @@ def _json(value: Value | None) -> orjson.Fragment | None:
 
 def mail_values(row: MailRow) -> dict[str, Any]:
     """The parameters of a statement that stores one row."""
-    output, data = row.get("output"), row.get("data")
-    return {
-        "job_id": row["job_id"],
-        "kind": row["kind"],
-        "node_id": row.get("node_id"),
-        "task_id": row.get("task_id"),
-        "worker_id": row.get("worker_id"),
-        "output": orjson.dumps(output).decode() if output is not None else None,
-        "error": row.get("error"),
-        "duration_ms": row.get("duration_ms"),
-        "data": orjson.dumps(data).decode() if data is not None else None,
-    }
+    values = {**_NULLS, **row}
+    for name in ("output", "data"):
+        if values[name] is not None:
+            values[name] = orjson.dumps(values[name]).decode()
+    return values
 
 
 def decode(row: Row) -> Message | None:

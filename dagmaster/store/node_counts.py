@@ -1,6 +1,6 @@
 """Counts of nodes: by status, by fan-out, and by the task that added them."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,10 +10,8 @@ from dagmaster.ids import JobId, NodeId
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.outcome import Children, children_of, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch
-
-Row = dict[str, Any]
 
 Counts = Mapping[str, int]
 KEEP_COUNTS: Final = 20_000  # jobs, and their nodes with children
@@ -64,17 +62,17 @@ class NodeCounts:
 
 
 async def nodes_of_jobs(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, NodesOfJob]:
-    counts: dict[JobId, dict[str, int]] = {job_id: {} for job_id in job_ids}
+    counts: dict[JobId, Counter[str]] = {job_id: Counter() for job_id in job_ids}
     parents: dict[tuple[JobId, str], list[Row]] = {}
     for row in await fetch(conn, "count_nodes_of_jobs", {"job_ids": list(job_ids)}):
-        _add(counts[row["job_id"]], row["status"], row["nodes"])
+        counts[row["job_id"]][row["status"]] += row["nodes"]
         if row["parent_status"] is not None:
             parents.setdefault((row["job_id"], row["parent_node_id"]), []).append(row)
     children: dict[JobId, dict[str, Children]] = {job_id: {} for job_id in job_ids}
     for (job_id, node_id), rows in parents.items():
         of_node = children[job_id][node_id] = children_of_rows(rows)
-        _add(counts[job_id], rows[0]["parent_status"], -1)
-        _add(counts[job_id], outcome_of(rows[0]["parent_status"], of_node).bucket, 1)
+        counts[job_id][rows[0]["parent_status"]] -= 1
+        counts[job_id][outcome_of(rows[0]["parent_status"], of_node).bucket] += 1
     return {job_id: NodesOfJob(counts[job_id], children[job_id]) for job_id in job_ids}
 
 
@@ -83,10 +81,6 @@ def children_of_rows(rows: Sequence[Row]) -> Children:
     fan, added = ({row["status"]: row["nodes"] for row in rows if row["is_added"] is kind} for kind in (False, True))
     ended = max((row["last_ended_at"] for row in rows if row["last_ended_at"]), default=None)
     return children_of(fan, added, may_fail=any(row["may_fail"] for row in rows), last_ended_at=ended)
-
-
-def _add(counts: dict[str, int], status: str, number: int) -> None:
-    counts[status] = counts.get(status, 0) + number
 
 
 async def has_more_nodes(conn: Connection, job_id: JobId, than: int) -> bool:

@@ -9,9 +9,8 @@ from dagmaster.errors import Invalid, UnknownNode
 from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import NodeStatus
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, escape_like, required
 from dagmaster.store.job_states import INLINE_BYTES
-from dagmaster.store.patterns import literal
 from dagmaster.store.statements import fetch_as, fetch_one_as
 
 Node = TypeVar("Node")
@@ -192,7 +191,7 @@ async def search_nodes(conn: Connection, where: NodeSearch, *, limit: int, offse
         **asdict(where),
         "statuses": list(where.statuses) or None,
         "is_open": where.is_open,
-        "pattern": literal(where.text) if where.text else None,
+        "pattern": escape_like(where.text) if where.text else None,
         "jobs": NEWEST_JOBS,
         "limit": limit,
         "offset": offset,
@@ -259,7 +258,7 @@ async def find_nodes(
         "status": where.status,
         "fitting": [name for name, outcome in where.outcomes.items() if outcome == where.status],
         "other": list(where.outcomes),
-        "pattern": literal(where.text) if where.text else None,
+        "pattern": escape_like(where.text) if where.text else None,
         "order": list(where.order),
         "limit": limit,
         "offset": offset,
@@ -303,13 +302,10 @@ async def get_node(conn: Connection, job_id: JobId, node_id: NodeId) -> WholeNod
     return _known(row, job_id, node_id)
 
 
-async def find_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead | None:
-    return await fetch_one_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
-
-
 async def get_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead:
     """Raises UnknownNode."""
-    return _known(await find_node_head(conn, job_id, node_id), job_id, node_id)
+    row = await fetch_one_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
+    return _known(row, job_id, node_id)
 
 
 async def get_node_progress(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeProgress:
@@ -319,9 +315,7 @@ async def get_node_progress(conn: Connection, job_id: JobId, node_id: NodeId) ->
 
 
 def _known(row: Node | None, job_id: JobId, node_id: NodeId) -> Node:
-    if row is None:
-        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return row
+    return required(row, UnknownNode(f"job {job_id} has no node {node_id!r}"))
 
 
 def _status(name: str | None) -> str | None:

@@ -17,17 +17,6 @@ MAIL: LiteralString = "dagmaster_mail"
 TASKS: LiteralString = "dagmaster_tasks"
 RELOAD: LiteralString = "dagmaster_reload"
 
-_LISTEN: Mapping[str, LiteralString] = {
-    MAIL: "LISTEN dagmaster_mail",
-    TASKS: "LISTEN dagmaster_tasks",
-    RELOAD: "LISTEN dagmaster_reload",
-}
-_NOTIFY: Mapping[str, LiteralString] = {
-    MAIL: "NOTIFY dagmaster_mail",
-    TASKS: "NOTIFY dagmaster_tasks",
-    RELOAD: "NOTIFY dagmaster_reload",
-}
-
 # A notification in every commit would serialise the commits of all processes, so piggybacking is rate-limited.
 PIGGYBACK_INTERVAL_SECONDS = 0.001
 MIN_INTERVAL_SECONDS = 0.003
@@ -86,14 +75,14 @@ class Notifier:
                 await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _serve(self, conn: Connection) -> None:
-        conn.add_notify_handler(lambda notification: self._hear(notification.channel))
+        conn.add_notify_handler(lambda notification: self._calls[notification.channel]())
         listening: set[str] = set()
         self._lost = None
         while True:
             for channel in self._calls.keys() - listening:
-                await conn.execute(_LISTEN[channel])
+                await conn.execute(f"LISTEN {channel}")
                 listening.add(channel)
-                self._hear(channel)  # Notifications before LISTEN were missed.
+                self._calls[channel]()  # Notifications before LISTEN were missed.
             await self._send(conn)
             await self._rest(conn)
 
@@ -106,7 +95,7 @@ class Notifier:
             return
         due, self._due = self._due, set()
         for channel in due:
-            await conn.execute(_NOTIFY[channel])
+            await conn.execute(f"NOTIFY {channel}")
         self._next_send = monotonic() + MIN_INTERVAL_SECONDS
 
     async def _rest(self, conn: Connection) -> None:
@@ -135,27 +124,12 @@ class Notifier:
 
     def _pass_on(self, conn: Connection) -> None:
         while (notification := conn.pgconn.notifies()) is not None:
-            self._hear(notification.relname.decode())
-
-    def _hear(self, channel: str) -> None:
-        self._calls[channel]()
+            self._calls[notification.relname.decode()]()
 
 
 async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
     """Call the function of each channel when it is notified, until cancelled."""
-    while True:
-        try:
-            async with await connect(dsn, application="dagmaster listener") as conn:
-                await _listen_on(conn, calls)
-        except (*LOST, DatabaseUnavailable) as error:
-            log.debug("listener lost its connection: %s", error)
-            await asyncio.sleep(RECONNECT_SECONDS)
-
-
-async def _listen_on(conn: Connection, calls: Mapping[str, Callable[[], None]]) -> None:
-    for channel in calls:
-        await conn.execute(_LISTEN[channel])
-    for call in calls.values():  # Notifications before LISTEN were missed.
-        call()
-    async for notification in conn.notifies():
-        calls[notification.channel]()
+    notifier = Notifier(dsn)
+    for channel, call in calls.items():
+        notifier.on(channel, call)
+    await notifier.run()

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.instances import host_key, is_gone
 from dagmaster.store.statements import fetch, fetch_as
-
-Row = dict[str, Any]
 
 
 class OrchestratorRow(TypedDict):
@@ -49,9 +47,7 @@ async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool
     return any(row["host_key"] != here or not is_gone(row["pid"]) for row in rows)
 
 
-async def stalled_orchestrators(
-    conn: Connection, *, progress_seconds: float, orphan_seconds: float
-) -> list[dict[str, Any]]:
+async def stalled_orchestrators(conn: Connection, *, progress_seconds: float, orphan_seconds: float) -> list[Row]:
     """Orchestrators that are alive but have made no progress for this long."""
     values = {"progress_seconds": progress_seconds, "orphan_seconds": orphan_seconds}
     return await fetch(conn, "stalled_orchestrators", values)

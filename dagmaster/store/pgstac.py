@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_json
 from dagmaster.store.statements import fetch
 
 # Not in the SQL files: those must work in every database with our schema.
@@ -31,12 +29,12 @@ async def own_collections(conn: Connection) -> list[str]:
 
 async def put_collections(conn: Connection, collections: Iterable[Mapping[str, Any]]) -> None:
     for collection in collections:
-        await conn.execute(_UPSERT_COLLECTION, [_json(collection)])
+        await conn.execute(_UPSERT_COLLECTION, [encode_json(collection)])
 
 
 async def put_items(conn: Connection, items: Sequence[Mapping[str, Any]]) -> None:
     """Write items; their collections must exist in pgSTAC."""
-    await conn.execute(_UPSERT_ITEMS, [_json(items)])
+    await conn.execute(_UPSERT_ITEMS, [encode_json(items)])
 
 
 async def remove_other_items(
@@ -48,7 +46,3 @@ async def remove_other_items(
     for collection, item_id in others:
         await conn.execute(_DELETE_ITEM, [item_id, collection])
     return others
-
-
-def _json(document: Any) -> str:
-    return orjson.dumps(document).decode()

@@ -7,10 +7,8 @@ from typing import Any, Final
 from dagmaster.errors import Conflict, Invalid, UnknownPlatform
 from dagmaster.model.asset import PLATFORM_ID_PATTERN, Platform
 from dagmaster.store.audit import note_command
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one
-
-Row = dict[str, Any]
 
 CHANGEABLE: Final = frozenset({"display_name", "optional_refs", "is_active", "allowed_workflows"})
 

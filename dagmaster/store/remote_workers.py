@@ -3,14 +3,13 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, encode_json, encode_rows, required
+from dagmaster.store.instances import Instance, register_worker
 from dagmaster.store.mail_codec import MailRow
-from dagmaster.store.statements import fetch, fetch_one, run
+from dagmaster.store.statements import fetch, fetch_one
 from dagmaster.store.workers import WorkerHead, find_worker
 
 HOST_PREFIX = "http-"
@@ -28,25 +27,15 @@ async def register_remote(
 ) -> WorkerId:
     """Returns the id. The host key is unique: only the worker itself can tell whether its process lives."""
     worker_id = WorkerId(str(new_id()))
-    values = {
-        "worker_id": worker_id,
-        "hostname": hostname,
-        "pid": pid,
-        "host_key": HOST_PREFIX + worker_id,
-        "queues": list(queues),
-        "handlers": sorted(handlers),
-        "concurrency": concurrency,
-        "key_id": key_id,
-    }
-    await run(conn, "register_remote_worker", values)
+    instance = Instance(worker_id, hostname, pid, HOST_PREFIX + worker_id)
+    await register_worker(conn, instance, queues, concurrency, handlers, key_id=key_id)
     return worker_id
 
 
 async def get_remote(conn: Connection, worker_id: WorkerId, key_id: str | None) -> WorkerHead:
     """Raises UnknownWorker, Forbidden for a worker of another key, WorkerGone for one that has left or was lost."""
-    row = await find_worker(conn, worker_id)
-    if row is None:
-        raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
+    unknown = UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
+    row = required(await find_worker(conn, worker_id), unknown)
     if not row["host_key"].startswith(HOST_PREFIX):
         raise Forbidden(f"worker {worker_id} is connected to the database and cannot be used through this API")
     if row["key_id"] != key_id:
@@ -64,11 +53,9 @@ async def beat_remote(
     conn: Connection, worker_id: WorkerId, *, completed: int | None, failed: int | None, stats: Mapping[str, Any] | None
 ) -> str:
     """Returns the desired state. Raises WorkerGone."""
-    encoded = orjson.dumps(stats).decode() if stats is not None else None
+    encoded = encode_json(stats) if stats is not None else None
     values = {"worker_id": worker_id, "completed": completed, "failed": failed, "stats": encoded}
-    row = await fetch_one(conn, "beat_remote_worker", values)
-    if row is None:
-        raise gone(worker_id)
+    row = required(await fetch_one(conn, "beat_remote_worker", values), gone(worker_id))
     return str(row["wanted"])
 
 

@@ -12,7 +12,7 @@ import psycopg
 from dagmaster.errors import Conflict
 from dagmaster.ids import JobId
 from dagmaster.store.audit import note_command
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one, run
 
 JOBS_AT_ONCE: Final = 100
@@ -35,7 +35,7 @@ class Limits:
         return min([*self.own.values(), *([] if self.days is None else [self.days])], default=None)
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Row:
         hashes, days = list(self.own), list(self.own.values())
         return {"days": self.days, "hashes": hashes, "own_days": days, "workflow_id": self.workflow_id}
 
@@ -73,7 +73,7 @@ async def read_limits(conn: Connection, days: float | None, workflow_id: str | N
     return Limits(days, {row["workflow_hash"]: row["days"] for row in rows}, workflow_id)
 
 
-async def preview(conn: Connection, limits: Limits) -> list[dict[str, Any]]:
+async def preview(conn: Connection, limits: Limits) -> list[Row]:
     """What `remove_old` would remove, by workflow."""
     return await fetch(conn, "preview_removal", limits.values)
 
@@ -94,7 +94,9 @@ async def remove_old(
     async with _alone(conn):
         kept_since = await _first_kept_day(conn, limits)
         async for removal in _removals(conn, limits, wants_export=export is not None):
-            await _export(conn, removal, export)
+            if export is not None and not removal.is_exported:
+                await export(conn, removal)
+                await run(conn, "note_export", {"job_ids": list(removal.job_ids)})
             if forget is not None:
                 await forget(removal.job_ids)
             await _finish(conn, removal, kept_since, removed)
@@ -126,9 +128,6 @@ async def _alone(conn: Connection) -> AsyncIterator[None]:
             await run(conn, "unlock_retention")
 
 
-# Jobs
-
-
 async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> AsyncIterator[Removal]:
     """Resume interrupted removals first, then yield batches until no job is old enough."""
     for row in await fetch(conn, "marked_for_removal"):
@@ -154,12 +153,6 @@ async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> 
         yield removal
 
 
-async def _export(conn: Connection, removal: Removal, export: Export | None) -> None:
-    if export is not None and not removal.is_exported:
-        await export(conn, removal)
-        await run(conn, "note_export", {"job_ids": list(removal.job_ids)})
-
-
 async def _finish(conn: Connection, removal: Removal, kept_since: datetime, removed: Removed) -> None:
     values = {"job_ids": list(removal.job_ids), "kept_since": kept_since, "limit": ROWS_AT_ONCE}
     if removal.size is None or removal.size > ROWS_AT_ONCE:
@@ -174,7 +167,7 @@ async def _finish(conn: Connection, removal: Removal, kept_since: datetime, remo
     removed.events += row["events"]
 
 
-async def _remove_slices(conn: Connection, values: dict[str, Any], removed: Removed) -> None:
+async def _remove_slices(conn: Connection, values: Row, removed: Removed) -> None:
     """Remove the rows of large jobs, each slice in its own transaction. Nodes go last: they show the job's size."""
     rows = await fetch(conn, "still_marked", values)
     values = {**values, "job_ids": [row["job_id"] for row in rows]}
@@ -194,17 +187,10 @@ async def _repeat(conn: Connection, name: str, values: Mapping[str, Any]) -> int
     return total
 
 
-# The timeline
-
-
-async def _event_days(conn: Connection) -> list[dict[str, Any]]:
-    return await fetch(conn, "event_days")
-
-
 async def _first_kept_day(conn: Connection, limits: Limits) -> datetime:
     """Events before it are not removed one by one: all their jobs go, and then whole partitions."""
     first = BEGINNING
-    for day in await _event_days(conn) if limits.least_days is not None else ():
+    for day in await fetch(conn, "event_days") if limits.least_days is not None else ():
         if await _is_kept(conn, limits, day, gone_only=False):
             break
         first = day["high"]
@@ -220,7 +206,7 @@ async def _is_kept(conn: Connection, limits: Limits, day: Mapping[str, Any], *, 
 async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> int:
     """A partition that cannot be locked at once is left for the next run: nothing should wait for this."""
     dropped = 0
-    for day in await _event_days(conn):
+    for day in await fetch(conn, "event_days"):
         if day["high"] > kept_since or await _is_kept(conn, limits, day, gone_only=True):
             break
         try:
@@ -229,9 +215,6 @@ async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> 
             break
         dropped += 1
     return dropped
-
-
-# Definitions
 
 
 async def _remove_definitions(conn: Connection) -> int:

@@ -1,12 +1,10 @@
 """Jobs that schedules start: when due, when triggered, and as a backfill."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
-
-import orjson
 
 from dagmaster.errors import Conflict, Invalid, NotFound
 from dagmaster.ids import JobId
@@ -15,7 +13,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import next_time, times_between
 from dagmaster.model.schedule_runs import Due, find_due, inputs_at, show_time
 from dagmaster.model.workflow import Workflow
-from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.connect import Connection, encode_json, encode_rows, storable
 from dagmaster.store.schedules import get_schedule, rule_of
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.submission import NewJob, Submitted, submit_many
@@ -58,9 +56,8 @@ async def start_due(conn: Connection, row: Mapping[str, Any], *, threshold_secon
     assert schedule is not None
     due = find_due(schedule, row["next_at"], row["now"])
     if due.times:
-        jobs = [_new_job(graph, at) for at in due.times]
-        submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app="orchestrator")
-        await _note_fired(conn, graph, zip(due.times, submitted, strict=True), row["now"], "orchestrator")
+        jobs = {at: _new_job(graph, at) for at in due.times}
+        await _submit(conn, jobs, row["now"], threshold_seconds=threshold_seconds, source_app="orchestrator")
     if due.missed:
         await _note_missed(conn, row["schedule_id"], due)
     last = due.times[-1] if due.times else None
@@ -75,7 +72,7 @@ async def skip_due(conn: Connection, row: Mapping[str, Any], error: str) -> None
     except Conflict:
         next_at = None
     data = {"schedule_id": row["schedule_id"], "count": 1, "first": show_time(row["next_at"])}
-    await run(conn, "note_missed", {"data": orjson.dumps(data).decode(), "error": storable(error)})
+    await run(conn, "note_missed", {"data": encode_json(data), "error": storable(error)})
     await run(conn, "move_schedule", {"schedule_id": row["schedule_id"], "next_at": next_at, "last_at": None})
 
 
@@ -86,10 +83,11 @@ async def trigger(
     row = await get_schedule(conn, schedule_id)
     graph = await _load_graph(conn, row)
     at: datetime = row["now"].replace(microsecond=0)
-    job = _new_job(graph, at, actor=actor, is_manual=True)
+    jobs = {at: _new_job(graph, at, actor=actor, is_manual=True)}
     async with conn.transaction():
-        [submitted] = await submit_many(conn, [job], threshold_seconds=threshold_seconds, source_app=source_app)
-        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_asked_for=True)
+        [submitted] = await _submit(
+            conn, jobs, at, threshold_seconds=threshold_seconds, source_app=source_app, actor=actor, is_asked_for=True
+        )
     return submitted, at
 
 
@@ -116,7 +114,18 @@ async def backfill(
     selected = missing[:most]
     new: list[JobId] = []
     if selected and not dry_run:
-        new = await _submit_all(conn, graph, selected, row["now"], actor, threshold_seconds, source_app)
+        jobs = {at: _new_job(graph, at, actor=actor) for at in selected}
+        async with conn.transaction():
+            submitted = await _submit(
+                conn,
+                jobs,
+                row["now"],
+                threshold_seconds=threshold_seconds,
+                source_app=source_app,
+                actor=actor,
+                is_backfill=True,
+            )
+        new = [job.job_id for job in submitted if job.is_new]
     return Backfilled(
         times=len(times),
         existing=len(times) - len(missing),
@@ -147,21 +156,28 @@ async def _without_job(conn: Connection, schedule_id: str, times: Sequence[datet
     return [at for key, at in keys.items() if key not in taken]
 
 
-async def _submit_all(
+async def _submit(
     conn: Connection,
-    graph: Graph,
-    times: Sequence[datetime],
+    jobs: Mapping[datetime, NewJob],
     now: datetime,
-    actor: str | None,
+    *,
     threshold_seconds: float,
     source_app: str,
-) -> list[JobId]:
-    jobs = [_new_job(graph, at, actor=actor) for at in times]
-    async with conn.transaction():
-        submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app=source_app)
-        fired = zip(times, submitted, strict=True)
-        await _note_fired(conn, graph, fired, now, source_app, actor=actor, is_backfill=True)
-    return [job.job_id for job in submitted if job.is_new]
+    **note: Any,
+) -> list[Submitted]:
+    """Submit the jobs of these times, and record the schedule in the timelines of the new ones. Needs a transaction."""
+    submitted = await submit_many(conn, list(jobs.values()), threshold_seconds=threshold_seconds, source_app=source_app)
+    events = [
+        {
+            "job_id": new.job_id,
+            "data": {**job.metadata, "late_seconds": round((now - at).total_seconds(), 3), **note},
+        }
+        for (at, job), new in zip(jobs.items(), submitted, strict=True)
+        if new.is_new
+    ]
+    if events:
+        await run(conn, "note_fired", {"events": encode_rows(events), "source_app": source_app})
+    return submitted
 
 
 async def _load_graph(conn: Connection, row: Mapping[str, Any]) -> Graph:
@@ -197,32 +213,6 @@ def _key(schedule_id: str, at: datetime) -> str:
     return f"schedule:{schedule_id}:{show_time(at)}"
 
 
-async def _note_fired(
-    conn: Connection,
-    graph: Graph,
-    fired: Iterable[tuple[datetime, Submitted]],
-    now: datetime,
-    source_app: str,
-    **more: Any,
-) -> None:
-    schedule_id = graph.workflow.workflow_id
-    events = [
-        {
-            "job_id": job.job_id,
-            "data": {
-                "schedule_id": schedule_id,
-                "scheduled_for": show_time(at),
-                "late_seconds": round((now - at).total_seconds(), 3),
-                **more,
-            },
-        }
-        for at, job in fired
-        if job.is_new
-    ]
-    if events:
-        await run(conn, "note_fired", {"events": encode_rows(events), "source_app": source_app})
-
-
 async def _note_missed(conn: Connection, schedule_id: str, due: Due) -> None:
     data = {
         "schedule_id": schedule_id,
@@ -231,4 +221,4 @@ async def _note_missed(conn: Connection, schedule_id: str, due: Due) -> None:
         "first": show_time(due.missed[0]),
         "last": show_time(due.missed[-1]),
     }
-    await run(conn, "note_missed", {"data": orjson.dumps(data).decode(), "error": None})
+    await run(conn, "note_missed", {"data": encode_json(data), "error": None})

@@ -12,14 +12,13 @@ from dagmaster.errors import Conflict, UnknownSchedule
 from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import Schedule, next_time, times_after
 from dagmaster.store.audit import note_command
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, Row, encode_rows, required
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.submission import workflow_row
 
 MISSED_DAYS: Final = 7
-
-LATE_SECONDS = 60.0
-SHOWN_TIMES = 5
+LATE_SECONDS: Final = 60.0
+SHOWN_TIMES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +30,24 @@ class Synced:
     removed: tuple[str, ...] = ()
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.added or self.changed or self.removed)
 
 
-# Reads.
-
-
-async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
+async def list_schedules(conn: Connection) -> list[Row]:
     """By id; `next_times` are the next start times."""
     return [_viewed(row) for row in await fetch(conn, "list_schedules", {"schedule_id": None})]
 
 
-async def get_schedule(conn: Connection, schedule_id: str) -> dict[str, Any]:
-    row = await fetch_one(conn, "list_schedules", {"schedule_id": schedule_id})
-    if row is None:
-        raise UnknownSchedule(
-            f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
-            "them from the workflows"
-        )
-    return _viewed(row)
+async def get_schedule(conn: Connection, schedule_id: str) -> Row:
+    unknown = UnknownSchedule(
+        f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
+        "them from the workflows"
+    )
+    return _viewed(required(await fetch_one(conn, "list_schedules", {"schedule_id": schedule_id}), unknown))
 
 
-def _viewed(row: dict[str, Any]) -> dict[str, Any]:
+def _viewed(row: Row) -> Row:
     now, is_paused = row["now"], row["paused_at"] is not None
     next_at = row["next_at"] or now
     is_late = not is_paused and next_at < now - timedelta(seconds=LATE_SECONDS)
@@ -80,24 +74,15 @@ def rule_of(row: Mapping[str, Any]) -> Schedule:
         ) from error
 
 
-async def schedule_counts(conn: Connection) -> dict[str, Any]:
+async def schedule_counts(conn: Connection) -> Row:
     [row] = await fetch(conn, "schedule_counts", {"late_seconds": LATE_SECONDS})
     return row
 
 
-async def missed_schedules(conn: Connection) -> dict[str, dict[str, Any]]:
+async def missed_schedules(conn: Connection) -> dict[str, Row]:
     """The last failure of each schedule."""
     rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
     return {row["schedule_id"]: row for row in rows}
-
-
-async def database_now(conn: Connection) -> datetime:
-    [row] = await fetch(conn, "database_now")
-    now: datetime = row["now"]
-    return now
-
-
-# Writes.
 
 
 async def sync_schedules(
@@ -114,9 +99,9 @@ async def sync_schedules(
 
     Other schedules may belong to another server with another folder, so only `prune` removes them.
     """
-    now = await database_now(conn)
+    [clock] = await fetch(conn, "database_now")
     values = {
-        "schedules": encode_rows([_row(graph, now) for graph in graphs]) or "[]",
+        "schedules": encode_rows([_row(graph, clock["now"]) for graph in graphs]) or "[]",
         "workflows": encode_rows([workflow_row(each) for graph in graphs for each in (*graph.called, graph)]) or "[]",
     }
     async with conn.transaction():
@@ -128,12 +113,12 @@ async def sync_schedules(
             tuple(row["schedule_id"] for row in stored if not row["is_new"]),
             tuple(row["schedule_id"] for row in removed),
         )
-        if not synced.is_nothing:
+        if not synced.is_empty:
             await _note(conn, "schedules.sync", actor, source_app, **asdict(synced))
     return synced
 
 
-def _row(graph: Graph, now: datetime) -> dict[str, Any]:
+def _row(graph: Graph, now: datetime) -> Row:
     workflow, schedule = graph.workflow, graph.workflow.schedule
     assert schedule is not None
     return {
@@ -149,9 +134,7 @@ def _row(graph: Graph, now: datetime) -> dict[str, Any]:
     }
 
 
-async def pause_schedule(
-    conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
-) -> dict[str, Any]:
+async def pause_schedule(conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli") -> Row:
     """Start no more jobs until it is resumed."""
     await get_schedule(conn, schedule_id)
     async with conn.transaction():
@@ -160,9 +143,7 @@ async def pause_schedule(
     return await get_schedule(conn, schedule_id)
 
 
-async def resume_schedule(
-    conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
-) -> dict[str, Any]:
+async def resume_schedule(conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli") -> Row:
     """Continue with the next future time."""
     row = await get_schedule(conn, schedule_id)
     async with conn.transaction():

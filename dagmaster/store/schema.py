@@ -1,20 +1,15 @@
-"""The schema of the database: its revision, tables and event partitions."""
+"""The schema of the database: its revision, tables, event partitions and dead rows."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from dagmaster.errors import SchemaMissing
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.statements import fetch, fetch_one, run
-
-Row = dict[str, Any]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 # From the file names: importing Alembic would double the time of a short command.
 HEAD = max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
-
-
-# Reads.
 
 
 async def current_revision(conn: Connection) -> str | None:
@@ -52,11 +47,19 @@ async def missing_partitions(conn: Connection) -> int:
     return int(row["missing"])
 
 
-# Writes.
+async def bloated_tables(conn: Connection, *, dead_rows: int) -> list[str]:
+    """The hot tables with more dead rows than this."""
+    return [row["relname"] for row in await fetch(conn, "dead_rows", {"threshold": dead_rows})]
 
 
 async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:
     await run(conn, "ensure_event_partitions", {"days_ahead": days_ahead})
+
+
+async def vacuum_tables(conn: Connection, tables: Iterable[str]) -> None:
+    """Autovacuum runs once a minute; at thousands of tasks per second that is too late."""
+    for table in tables:
+        await run(conn, f"vacuum_{table}")
 
 
 async def drop_schema(conn: Connection) -> None:

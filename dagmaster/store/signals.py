@@ -1,32 +1,44 @@
-"""Signals and approval decisions, for the nodes of a job that wait for them."""
+"""Signals and approvals: the nodes that wait for them, and the decisions."""
 
 import asyncio
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from dagmaster.engine.messages import ApprovalDecision, SignalSent
 from dagmaster.errors import Conflict, Forbidden, Invalid, UnknownNode
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import SIGNAL_PATTERN
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row
 from dagmaster.store.job_control import POLL_SECONDS, live_job, send
 from dagmaster.store.nodes import get_node_head
 from dagmaster.store.statements import fetch, fetch_one
 
-Row = dict[str, Any]
-
-MAX_COMMENT_LENGTH = 2000
-
-
-# Reads.
+MAX_COMMENT_LENGTH: Final = 2000
+DECIDED_JOBS: Final = 200
 
 
-async def is_unheard(conn: Connection, job_id: JobId) -> bool:
+async def waiting_approvals(conn: Connection, *, limit: int) -> list[Row]:
+    return await fetch(conn, "waiting_approvals", {"limit": limit})
+
+
+async def decided_approvals(conn: Connection, *, limit: int) -> list[Row]:
+    """The newest first."""
+    return await fetch(conn, "decided_approvals", {"jobs": DECIDED_JOBS, "limit": limit})
+
+
+async def external_waits(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
+    """The jobs that wait only for a decision or a signal, with `waits_for`, `node_id`, `signal`."""
+    rows = await fetch(conn, "waiting_of_jobs", {"job_ids": list(job_ids)}) if job_ids else []
+    return {row["job_id"]: row for row in rows}
+
+
+async def has_unread_signal(conn: Connection, job_id: JobId) -> bool:
     """Whether the job's owner has not yet read a signal."""
-    [row] = await fetch(conn, "is_unheard", {"job_id": job_id})
-    return bool(row["is_unheard"])
+    [row] = await fetch(conn, "has_unread_signal", {"job_id": job_id})
+    return bool(row["has_unread_signal"])
 
 
 async def until_decided(
@@ -37,30 +49,24 @@ async def until_decided(
     Raises Conflict if another event ended the wait.
     """
     decided = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
-    deadline = asyncio.get_running_loop().time() + seconds
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
     while True:
         row = await get_node_head(conn, job_id, node_id)
-        if row["status"] == decided or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
+        if row["status"] == decided or (row["status"] == NodeStatus.RUNNING and loop.time() > deadline):
             return NodeStatus(row["status"])
         if row["status"] != NodeStatus.RUNNING:
             raise Conflict(f"node {node_id!r} is {row['status']}: another event has ended its wait")
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _is_over(deadline: float) -> bool:
-    return asyncio.get_running_loop().time() > deadline
-
-
-async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
+async def child_job_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
     """The inputs of a node's child job. Needs a connection that keeps JSON as bytes."""
     row = await fetch_one(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})
     if row is None or row["input_params"] is None:
         raise Invalid(f"the stored inputs of the child job of node {node_id!r} of job {job_id} are missing")
     inputs: bytes = row["input_params"]
     return inputs
-
-
-# Writes.
 
 
 async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, actor: str | None) -> Row:

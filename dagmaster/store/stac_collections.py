@@ -1,13 +1,11 @@
 """STAC collections, and the published layers that describe them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import orjson
-
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, Row, encode_json
 from dagmaster.store.statements import fetch, fetch_one, run
 
 MAX_COLLECTION_ID: Final = 256
@@ -55,10 +53,6 @@ async def remove_collection(conn: Connection, collection_id: str) -> None:
     await run(conn, "remove_collection", {"collection_id": collection_id})
 
 
-def _values(collection: Collection) -> dict[str, Any]:
-    return {
-        "collection_id": collection.collection_id,
-        "content": orjson.dumps(dict(collection.content)).decode(),
-        "layer_asset_id": collection.layer_asset_id,
-        "replaced": None if collection.replaced is None else orjson.dumps(dict(collection.replaced)).decode(),
-    }
+def _values(collection: Collection) -> Row:
+    replaced = None if collection.replaced is None else encode_json(dict(collection.replaced))
+    return {**asdict(collection), "content": encode_json(dict(collection.content)), "replaced": replaced}

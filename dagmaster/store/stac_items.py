@@ -1,15 +1,14 @@
-"""The catalogue: the STAC collections and items that a caller may see."""
+"""The catalogue: the STAC collections and items that a caller may see, and the items of one version."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Final, TypedDict
 
-import orjson
-
-from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch_as
+from dagmaster.store.assets import StaleVersion
+from dagmaster.store.connect import Connection, encode_json
+from dagmaster.store.statements import fetch, fetch_as
 
 SORT_KEYS: Final = ("first", "second", "third")
 
@@ -61,7 +60,7 @@ class ItemFilter:
             "bounds": _box(self.bbox) if self.bbox is not None else None,
             "during": _range(self.first_at, self.last_at),
             "condition": self.condition,
-            "condition_values": orjson.dumps(dict(self.condition_values)).decode(),
+            "condition_values": encode_json(dict(self.condition_values)),
         }
 
 
@@ -91,6 +90,38 @@ class CollectionRow(TypedDict):
     north: float | None
     first_at: datetime
     last_at: datetime
+
+
+class StacVersionRow(TypedDict):
+    """A version with a file and a collection. `version` is for optimistic locking."""
+
+    asset_id: str
+    version_ordinal: int
+    data_type: str
+    platform_id: str
+    platform_refs: dict[str, Any]
+    blob_path: str
+    content_hash: str | None
+    stac_item_id: str | None
+    stac_collection_id: str
+    processing_completed_at: datetime | None
+    version: int
+    request_id: str | None
+
+
+class StoredItemRow(TypedDict):
+    collection_id: str
+    item_id: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StacVersionFilter:
+    """All conditions must hold."""
+
+    asset_id: str | None = None
+    version_ordinal: int | None = None
+    collection_id: str | None = None
 
 
 async def search_items(
@@ -125,6 +156,42 @@ async def list_collections(
     """The collections with an item that the caller may see; only one if it is named."""
     values = {**scope.values(), "collection_id": collection_id, "limit": limit}
     return await fetch_as(conn, CollectionRow, "list_stac_collections", values)
+
+
+async def list_stac_versions(
+    conn: Connection, where: StacVersionFilter, *, after: tuple[str, int] | None = None, limit: int
+) -> list[StacVersionRow]:
+    """Processed versions that are not deleted, by asset and ordinal."""
+    after_asset, after_ordinal = after or (None, None)
+    values = {**asdict(where), "after_asset": after_asset, "after_ordinal": after_ordinal, "limit": limit}
+    return await fetch_as(conn, StacVersionRow, "list_stac_versions", values)
+
+
+async def list_items_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[StoredItemRow]:
+    values = {"asset_id": asset_id, "version_ordinal": ordinal}
+    return await fetch_as(conn, StoredItemRow, "list_items_of_version", values)
+
+
+async def replace_items_of_version(
+    conn: Connection, version: StacVersionRow, collection: dict[str, Any], items: Sequence[dict[str, Any]]
+) -> int:
+    """Returns the version's number of items: an id that another version has stays with it.
+
+    An existing collection is not changed. Raises StaleVersion if a job has moved the version in the meantime.
+    """
+    key = {"asset_id": version["asset_id"], "version_ordinal": version["version_ordinal"]}
+    documents = encode_json({"stac_collection": collection, "stac_items": list(items)})
+    values = {**key, "known_version": version["version"], "documents": documents}
+    async with conn.transaction():
+        if not await fetch(conn, "replace_items_of_version", values):
+            raise StaleVersion
+        return len(await fetch(conn, "list_items_of_version", key))
+
+
+async def remove_items_of_version(conn: Connection, asset_id: str, ordinal: int) -> list[str]:
+    """Returns the ids of the removed items."""
+    values = {"asset_id": asset_id, "version_ordinal": ordinal}
+    return [row["item_id"] for row in await fetch(conn, "remove_items_of_version", values)]
 
 
 def _box(bbox: tuple[float, float, float, float]) -> str:

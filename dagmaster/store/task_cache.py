@@ -1,27 +1,17 @@
 """Cached results of tasks: by handler, version and parameters."""
 
-from typing import Any
-
 import psycopg
 
 from dagmaster.errors import Invalid
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.store.connect import Connection, storable
+from dagmaster.store.connect import Connection, Row, storable
 from dagmaster.store.statements import fetch, fetch_one, run
-
-Row = dict[str, Any]
-
-
-# Reads.
 
 
 async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str) -> Row | None:
     """The output, job and time of a cached result for this task, which the worker must hold."""
     values = {"worker_id": worker_id, "task_id": task_id, "version": version}
     return await fetch_one(conn, "recall_result", values)
-
-
-# Writes.
 
 
 async def remember_result(

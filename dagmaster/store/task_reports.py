@@ -12,11 +12,9 @@ from dagmaster.errors import Invalid, TaskOver, UnknownTask
 from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.states import NODE_IN_FLIGHT
 from dagmaster.snowflakes import new_id
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, Row, encode_json, encode_rows
 from dagmaster.store.mail_codec import encode, mail_values
 from dagmaster.store.statements import run
-
-Row = dict[str, Any]
 
 # The defaults of a checkpoint.
 CHECKPOINT: Mapping[str, Any] = {
@@ -125,7 +123,7 @@ async def save_checkpoint(
         **mail_values(encode(job_id, message)),
         "checkpoint_id": checkpoint_id,
         "is_claimed": is_claimed,
-        "artifacts_completed": orjson.dumps(artifacts).decode() if artifacts is not None else None,
+        "artifacts_completed": encode_json(artifacts) if artifacts is not None else None,
     }
     await _apply(conn, "save_checkpoint", values)
     return checkpoint_id

@@ -3,21 +3,21 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from psycopg.rows import DictRow
-
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.store.connect import Connection, encode_rows, encode_texts
+from dagmaster.store.connect import Connection, Row, encode_rows, encode_texts
 from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.mail_codec import MailRow, mail_values
 from dagmaster.store.statements import fetch, fetch_atomically, run
 
+WARN_AT_ONCE = 500
 
-async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
+
+async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[Row]:
     """Claim tasks of the worker's queues and handlers; the caller announces their start with `tell_starts`."""
     return await fetch(conn, *_claim(worker_id, limit))
 
 
-async def claim_and_announce(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
+async def claim_and_announce(conn: Connection, worker_id: WorkerId, limit: int) -> list[Row]:
     """Claim tasks and tell their owners that they have started."""
     return await fetch(conn, "claim_and_announce_tasks", {"worker_id": worker_id, "limit": limit})
 
@@ -35,7 +35,7 @@ async def report(conn: Connection, worker_id: WorkerId, reports: Sequence[MailRo
 
 async def report_and_claim(
     conn: HotConnection, worker_id: WorkerId, reports: Sequence[MailRow], limit: int, *, notifies: bool = False
-) -> list[DictRow]:
+) -> list[Row]:
     """Report and claim in one transaction."""
     [_, claimed] = await fetch_atomically(
         conn, [_report(worker_id, reports, notifies=notifies), _claim(worker_id, limit)]
@@ -68,7 +68,7 @@ async def orders(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskI
     return (rows[0]["wanted"], rows[0]["withdrawn"]) if rows else ("run", list(task_ids))
 
 
-async def held(conn: Connection, worker_id: WorkerId, known: Collection[TaskId]) -> list[DictRow]:
+async def held(conn: Connection, worker_id: WorkerId, known: Collection[TaskId]) -> list[Row]:
     return await fetch(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
 
 
@@ -76,3 +76,15 @@ async def sealed_texts(conn: Connection, worker_id: WorkerId, task_id: TaskId) -
     """The texts that may refer to a task's secrets: its parameters and the checkpoints of earlier attempts."""
     rows = await fetch(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})
     return [row["content"].encode() for row in rows if row["content"]]
+
+
+async def warn_of_stuck_tasks(conn: Connection, *, after_seconds: float) -> list[str]:
+    """Warn once about each stuck task; returns the new ones."""
+    # Lock in a separate statement first: in the same statement, the snapshot would be older than the lock.
+    async with conn.transaction():
+        [turn] = await fetch(conn, "watch_turn")
+        if not turn["is_mine"]:
+            return []
+        values = {"stuck_after_seconds": after_seconds, "limit": WARN_AT_ONCE}
+        rows = await fetch(conn, "warn_of_stuck_tasks", values)
+    return [row["task_id"] for row in rows]

@@ -9,6 +9,14 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch_as, fetch_one_as
 
 LOST_SHOWN_SECONDS: Final = 3600.0
+ANY_WORKER: Final = {
+    "status": None,
+    "queues": None,
+    "needs_attention": False,
+    "lost_shown_seconds": LOST_SHOWN_SECONDS,
+    "lost_after_seconds": 0.0,
+    "offset": 0,
+}
 
 
 class WorkerRow(TypedDict):
@@ -53,24 +61,14 @@ async def list_workers(
 ) -> list[WorkerRow]:
     """Active workers first, then the newest; with `queues`, those that consume one of them."""
     names = None if queues is None else list(queues)
-    return await _list(conn, {"status": status, "queues": names, "limit": limit, "offset": offset})
+    values = {**ANY_WORKER, "status": status, "queues": names, "limit": limit, "offset": offset}
+    return await fetch_as(conn, WorkerRow, "list_workers", values)
 
 
 async def list_troubled_workers(conn: Connection, *, lost_after_seconds: float, limit: int) -> list[WorkerRow]:
     """Workers that were lost in the last hour, are silent, or have stuck slots."""
-    return await _list(conn, {"needs_attention": True, "lost_after_seconds": lost_after_seconds, "limit": limit})
-
-
-async def _list(conn: Connection, values: dict[str, Any]) -> list[WorkerRow]:
-    everything = {
-        "status": None,
-        "queues": None,
-        "needs_attention": False,
-        "lost_shown_seconds": LOST_SHOWN_SECONDS,
-        "lost_after_seconds": 0.0,
-        "offset": 0,
-    }
-    return await fetch_as(conn, WorkerRow, "list_workers", everything | values)
+    values = {**ANY_WORKER, "needs_attention": True, "lost_after_seconds": lost_after_seconds, "limit": limit}
+    return await fetch_as(conn, WorkerRow, "list_workers", values)
 
 
 async def find_worker(conn: Connection, worker_id: WorkerId) -> WorkerHead | None:

@@ -12,7 +12,7 @@ from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NodeStatus
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.signals import is_unheard, request_decision, send_signal
+from dagmaster.store.signals import has_unread_signal, request_decision, send_signal
 
 APPLICATION = "dagmaster test"
 POLL_SECONDS = 0.01
@@ -51,7 +51,7 @@ class Decisions:
                     await send_signal(conn, job_id, name, data=data, actor=SOMEBODY)
             while not self.are_heard:
                 await asyncio.sleep(POLL_SECONDS)
-                self.are_heard = not await is_unheard(conn, job_id)
+                self.are_heard = not await has_unread_signal(conn, job_id)
             await self._decide(conn, job_id, orchestrator)
 
     async def _decide(self, conn: Connection, job_id: JobId, orchestrator: Orchestrator) -> None:

@@ -28,7 +28,7 @@ from dagmaster.store.handlers import stamp_of
 from dagmaster.store.instances import Instance
 from dagmaster.store.node_counts import NodeCounts
 from dagmaster.store.notifications import MAIL, Notifier
-from dagmaster.store.pinned_graphs import PinnedGraphs
+from dagmaster.store.workflows import PinnedGraphs
 from dagmaster.tasklogs import TaskLogs, open_task_logs
 from dagmaster.web.task_signal import TaskSignal
 

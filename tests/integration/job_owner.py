@@ -40,8 +40,13 @@ class Owner:
         self.job_id = submitted.job_id
         return submitted
 
+    async def load_jobs(self, *job_ids: JobId) -> list[Loaded]:
+        rows = await job_states.job_rows(self.conn, self.id, job_ids)
+        loaded, _ = await job_states.restore_rows(self.conn, rows, self.graphs)
+        return loaded
+
     async def load(self, job_id: JobId | None = None) -> Loaded:
-        [loaded] = await job_states.load(self.conn, self.id, [job_id or self.job_id], self.graphs)
+        [loaded] = await self.load_jobs(job_id or self.job_id)
         return loaded
 
     def decide(self, loaded: Loaded, *messages: Message) -> ChangeSet:

@@ -86,8 +86,9 @@ def test_worker_commands_take_names_or_all(dsn: str, place: list[str], words: li
     assert "--all" in refused.err
 
 
-def test_the_actor_is_in_the_audit_log(dsn: str) -> None:
+def test_the_actor_and_the_program_are_in_the_audit_log(dsn: str) -> None:
     call("workers", "drain", add_worker(dsn), "--by", "ada", "--database-url", dsn)
-    query = "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = 'command'"
+    query = "SELECT event_data, source_app FROM dagapp.dag_job_events WHERE event_type = 'command'"
     [noted] = asyncio.run(rows(dsn, query))
     assert (noted["event_data"]["command"], noted["event_data"]["actor"]) == ("workers.drain", "ada")
+    assert noted["source_app"] == "cli"

@@ -16,7 +16,7 @@ from dagmaster.engine.messages import Load, TaskCompleted, TaskFailed
 from dagmaster.model.workflow import FanInNode, FanOutNode
 from dagmaster.store.connect import opened
 from dagmaster.store.doctor import CHECKS, Finding, Limits, Severity, examine
-from dagmaster.store.health import Point, State, _graded, examine_database, health_check
+from dagmaster.store.health import Point, State, _graded, _server, examine_database, health_check
 
 AT_ONCE = Limits(settle_seconds=0, orphan_seconds=30, worker_lost_seconds=30)
 
@@ -365,6 +365,11 @@ async def test_a_session_that_waits_for_a_lock_is_reported(dsn: str) -> None:
 )
 def test_findings_become_more_severe_with_time(value: float, state: State) -> None:
     assert _graded(value, 60, 600) is state
+
+
+def test_an_unsupported_server_is_told_the_oldest_supported_version() -> None:
+    point = _server({"version": "14.9", "version_number": 140_009})
+    assert (point.state, point.sentence) == (State.PROBLEM, "PostgreSQL 14.9 is older than 15: upgrade it.")
 
 
 async def test_health_depends_on_database_workers_and_stale_tasks(dsn: str) -> None:

@@ -21,8 +21,7 @@ from dagmaster.settings import load_settings
 from dagmaster.store.asset_versions import get_version_row
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
-from dagmaster.store.external_catalog import OutcomeUnknown
-from dagmaster.store.layer_catalog import list_catalog
+from dagmaster.store.layer_catalog import OutcomeUnknown, list_catalog
 from dagmaster.store.layers import get_layer
 
 AWAY = "postgresql://writer:hunter2@127.0.0.1:1/outside"
@@ -194,8 +193,8 @@ async def test_a_refusal_by_the_external_database_is_a_warning_of_the_decision(
 async def test_a_slow_external_database_does_not_block_other_decisions(
     conn: Connection, public_roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SECONDS", "LOCK_SECONDS"):
-        monkeypatch.setattr(f"dagmaster.store.external_catalog.{name}", 100.0)
+    for name in ("EXTERNAL_SECONDS", "LOCK_SECONDS"):
+        monkeypatch.setattr(f"dagmaster.store.layer_catalog.{name}", 100.0)
     async with opened(external, application="slow") as slow, opened(dsn, application="second") as second:
         await second.execute("SET lock_timeout = '2s'")
         async with slow.transaction():
@@ -239,7 +238,7 @@ async def test_a_publication_with_unknown_outcome_is_withdrawn_externally(
     conn: Connection, roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_public(dsn)
-    monkeypatch.setattr("dagmaster.store.external_catalog.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("dagmaster.store.layer_catalog.LOCK_SECONDS", 0.05)
     async with opened(external, application="slow") as slow, slow.transaction():
         await slow.execute("CREATE SCHEMA dagapp")  # A lock that the external transaction waits for.
         with pytest.raises(OutcomeUnknown):

@@ -7,7 +7,7 @@ from fleet import graph, single, task
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, keep_json, opened
-from dagmaster.store.pinned_graphs import PinnedGraphs
+from dagmaster.store.workflows import PinnedGraphs
 
 
 async def submitted(conn: Connection, definition: Graph) -> str:

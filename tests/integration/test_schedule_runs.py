@@ -229,7 +229,7 @@ async def next_at(conn: Connection) -> datetime:
 async def test_a_changed_workflow_changes_its_schedule_and_keeps_the_pause(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         assert (await sync_schedules(conn, [scheduled("0 6 * * *")])).added == ("nightly",)
-        assert (await sync_schedules(conn, [scheduled("0 6 * * *")])).is_nothing
+        assert (await sync_schedules(conn, [scheduled("0 6 * * *")])).is_empty
         await pause_schedule(conn, "nightly", actor="ada")
         assert (await sync_schedules(conn, [scheduled("0 7 * * *")])).changed == ("nightly",)
         row = await get_schedule(conn, "nightly")
@@ -248,7 +248,7 @@ async def test_a_due_run_is_kept_when_other_fields_change(dsn: str) -> None:
 async def test_only_ended_or_pruned_schedules_are_removed(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         await sync_schedules(conn, [scheduled("@daily", name) for name in ("a", "b", "c")])
-        assert (await sync_schedules(conn, [scheduled("@daily", "a")])).is_nothing
+        assert (await sync_schedules(conn, [scheduled("@daily", "a")])).is_empty
         assert (await sync_schedules(conn, [scheduled("@daily", "a")], ended=["b"])).removed == ("b",)
         assert (await sync_schedules(conn, [scheduled("@daily", "a")], prune=True)).removed == ("c",)
         assert [row["schedule_id"] for row in await list_schedules(conn)] == ["a"]

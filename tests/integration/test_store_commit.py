@@ -12,7 +12,7 @@ from job_owner import Owner, owner
 from dagmaster.engine.decide import claim_here
 from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind
 from dagmaster.engine.values import Value
-from dagmaster.store import jobs, poisoned_jobs
+from dagmaster.store import job_states, jobs
 from dagmaster.store.batch import OwnershipLost, RowsDiffer, commit, settle_versions
 from dagmaster.store.instances import take_over_jobs, this_instance
 
@@ -366,9 +366,9 @@ async def test_a_poisoned_job_can_be_failed_without_the_engine(dsn: str, me: Own
     other = await me.submit(chain(2))
     await me.submit(chain(2))
     await me.advance(Load())
-    assert await poisoned_jobs.fail_poisoned(me.conn, me.id, me.job_id, "what a pity\0" + "x" * 5000)
-    assert not await poisoned_jobs.fail_poisoned(me.conn, me.id, me.job_id, "twice")
-    assert not await poisoned_jobs.fail_poisoned(me.conn, this_instance().instance_id, other.job_id, "not mine")
+    assert await job_states.fail_poisoned(me.conn, me.id, me.job_id, "what a pity\0" + "x" * 5000)
+    assert not await job_states.fail_poisoned(me.conn, me.id, me.job_id, "twice")
+    assert not await job_states.fail_poisoned(me.conn, this_instance().instance_id, other.job_id, "not mine")
     [job] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs WHERE job_id = %s", me.job_id)
     assert (job["status"], job["owner_id"], job["error_message"][:11]) == ("failed", None, "what a pity")
     assert job["started_at"] <= job["completed_at"] and job["ended_by"] == "unprocessable"
@@ -393,7 +393,7 @@ async def test_a_poisoned_job_can_be_failed_without_the_engine(dsn: str, me: Own
 
 async def test_an_error_is_recorded_whatever_its_text(dsn: str, me: Owner) -> None:
     await me.submit(single())
-    await poisoned_jobs.note_error(me.conn, me.job_id, "KeyError: 'a\0b' \ud800 " + "x" * 5000, strike=2)
+    await job_states.note_error(me.conn, me.job_id, "KeyError: 'a\0b' \ud800 " + "x" * 5000, strike=2)
     [event] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_error'")
     assert event["event_data"] == {"strike": 2}
     assert len(event["error_message"]) == 2000

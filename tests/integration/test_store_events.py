@@ -6,8 +6,9 @@ import pytest
 from fleet import rows
 
 from dagmaster.ids import JobId, NodeId
+from dagmaster.store.audit import note_command
 from dagmaster.store.connect import opened
-from dagmaster.store.events import list_events
+from dagmaster.store.events import list_audit, list_events
 from dagmaster.store.schema import ensure_partitions
 
 INSERT = """INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, source_app, created_at)
@@ -120,3 +121,12 @@ async def test_the_timeline_is_paged_oldest_first(dsn: str) -> None:
 async def test_an_event_of_an_unknown_type_is_refused(dsn: str) -> None:
     with pytest.raises(psycopg.errors.InvalidTextRepresentation):
         await add(dsn, 0, "something_else")
+
+
+async def test_a_command_is_recorded_even_if_its_parameters_contain_a_nul(dsn: str) -> None:
+    params = {"handler": "a\0\0b", "pattern": "\\u0000", "path": "\\\0"}
+    async with opened(dsn, application="test") as conn:
+        await note_command(conn, {"command": "cache.clear", "params": params})
+        [event] = await list_audit(conn, ["command"], limit=10)
+    shown = {"handler": "a\ufffd\ufffdb", "pattern": "\\u0000", "path": "\\\ufffd"}
+    assert event["event_data"] == {"command": "cache.clear", "params": shown}

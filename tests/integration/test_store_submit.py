@@ -10,7 +10,7 @@ from job_owner import owner
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.snowflakes import new_id
-from dagmaster.store import job_states, jobs, submission
+from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.instances import register_orchestrator, stop_orchestrator, this_instance
 from dagmaster.store.submission import NewJob, Submitted
@@ -344,7 +344,7 @@ async def test_only_live_jobs_of_the_owner_are_loaded(dsn: str) -> None:
         others = await submit(conn, NewJob(single(), {}), owner_id="somebody")
         ended = await me.submit(single())
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'cancelled' WHERE job_id = %s", ended.job_id)
-        loaded = await job_states.load(me.conn, me.id, [mine.job_id, others.job_id, ended.job_id, JobId(1)], me.graphs)
+        loaded = await me.load_jobs(mine.job_id, others.job_id, ended.job_id, JobId(1))
     [job] = loaded
     assert job.owner_epoch == 1
     assert (job.state.job_id, job.state.priority, job.state.correlation_id) == (mine.job_id, 3, "c")

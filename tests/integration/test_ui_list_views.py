@@ -12,12 +12,12 @@ from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
 from dagmaster.service.context import KnownFleet
-from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.attempts import list_results
 from dagmaster.store.connect import opened
 from dagmaster.store.jobs import JobFilter, JobRow, list_jobs
 from dagmaster.store.node_counts import NodeCounts, has_more_nodes
 from dagmaster.store.nodes import NodeSearch, search_nodes
+from dagmaster.store.signals import waiting_approvals
 from dagmaster.store.workers import WorkerRow
 from dagmaster.web.ui.queues import find_unclaimable, queue_lines
 from dagmaster.web.ui.workers import worker_line

@@ -155,7 +155,7 @@ async def test_a_workflow_that_completed_after_it_failed_has_recovered(past: Pas
 async def test_jobs_pending_for_too_long_are_shown_as_stalled(past: Past) -> None:
     await past.job("pending", minutes=0.1)
     waits = [await past.job("pending", minutes=minutes) for minutes in (9, 8)]
-    still = (await past.trouble()).still
+    still = (await past.trouble()).stalled
     assert [(row["job_id"], row["why"], row["total"]) for row in still] == [(job, "begin", 2) for job in waits]
 
 
@@ -174,11 +174,11 @@ async def test_unclaimable_tasks_are_found(past: Past) -> None:
         " VALUES ('a', 'h', 1, 'h', 'active', '{cpu}', '{other}', 1)",
     )
     trouble = await past.trouble()
-    untaken = {(row["queue"], row["tasks"], row["is_consumed"]) for row in trouble.untaken}
+    untaken = {(row["queue"], row["tasks"], row["is_consumed"]) for row in trouble.unclaimed}
     assert untaken == {("gpu", 2, False), ("cpu", 1, True)}
-    assert {row["why"] for row in trouble.still} == {"tasks"}
+    assert {row["why"] for row in trouble.stalled} == {"tasks"}
     await rows(past.dsn, "UPDATE dagapp.dag_workers SET queues = '{cpu, gpu}', handlers = NULL")
-    assert (await past.trouble()).untaken == []
+    assert (await past.trouble()).unclaimed == []
 
 
 async def test_silent_stuck_and_lost_workers_are_found(past: Past) -> None:

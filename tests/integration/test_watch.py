@@ -11,8 +11,8 @@ from fleet import NEVER, Fleet, OrchestratorRole, fan, fleet, retry, rows, singl
 
 from dagmaster.orchestrator.watch import BackPressure, CycleReport, Stall, WatchOptions
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.stuck_tasks import warn_of_stuck_tasks
 from dagmaster.store.submission import NewJob
+from dagmaster.store.tasks import warn_of_stuck_tasks
 
 SOON = WatchOptions(stall_after_seconds=0.2, stuck_after_seconds=NEVER)
 AT_ONCE = WatchOptions(stall_after_seconds=0, stuck_after_seconds=0, cycle_event_seconds=0)

@@ -21,7 +21,7 @@ from dagmaster.model.asset import (
     ExposureMode,
     ProcessingStatus,
 )
-from dagmaster.store.asset_events import AssetEventRow
+from dagmaster.store.assets import AssetEventRow
 from dagmaster.web.ui.asset import (
     TITLES,
     AssetAction,

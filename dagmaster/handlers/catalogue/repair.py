@@ -15,7 +15,7 @@ from dagmaster.handlers.raster.common import open_zones
 from dagmaster.handlers.registry import handler
 from dagmaster.store.assets import StaleVersion
 from dagmaster.store.connect import Connection
-from dagmaster.store.stac_versions import (
+from dagmaster.store.stac_items import (
     StacVersionFilter,
     StacVersionRow,
     list_items_of_version,

@@ -20,7 +20,7 @@ from dagmaster.handlers.export import HASH_PREFIX, read_index, tiles_of
 from dagmaster.handlers.raster.common import remove_work_folder
 from dagmaster.model.asset import DataType
 from dagmaster.storage import LocalFile, Storage
-from dagmaster.store.stac_versions import StacVersionRow
+from dagmaster.store.stac_items import StacVersionRow
 
 
 @dataclass(frozen=True, slots=True)

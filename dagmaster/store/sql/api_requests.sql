@@ -12,19 +12,20 @@ RETURNING request_id;
 UPDATE dagapp.dag_api_requests SET job_id = :job_id, version_ordinal = :version_ordinal
 WHERE request_id = :request_id;
 
--- find_request --
--- By id, or by the submitter's idempotency key.
+-- {requests} --
 SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
     idempotency_key, request_hash, created_at, completed_at
 FROM dagapp.dag_api_requests
+
+-- find_request --
+-- By id, or by the submitter's idempotency key.
+{requests}
 WHERE request_id = :request_id OR (submitted_by = :submitted_by AND idempotency_key = :idempotency_key)
 ORDER BY request_id = :request_id DESC LIMIT 1;
 
 -- list_requests --
 -- The newest first. :text is a request id, an idempotency key or a job's correlation id.
-SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
-    idempotency_key, request_hash, created_at, completed_at
-FROM dagapp.dag_api_requests
+{requests}
 WHERE (:platform_id::text IS NULL OR platform_id = :platform_id)
     AND (:status::text IS NULL OR status = :status::dagapp.job_status)
     AND (:asset_id::text IS NULL OR asset_id = :asset_id)

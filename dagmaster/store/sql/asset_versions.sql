@@ -22,7 +22,7 @@ UNION
 SELECT v.export_job_id FROM dagapp.asset_versions v WHERE v.asset_id = :asset_id AND v.export_job_id IS NOT NULL;
 
 -- list_versions --
--- The versions of one asset, latest first; or those of all assets in review, oldest first.
+-- The versions of one asset, latest first.
 SELECT v.asset_id, v.version_ordinal, v.version_label, v.platform_refs, v.approval_state, v.approval_by, v.approval_at,
     v.approval_reason, v.processing_status, v.processing_started_at, v.processing_completed_at, v.processing_error,
     v.current_job_id, v.revision, v.blob_path, v.table_name, v.stac_item_id, v.stac_collection_id, v.content_hash,

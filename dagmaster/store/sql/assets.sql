@@ -109,3 +109,38 @@ WHERE (:include_deleted::boolean OR a.deleted_at IS NULL)
     ))
 ORDER BY a.created_at DESC, a.asset_id
 LIMIT :limit OFFSET :offset;
+
+-- list_asset_events --
+-- The history of an asset, oldest first or newest first.
+SELECT event_id, asset_id, version_ordinal, event_type, actor, reason, job_id, event_data, created_at
+FROM dagapp.asset_events WHERE asset_id = :asset_id AND (:version_ordinal::int IS NULL OR version_ordinal = :version_ordinal)
+ORDER BY CASE WHEN :newest_first::boolean THEN -event_id ELSE event_id END
+LIMIT :limit OFFSET :offset;
+
+-- find_asset_event --
+-- Whether this job has caused an event of this type.
+SELECT FROM dagapp.asset_events WHERE asset_id = :asset_id AND event_type = :event_type::dagapp.asset_event_type
+    AND job_id = :job_id
+LIMIT 1;
+
+-- lock_wrong_assets --
+-- Lock the assets whose latest approved ordinal is wrong, so that no decision interferes.
+SELECT a.asset_id FROM dagapp.geospatial_assets a
+WHERE a.latest_approved_version_ordinal IS DISTINCT FROM (
+    SELECT max(v.version_ordinal) FROM dagapp.asset_versions v
+    WHERE v.asset_id = a.asset_id AND v.approval_state = 'approved' AND v.deleted_at IS NULL
+)
+ORDER BY a.asset_id
+FOR NO KEY UPDATE OF a;
+
+-- correct_latest_versions --
+-- Correct locked assets from the current state of their versions.
+UPDATE dagapp.geospatial_assets a
+SET latest_approved_version_ordinal = latest.ordinal, updated_at = clock_timestamp(), version = a.version + 1
+FROM unnest(:asset_ids::text[]) AS wrong(asset_id)
+CROSS JOIN LATERAL (
+    SELECT max(v.version_ordinal) AS ordinal FROM dagapp.asset_versions v
+    WHERE v.asset_id = wrong.asset_id AND v.approval_state = 'approved' AND v.deleted_at IS NULL
+) AS latest
+WHERE a.asset_id = wrong.asset_id AND a.latest_approved_version_ordinal IS DISTINCT FROM latest.ordinal
+RETURNING a.asset_id;

@@ -1,6 +1,6 @@
--- view_tasks --
--- Attempts that wait in a queue or run on a worker, oldest first.
-SELECT * FROM (
+-- {open_tasks} --
+-- Attempts that wait in a queue or run on a worker.
+(
     SELECT task_id, job_id, node_id, CASE WHEN held THEN 'held' ELSE 'waiting' END AS state, queue, handler, priority,
         retry_count, NULL AS worker_id, dispatched_at AS since, dispatched_at
     FROM dagapp.dag_tasks_waiting
@@ -14,22 +14,16 @@ WHERE (:job_id::bigint IS NULL OR job_id = :job_id)
     AND (:queue::text IS NULL OR queue = :queue)
     AND (:handler::text IS NULL OR handler = :handler)
     AND (:worker_id::text IS NULL OR worker_id = :worker_id)
+
+-- view_tasks --
+-- The oldest first.
+SELECT * FROM {open_tasks}
 ORDER BY since, task_id
 LIMIT :limit OFFSET :offset;
 
 -- count_tasks --
 -- The number of rows of `view_tasks`.
-SELECT count(*)::int AS tasks FROM (
-    SELECT job_id, CASE WHEN held THEN 'held' ELSE 'waiting' END AS state, queue, handler, NULL AS worker_id
-    FROM dagapp.dag_tasks_waiting
-    UNION ALL
-    SELECT job_id, 'running', queue, handler, worker_id FROM dagapp.dag_tasks_running
-) t
-WHERE (:job_id::bigint IS NULL OR job_id = :job_id)
-    AND (:state::text IS NULL OR state = :state)
-    AND (:queue::text IS NULL OR queue = :queue)
-    AND (:handler::text IS NULL OR handler = :handler)
-    AND (:worker_id::text IS NULL OR worker_id = :worker_id);
+SELECT count(*)::int AS tasks FROM {open_tasks};
 
 -- view_ended_tasks --
 -- Ended attempts, newest first: of one job, or of the newest jobs.

@@ -41,7 +41,7 @@ CROSS JOIN LATERAL (
 ) newest
 WHERE newest.status = 'completed';
 
--- overview_untaken --
+-- overview_unclaimed --
 -- Waiting tasks that no worker can claim, by queue and handler.
 SELECT t.queue, t.handler, t.tasks, t.oldest, EXISTS (
     SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND w.wanted = 'run' AND t.queue = ANY(w.queues)
@@ -58,10 +58,10 @@ WHERE NOT EXISTS (
 ) AND t.oldest < now() - make_interval(secs => :settle_seconds)
 ORDER BY t.oldest LIMIT :limit;
 
--- overview_still --
+-- overview_stalled --
 -- Stalled jobs, the longest first: their mail or tasks wait and are not processed. `total` counts all jobs with the
 -- same reason.
-SELECT still.job_id, j.workflow_id, still.why, still.since, still.total
+SELECT stalled.job_id, j.workflow_id, stalled.why, stalled.since, stalled.total
 FROM (
     SELECT job_id, why, since, (count(*) OVER (PARTITION BY why))::int AS total
     FROM (
@@ -75,9 +75,9 @@ FROM (
         WHERE status = 'pending' AND paused_at IS NULL AND created_at < now() - make_interval(secs => :late_seconds)
     ) found
     ORDER BY since LIMIT :limit
-) still
-JOIN dagapp.dag_jobs j ON j.job_id = still.job_id AND j.status IN ('pending', 'running')
-ORDER BY still.since;
+) stalled
+JOIN dagapp.dag_jobs j ON j.job_id = stalled.job_id AND j.status IN ('pending', 'running')
+ORDER BY stalled.since;
 
 -- overview_schedules --
 -- Schedules with problems: they are late, were paused by the system, or have missed times.

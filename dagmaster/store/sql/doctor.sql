@@ -21,9 +21,7 @@ coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 't
 
 -- {has_report} --
 -- Whether a report on the task of the node `n` is in the mail.
-EXISTS (
-        SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started'
-    )
+EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = n.task_id AND m.job_id = n.job_id AND m.kind <> 'started')
 
 -- {note_repaired_tasks} --
 INSERT INTO dagapp.dag_job_events (
@@ -52,29 +50,24 @@ WHERE (n.status IS NULL OR n.status NOT IN ('dispatched', 'running') OR n.task_i
     AND greatest(t.since, n.updated_at) <= {settled_at}
 ORDER BY t.task_id LIMIT :limit;
 
--- find_lost_tasks --
-SELECT n.task_id AS key, n.job_id, n.node_id, n.task_id, n.dispatched_at
+-- {unheld_nodes} --
+-- Nodes of live jobs whose task no worker holds or has reported.
 FROM dagapp.dag_jobs j
 JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
-WHERE j.status IN ('pending', 'running') AND n.status = 'dispatched'
-    AND {node_type} = 'task'
-    AND n.updated_at <= {settled_at}
-    AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_waiting t WHERE t.task_id = n.task_id)
+WHERE j.status IN ('pending', 'running') AND {node_type} = 'task' AND n.updated_at <= {settled_at}
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
     AND NOT {has_report}
+
+-- find_lost_tasks --
+SELECT n.task_id AS key, n.job_id, n.node_id, n.task_id, n.dispatched_at
+{unheld_nodes}
+    AND n.status = 'dispatched' AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_waiting t WHERE t.task_id = n.task_id)
 ORDER BY n.task_id LIMIT :limit;
 
 -- find_lost_runs --
 SELECT n.task_id AS key, n.job_id, n.node_id, n.task_id, n.started_at
-FROM dagapp.dag_jobs j
-JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
-JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
-WHERE j.status IN ('pending', 'running') AND n.status = 'running' AND n.result_of IS NULL
-    AND {node_type} = 'task'
-    AND n.updated_at <= {settled_at}
-    AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
-    AND NOT {has_report}
+{unheld_nodes} AND n.status = 'running' AND n.result_of IS NULL
 ORDER BY n.task_id LIMIT :limit;
 
 -- find_open_nodes_of_ended_jobs --
@@ -212,18 +205,17 @@ FROM dagapp.dag_mailbox m LEFT JOIN dagapp.dag_jobs j ON j.job_id = m.job_id
 WHERE m.created_at <= clock_timestamp() - make_interval(secs => :late_seconds)
 ORDER BY m.mail_id LIMIT :limit;
 
--- find_held_tasks --
+-- {waiting_tasks} --
 SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.queue
 FROM dagapp.dag_tasks_waiting t JOIN dagapp.dag_jobs j ON j.job_id = t.job_id
-WHERE t.held AND j.paused_at IS NULL AND j.status IN ('pending', 'running')
-    AND greatest(t.dispatched_at, j.updated_at) <= {settled_at}
+WHERE j.status IN ('pending', 'running') AND greatest(t.dispatched_at, j.updated_at) <= {settled_at}
+
+-- find_held_tasks --
+{waiting_tasks} AND t.held AND j.paused_at IS NULL
 ORDER BY t.task_id LIMIT :limit;
 
 -- find_unheld_tasks --
-SELECT t.task_id AS key, t.job_id, t.node_id, t.task_id, t.queue
-FROM dagapp.dag_tasks_waiting t JOIN dagapp.dag_jobs j ON j.job_id = t.job_id
-WHERE NOT t.held AND j.paused_at IS NOT NULL AND j.status IN ('pending', 'running')
-    AND greatest(t.dispatched_at, j.updated_at) <= {settled_at}
+{waiting_tasks} AND NOT t.held AND j.paused_at IS NOT NULL
 ORDER BY t.task_id LIMIT :limit;
 
 -- find_overdue_callbacks --

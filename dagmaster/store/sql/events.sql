@@ -12,21 +12,19 @@ WHERE job_id = :job_id AND event_id > :after
 ORDER BY event_id
 LIMIT :limit;
 
--- page_events_up --
--- A page of a job's timeline, the oldest first.
+-- {page_of_events} --
 {events}
-WHERE job_id = :job_id AND created_at >= :since AND event_id > :cursor
+WHERE job_id = :job_id AND created_at >= :since
     AND (:node_id::text IS NULL OR node_id = :node_id)
     AND (:event_type::text IS NULL OR event_type::text = :event_type)
-ORDER BY event_id LIMIT :limit;
+
+-- page_events_up --
+-- A page of a job's timeline, the oldest first.
+{page_of_events} AND event_id > :cursor ORDER BY event_id LIMIT :limit;
 
 -- page_events_down --
 -- A page of a job's timeline, the newest first.
-{events}
-WHERE job_id = :job_id AND created_at >= :since AND event_id < :cursor
-    AND (:node_id::text IS NULL OR node_id = :node_id)
-    AND (:event_type::text IS NULL OR event_type::text = :event_type)
-ORDER BY event_id DESC LIMIT :limit;
+{page_of_events} AND event_id < :cursor ORDER BY event_id DESC LIMIT :limit;
 
 -- last_event_of_job --
 -- Events of a job are not older than the job.

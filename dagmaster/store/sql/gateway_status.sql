@@ -1,8 +1,6 @@
 -- {silent_seconds} --
 -- Seconds since the owner's last heartbeat, or since the creation of a job without owner.
-coalesce(
-        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
-    )
+coalesce(owner_silent_seconds, extract(epoch FROM now() - created_at)::float)
 
 -- {gateway_job} --
 job_id, workflow_id, workflow_version, status, priority, error_message, failed_node, ended_by, submitted_by,

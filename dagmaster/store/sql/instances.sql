@@ -75,10 +75,10 @@ RETURNING job_id;
 
 -- living_instances --
 -- Orchestrators and workers of this machine that should be running.
-SELECT 'orchestrator' AS role, orchestrator_id AS instance_id, pid FROM dagapp.dag_orchestrators
+SELECT orchestrator_id AS instance_id, pid FROM dagapp.dag_orchestrators
 WHERE status IN ('running', 'stalled') AND host_key = :host_key
 UNION ALL
-SELECT 'worker', worker_id, pid FROM dagapp.dag_workers WHERE status = 'active' AND host_key = :host_key;
+SELECT worker_id, pid FROM dagapp.dag_workers WHERE status = 'active' AND host_key = :host_key;
 
 -- mark_instances_lost --
 -- These processes have certainly ended: no need to wait for their lease.
@@ -88,8 +88,8 @@ WITH orchestrators AS (
 UPDATE dagapp.dag_workers SET status = 'lost' WHERE worker_id = ANY(:instance_ids);
 
 -- register_worker --
-INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency)
-VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency);
+INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency, key_id)
+VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency, :key_id);
 
 -- beat_worker --
 -- Renew the lease; no row if the worker was declared lost.

@@ -66,28 +66,27 @@ ORDER BY j.job_id DESC LIMIT :limit;
 SELECT job_id, workflow_id, status, error_message, result_data, idle_seconds, created_at, started_at, completed_at
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
+-- {run} --
+-- A job in a list of related ones.
+job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at,
+    started_at, completed_at, schedule_id
+
 -- page_children --
 -- The child jobs of a job's nodes, newest first.
-SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at, started_at,
-    completed_at, schedule_id, parent_node_id
-FROM dagapp.dag_jobs WHERE parent_job_id = :job_id
+SELECT {run}, parent_node_id FROM dagapp.dag_jobs WHERE parent_job_id = :job_id
 ORDER BY created_at DESC, job_id DESC LIMIT :limit;
 
 -- page_neighbours --
 -- The runs of the same workflow just before and after a job.
 (
-    SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at,
-        started_at, completed_at, schedule_id
-    FROM dagapp.dag_jobs
+    SELECT {run} FROM dagapp.dag_jobs
     WHERE workflow_id = :workflow_id AND created_at <= :created_at AND job_id <> :job_id
         AND (:submitted_by::text IS NULL OR submitted_by = :submitted_by)
     ORDER BY created_at DESC LIMIT :limit
 )
 UNION
 (
-    SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at,
-        started_at, completed_at, schedule_id
-    FROM dagapp.dag_jobs
+    SELECT {run} FROM dagapp.dag_jobs
     WHERE workflow_id = :workflow_id AND created_at > :created_at
         AND (:submitted_by::text IS NULL OR submitted_by = :submitted_by)
     ORDER BY created_at LIMIT :limit

@@ -1,3 +1,9 @@
+-- {cause} --
+-- An error without ids and numbers.
+left(regexp_replace(regexp_replace(
+        error, '\m[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\M', '<id>', 'gi'
+    ), '(\m|(?<=__))\d+(\.\d+)?\M', '<n>', 'g'), 200)
+
 -- workflow_measures --
 -- The results of recent jobs by workflow, with the most frequent errors.
 WITH jobs AS MATERIALIZED (
@@ -10,10 +16,7 @@ WITH jobs AS MATERIALIZED (
     SELECT workflow_id, cause, count(*)::int AS occurrences,
         row_number() OVER (PARTITION BY workflow_id ORDER BY count(*) DESC, cause) AS place
     FROM (
-        SELECT workflow_id, left(regexp_replace(regexp_replace(
-            error, '\m[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\M', '<id>', 'gi'
-        ), '(\m|(?<=__))\d+(\.\d+)?\M', '<n>', 'g'), 200) AS cause
-        FROM jobs WHERE error IS NOT NULL
+        SELECT workflow_id, {cause} AS cause FROM jobs WHERE error IS NOT NULL
     ) normalised
     GROUP BY workflow_id, cause
 )
@@ -57,11 +60,8 @@ FROM nodes GROUP BY node_id, is_child ORDER BY node_id, is_child DESC;
 SELECT cause AS error_message, count(*)::int AS occurrences, array_agg(DISTINCT workflow_id) AS workflow_ids,
     max(job_id) AS example_job_id, min(completed_at) AS first_at, max(completed_at) AS last_at
 FROM (
-    SELECT job_id, workflow_id, completed_at, left(regexp_replace(regexp_replace(
-        coalesce(error_message, 'failed without a message'),
-        '\m[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\M', '<id>', 'gi'
-    ), '(\m|(?<=__))\d+(\.\d+)?\M', '<n>', 'g'), 200) AS cause
-    FROM dagapp.dag_jobs
+    SELECT job_id, workflow_id, completed_at, {cause} AS cause
+    FROM dagapp.dag_jobs CROSS JOIN LATERAL (SELECT coalesce(error_message, 'failed without a message') AS error) e
     WHERE status = 'failed' AND created_at >= now() - make_interval(days => :days::int)
         AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
 ) failures

@@ -1,8 +1,3 @@
--- register_remote_worker --
--- A worker without database access: it uses the API with this key.
-INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency, key_id)
-VALUES (:worker_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency, :key_id);
-
 -- beat_remote_worker --
 -- Renew the lease; no row if the worker was declared lost.
 UPDATE dagapp.dag_workers

@@ -24,11 +24,14 @@ SELECT set_config('lock_timeout', '0', false), set_config('enable_hashjoin', 'on
 SELECT workflow_hash, (definition->>'retention_days')::float8 AS days FROM dagapp.dag_workflows
 WHERE definition->'retention_days' IS NOT NULL;
 
+-- {own} --
+own AS MATERIALIZED (
+    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
+)
+
 -- preview_removal --
 -- The jobs that would be removed, by workflow.
-WITH own AS MATERIALIZED (
-    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
-), gone AS MATERIALIZED (
+WITH {own}, gone AS MATERIALIZED (
     SELECT j.job_id, j.workflow_id, j.completed_at
     FROM dagapp.dag_jobs j LEFT JOIN own ON own.workflow_hash = j.workflow_hash
     WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL
@@ -44,9 +47,7 @@ GROUP BY g.workflow_id ORDER BY g.workflow_id;
 
 -- mark_for_removal --
 -- The next jobs to remove after :after_at and :after_id: a batch that ended on one day, smaller if the jobs are large.
-WITH own AS MATERIALIZED (
-    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
-), found AS MATERIALIZED (
+WITH {own}, found AS MATERIALIZED (
     SELECT j.job_id, j.created_at, j.completed_at, j.updated_at, (j.completed_at AT TIME ZONE 'UTC')::date AS day
     FROM dagapp.dag_jobs j
     WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL
@@ -82,6 +83,11 @@ SELECT batch, day, array_agg(job_id ORDER BY created_at, job_id) AS job_ids, sum
     max(created_at) AS last_created_at, false AS is_exported, :wants_export::boolean AS wants_export
 FROM taken GROUP BY batch, day;
 
+-- {is_marked} --
+-- Whether a job was marked, and not reopened since.
+status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
+    AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at
+
 -- marked_for_removal --
 -- Marked jobs of an interrupted removal.
 SELECT metadata->'removal'->>'batch' AS batch, (completed_at AT TIME ZONE 'UTC')::date AS day,
@@ -89,8 +95,7 @@ SELECT metadata->'removal'->>'batch' AS batch, (completed_at AT TIME ZONE 'UTC')
     bool_and(metadata->'removal' ? 'exported_at') AS is_exported,
     bool_or((metadata->'removal'->>'wants_export')::boolean) AS wants_export
 FROM dagapp.dag_jobs
-WHERE status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL AND metadata ? 'removal'
-    AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at
+WHERE metadata ? 'removal' AND {is_marked}
 GROUP BY 1, 2;
 
 -- note_export --
@@ -101,8 +106,7 @@ WHERE job_id = ANY(:job_ids) AND metadata ? 'removal';
 -- still_marked --
 -- The jobs that were not reopened.
 SELECT job_id FROM dagapp.dag_jobs
-WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
-    AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at;
+WHERE job_id = ANY(:job_ids) AND {is_marked};
 
 -- export_jobs --
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
@@ -187,8 +191,7 @@ WHERE e.job_id = slice.job_id AND e.event_id <= slice.last AND e.created_at >= :
 -- Remove the jobs that were not reopened, with all remaining rows.
 WITH gone AS MATERIALIZED (
     SELECT job_id FROM dagapp.dag_jobs
-    WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
-        AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at
+    WHERE job_id = ANY(:job_ids) AND {is_marked}
     FOR UPDATE SKIP LOCKED
 ), ids AS MATERIALIZED (
     SELECT coalesce(array_agg(job_id), '{}') AS job_ids FROM gone
@@ -236,9 +239,7 @@ ORDER BY day;
 -- day_is_kept --
 -- Whether the day has an event of a job that stays, or of the system. With :gone_only a job stays until it is removed.
 -- One lookup per job, not per event.
-WITH RECURSIVE own AS MATERIALIZED (
-    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
-), seen(job_id) AS (
+WITH RECURSIVE {own}, seen(job_id) AS (
     SELECT min(job_id) FROM dagapp.dag_job_events WHERE created_at >= :low AND created_at < :high
     UNION ALL
     SELECT (
@@ -263,12 +264,16 @@ SELECT EXISTS (
     END
 ) AS is_kept;
 
--- unused_definitions --
--- Pinned definitions that no job, schedule or other definition needs.
+-- {called} --
+-- The definitions that others call.
 WITH called AS MATERIALIZED (
     SELECT DISTINCT jsonb_path_query(definition, '$.nodes.*.workflow_hash') #>> '{}' AS workflow_hash
     FROM dagapp.dag_workflows
 )
+
+-- unused_definitions --
+-- Pinned definitions that no job, schedule or other definition needs.
+{called}
 SELECT w.workflow_hash FROM dagapp.dag_workflows w
 WHERE w.created_at < now() - interval '1 day' AND NOT EXISTS (
     SELECT FROM dagapp.dag_jobs j WHERE j.workflow_id = w.workflow_id AND j.workflow_hash = w.workflow_hash
@@ -282,10 +287,7 @@ LOCK TABLE dagapp.dag_workflows IN SHARE ROW EXCLUSIVE MODE;
 
 -- remove_definitions --
 -- Only recent jobs can have escaped the first check.
-WITH called AS MATERIALIZED (
-    SELECT DISTINCT jsonb_path_query(definition, '$.nodes.*.workflow_hash') #>> '{}' AS workflow_hash
-    FROM dagapp.dag_workflows
-)
+{called}
 DELETE FROM dagapp.dag_workflows w
 WHERE w.workflow_hash = ANY(:hashes) AND NOT EXISTS (SELECT FROM called c WHERE c.workflow_hash = w.workflow_hash)
     AND NOT EXISTS (

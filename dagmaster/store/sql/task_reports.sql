@@ -1,6 +1,6 @@
 -- find_task --
 -- The node of an attempt.
-SELECT job_id, node_id, status, task_id, retry_count FROM dagapp.dag_node_states
+SELECT status, task_id, retry_count FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND node_id = :node_id;
 
 -- take_result --

@@ -23,9 +23,8 @@ from dagmaster.service.asset_contract import AssetSubmitResult, DeleteAsset, Del
 from dagmaster.service.asset_submission import reprocess
 from dagmaster.service.assets import decide
 from dagmaster.service.context import ServiceContext
-from dagmaster.store.asset_events import list_asset_events
 from dagmaster.store.asset_versions import get_version_row, list_versions
-from dagmaster.store.assets import AssetRow, get_asset
+from dagmaster.store.assets import AssetRow, get_asset, list_asset_events
 from dagmaster.store.assets import list_assets as list_asset_rows
 from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Admitted
 from dagmaster.web.api.submission import submitted_reply

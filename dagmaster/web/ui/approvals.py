@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.ids import NodeId
 from dagmaster.model.redact import redact
-from dagmaster.store.approvals import decided_approvals, waiting_approvals
+from dagmaster.store.signals import decided_approvals, waiting_approvals
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Page, Shown

@@ -24,9 +24,8 @@ from dagmaster.model.asset import (
 )
 from dagmaster.model.redact import redact
 from dagmaster.model.shapes import Shapes, shapes_of
-from dagmaster.store.asset_events import AssetEventRow, list_asset_events
 from dagmaster.store.asset_versions import VersionRow, list_versions
-from dagmaster.store.assets import AssetRow
+from dagmaster.store.assets import AssetEventRow, AssetRow, list_asset_events
 from dagmaster.store.platforms import find_platform
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, visible_asset

@@ -54,9 +54,9 @@ def find_needs(trouble: Trouble, catalog: Catalog, *, is_orchestrated: bool, liv
     passed = [row for row in trouble.failures if row["has_recovered"]]
     return [
         *_orchestrator(is_orchestrated, live_jobs),
-        *_untaken(trouble.untaken),
+        *_untaken(trouble.unclaimed),
         *(_failure(row) for row in fresh),
-        *_still(trouble.still),
+        *_still(trouble.stalled),
         *_approvals(trouble.approvals),
         *_reviews(trouble.reviews),
         *(_worker(row) for row in trouble.workers if row["status"] == "active"),

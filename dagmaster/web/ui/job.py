@@ -16,12 +16,12 @@ from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import jobs as job_store
 from dagmaster.store import nodes as node_store
-from dagmaster.store.approvals import external_waits
 from dagmaster.store.connect import Connection
 from dagmaster.store.estimates import ProgressSnapshot, load_snapshot
 from dagmaster.store.events import EventFilter
 from dagmaster.store.jobs import get_job, returned_by
 from dagmaster.store.nodes import NodeFilter
+from dagmaster.store.signals import external_waits
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.etag import mark_of, unchanged

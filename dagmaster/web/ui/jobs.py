@@ -12,9 +12,9 @@ from pydantic import AwareDatetime
 from dagmaster.ids import ScheduleId
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.approvals import external_waits
 from dagmaster.store.jobs import JobFilter, list_jobs
 from dagmaster.store.node_counts import NodeCounts
+from dagmaster.store.signals import external_waits
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.list_filters import ENDED, PERIOD_NAMES, FromAddress

@@ -12,9 +12,9 @@ from fastapi.responses import HTMLResponse
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.ids import JobId
 from dagmaster.model.problems import Problem
-from dagmaster.store.approvals import external_waits
 from dagmaster.store.connect import Connection
 from dagmaster.store.schedules import list_schedules
+from dagmaster.store.signals import external_waits
 from dagmaster.store.workflows import newest_versions, runs_by_workflow
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn

@@ -12,7 +12,7 @@ CREATE TYPE dagapp.asset_event_type AS ENUM (
 );
 
 CREATE TABLE dagapp.platforms (
-    platform_id varchar(64) NOT NULL,
+    platform_id varchar(64) PRIMARY KEY,
     display_name varchar(128) NOT NULL,
     required_refs text[] NOT NULL,
     optional_refs text[] NOT NULL DEFAULT '{}',
@@ -20,12 +20,11 @@ CREATE TABLE dagapp.platforms (
     allowed_workflows text[],
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (platform_id),
     CONSTRAINT ck_platforms_required_refs CHECK (cardinality(required_refs) > 0)
 );
 
 CREATE TABLE dagapp.geospatial_assets (
-    asset_id varchar(64) NOT NULL,
+    asset_id varchar(64) PRIMARY KEY,
     platform_id varchar(64) NOT NULL,
     platform_refs jsonb NOT NULL,
     data_type varchar(16) NOT NULL,
@@ -42,7 +41,6 @@ CREATE TABLE dagapp.geospatial_assets (
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     version integer NOT NULL DEFAULT 0,
-    PRIMARY KEY (asset_id),
     FOREIGN KEY (platform_id) REFERENCES dagapp.platforms (platform_id),
     CONSTRAINT ck_geospatial_assets_data_type CHECK (data_type IN ('raster', 'vector')),
     CONSTRAINT ck_geospatial_assets_exposure_mode CHECK (exposure_mode IN ('latest_only', 'all_versions'))
@@ -97,7 +95,7 @@ CREATE INDEX ix_asset_versions_review ON dagapp.asset_versions (created_at)
 
 -- The history of an asset: each event and its actor. It outlives the jobs.
 CREATE TABLE dagapp.asset_events (
-    event_id bigint GENERATED ALWAYS AS IDENTITY,
+    event_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     asset_id varchar(64) NOT NULL,
     version_ordinal integer,
     event_type dagapp.asset_event_type NOT NULL,
@@ -105,15 +103,14 @@ CREATE TABLE dagapp.asset_events (
     reason varchar(2000),
     job_id bigint,
     event_data jsonb,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (event_id)
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX ix_asset_events_asset ON dagapp.asset_events (asset_id, event_id);
 
 -- Requests of partners and of the gateway, under ids that they chose. A request may have no job. A request about an
 -- asset outlives its job.
 CREATE TABLE dagapp.dag_api_requests (
-    request_id varchar(128) NOT NULL,
+    request_id varchar(128) PRIMARY KEY,
     platform_id varchar(64),
     workflow_id varchar(64) NOT NULL,
     asset_id varchar(64),
@@ -125,8 +122,7 @@ CREATE TABLE dagapp.dag_api_requests (
     idempotency_key varchar(128),
     request_hash varchar(64) NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
-    completed_at timestamptz,
-    PRIMARY KEY (request_id)
+    completed_at timestamptz
 );
 CREATE INDEX ix_dag_api_requests_job ON dagapp.dag_api_requests (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX ix_dag_api_requests_platform ON dagapp.dag_api_requests (platform_id, created_at);
@@ -137,7 +133,7 @@ CREATE UNIQUE INDEX uq_dag_api_requests_idempotency_key ON dagapp.dag_api_reques
 -- `is_external`: the layer should be in the external database. `external_pending` is the revision that was sent there
 -- and not confirmed. `refreshed_*` is the version that was projected last, `refresh_after` when the next refresh is due.
 CREATE TABLE dagapp.layer_metadata (
-    asset_id varchar(64) NOT NULL,
+    asset_id varchar(64) PRIMARY KEY,
     data_type varchar(16) NOT NULL,
     display_name varchar(256) NOT NULL,
     description text,
@@ -161,14 +157,13 @@ CREATE TABLE dagapp.layer_metadata (
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     version integer NOT NULL DEFAULT 1,
-    PRIMARY KEY (asset_id),
     FOREIGN KEY (asset_id) REFERENCES dagapp.geospatial_assets (asset_id),
     CONSTRAINT ck_layer_metadata_zoom CHECK (min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24)
 );
 
 -- A projection of published layers for map clients. The asset may be in another database, so there is no foreign key.
 CREATE TABLE dagapp.layer_catalog (
-    table_name varchar(256) NOT NULL,
+    table_name varchar(256) PRIMARY KEY,
     source_asset_id varchar(64) NOT NULL,
     version_ordinal integer,
     data_type varchar(16) NOT NULL,
@@ -185,28 +180,25 @@ CREATE TABLE dagapp.layer_catalog (
     sort_order integer NOT NULL,
     thumbnail_url text,
     bbox double precision[],
-    published_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (table_name)
+    published_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_layer_catalog_asset ON dagapp.layer_catalog (source_asset_id);
 
 -- In the external database: the last revision of each asset, including those that removed the layer.
 CREATE TABLE dagapp.layer_revisions (
-    asset_id varchar(64) NOT NULL,
-    revision timestamptz NOT NULL,
-    PRIMARY KEY (asset_id)
+    asset_id varchar(64) PRIMARY KEY,
+    revision timestamptz NOT NULL
 );
 
 -- The asset whose published layer describes the collection, and the replaced description: null if the collection
 -- exists only for the layer.
 CREATE TABLE dagapp.stac_collections (
-    collection_id varchar(256) NOT NULL,
+    collection_id varchar(256) PRIMARY KEY,
     content jsonb NOT NULL,
     layer_asset_id varchar(64),
     replaced jsonb,
     created_at timestamptz NOT NULL DEFAULT now(),
-    updated_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (collection_id)
+    updated_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_stac_collections_layer ON dagapp.stac_collections (layer_asset_id) WHERE layer_asset_id IS NOT NULL;
 

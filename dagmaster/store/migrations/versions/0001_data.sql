@@ -4,7 +4,7 @@ CREATE TYPE dagapp.data_scope AS ENUM ('temp', 'job', 'global');
 CREATE TYPE dagapp.data_object_state AS ENUM ('creating', 'ready', 'expired');
 
 CREATE TABLE dagapp.data_objects (
-    object_id bigint NOT NULL,
+    object_id bigint PRIMARY KEY,
     name varchar(128),
     scope dagapp.data_scope NOT NULL,
     state dagapp.data_object_state NOT NULL DEFAULT 'creating',
@@ -20,8 +20,7 @@ CREATE TABLE dagapp.data_objects (
     inputs bigint[] NOT NULL DEFAULT '{}',
     inline_rows bytea,
     has_table boolean NOT NULL DEFAULT true,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (object_id)
+    created_at timestamptz NOT NULL DEFAULT now()
 );
 -- They are compressed by the client.
 ALTER TABLE dagapp.data_objects ALTER COLUMN inline_rows SET STORAGE EXTERNAL;
@@ -42,7 +41,6 @@ CREATE INDEX ix_data_object_uses_node ON dagapp.data_object_uses (job_id, node_i
 
 -- Programs with open tables outside of tasks. They renew a lease; their unfinished tables are dropped after it.
 CREATE TABLE dagapp.data_programs (
-    program_id bigint NOT NULL,
-    heartbeat_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (program_id)
+    program_id bigint PRIMARY KEY,
+    heartbeat_at timestamptz NOT NULL DEFAULT now()
 );

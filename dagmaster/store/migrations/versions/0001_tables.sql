@@ -20,7 +20,7 @@ CREATE TYPE dagapp.job_ended_by AS ENUM (
 CREATE TYPE dagapp.task_status AS ENUM ('received', 'running', 'completed', 'failed');
 
 CREATE TABLE dagapp.dag_api_keys (
-    key_id varchar(16) NOT NULL,
+    key_id varchar(16) PRIMARY KEY,
     name varchar(128) NOT NULL,
     role varchar(16) NOT NULL,
     key_hash varchar(64) NOT NULL,
@@ -30,13 +30,12 @@ CREATE TABLE dagapp.dag_api_keys (
     expires_at timestamptz,
     revoked_at timestamptz,
     last_used_at timestamptz,
-    PRIMARY KEY (key_id),
     CONSTRAINT ck_dag_api_keys_role CHECK (role IN ('admin', 'operator', 'worker', 'partner', 'viewer', 'reviewer'))
 );
 CREATE UNIQUE INDEX uq_dag_api_keys_name ON dagapp.dag_api_keys (name) WHERE revoked_at IS NULL;
 
 CREATE TABLE dagapp.dag_callbacks (
-    callback_id bigint GENERATED ALWAYS AS IDENTITY,
+    callback_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id bigint NOT NULL,
     url text NOT NULL,
     job_status dagapp.job_status NOT NULL,
@@ -47,15 +46,14 @@ CREATE TABLE dagapp.dag_callbacks (
     last_error varchar(2000),
     response_status integer,
     created_at timestamptz NOT NULL DEFAULT now(),
-    delivered_at timestamptz,
-    PRIMARY KEY (callback_id)
+    delivered_at timestamptz
 );
 CREATE INDEX ix_dag_callbacks_due ON dagapp.dag_callbacks (next_attempt_at) WHERE status = 'waiting';
 CREATE INDEX ix_dag_callbacks_failed ON dagapp.dag_callbacks (created_at) WHERE status = 'failed';
 CREATE INDEX ix_dag_callbacks_job ON dagapp.dag_callbacks (job_id);
 
 CREATE TABLE dagapp.dag_checkpoints (
-    checkpoint_id bigint NOT NULL,
+    checkpoint_id bigint PRIMARY KEY,
     job_id bigint NOT NULL,
     node_id varchar(64) NOT NULL,
     task_id varchar(128) NOT NULL,
@@ -73,8 +71,7 @@ CREATE TABLE dagapp.dag_checkpoints (
     error_count integer NOT NULL DEFAULT 0,
     is_final boolean NOT NULL DEFAULT false,
     is_valid boolean NOT NULL DEFAULT true,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (checkpoint_id)
+    created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_dag_checkpoints_node ON dagapp.dag_checkpoints (job_id, node_id, checkpoint_id);
 
@@ -88,25 +85,23 @@ CREATE TABLE dagapp.dag_dependencies (
 );
 
 CREATE TABLE dagapp.dag_groups (
-    group_id bigint NOT NULL,
+    group_id bigint PRIMARY KEY,
     job_id bigint NOT NULL,
     parent_group_id bigint,
     name varchar(128) NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (group_id)
+    created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_dag_groups_job ON dagapp.dag_groups (job_id);
 
 CREATE TABLE dagapp.dag_handlers (
-    name varchar(128) NOT NULL,
+    name varchar(128) PRIMARY KEY,
     queue varchar(128),
     timeout_seconds double precision,
     retry jsonb,
     params json,
     documentation text NOT NULL DEFAULT '',
     registered_by varchar(32),
-    registered_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (name)
+    registered_at timestamptz NOT NULL DEFAULT now()
 );
 
 CREATE TABLE dagapp.dag_job_events (
@@ -126,7 +121,7 @@ CREATE TABLE dagapp.dag_job_events (
 ) PARTITION BY RANGE (created_at);
 
 CREATE TABLE dagapp.dag_jobs (
-    job_id bigint NOT NULL,
+    job_id bigint PRIMARY KEY,
     workflow_id varchar(64) NOT NULL,
     workflow_version integer NOT NULL,
     workflow_hash varchar(64) NOT NULL,
@@ -165,8 +160,7 @@ CREATE TABLE dagapp.dag_jobs (
     started_at timestamptz,
     completed_at timestamptz,
     updated_at timestamptz NOT NULL DEFAULT now(),
-    version integer NOT NULL DEFAULT 0,
-    PRIMARY KEY (job_id)
+    version integer NOT NULL DEFAULT 0
 );
 CREATE INDEX ix_dag_jobs_asset_id ON dagapp.dag_jobs (asset_id) WHERE asset_id IS NOT NULL;
 CREATE INDEX ix_dag_jobs_completed_at ON dagapp.dag_jobs (completed_at) WHERE completed_at IS NOT NULL;
@@ -182,7 +176,7 @@ CREATE UNIQUE INDEX uq_dag_jobs_idempotency_key ON dagapp.dag_jobs (submitted_by
     WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE dagapp.dag_mailbox (
-    mail_id bigint GENERATED ALWAYS AS IDENTITY,
+    mail_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id bigint NOT NULL,
     kind varchar(32) NOT NULL,
     node_id varchar(64),
@@ -195,8 +189,7 @@ CREATE TABLE dagapp.dag_mailbox (
     error text,
     duration_ms bigint,
     data jsonb,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (mail_id)
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 CREATE TABLE dagapp.dag_node_states (
@@ -234,7 +227,7 @@ CREATE TABLE dagapp.dag_node_states (
 CREATE INDEX ix_dag_node_states_task ON dagapp.dag_node_states ((definition ->> 'task')) WHERE definition IS NOT NULL;
 
 CREATE TABLE dagapp.dag_orchestrators (
-    orchestrator_id varchar(32) NOT NULL,
+    orchestrator_id varchar(32) PRIMARY KEY,
     hostname varchar(255) NOT NULL,
     pid integer NOT NULL,
     host_key varchar(128) NOT NULL,
@@ -242,12 +235,11 @@ CREATE TABLE dagapp.dag_orchestrators (
     started_at timestamptz NOT NULL DEFAULT now(),
     heartbeat_at timestamptz NOT NULL DEFAULT now(),
     jobs_owned integer NOT NULL DEFAULT 0,
-    stats jsonb NOT NULL DEFAULT '{}',
-    PRIMARY KEY (orchestrator_id)
+    stats jsonb NOT NULL DEFAULT '{}'
 );
 
 CREATE TABLE dagapp.dag_schedules (
-    schedule_id varchar(64) NOT NULL,
+    schedule_id varchar(64) PRIMARY KEY,
     workflow_id varchar(64) NOT NULL,
     workflow_hash varchar(64) NOT NULL,
     cron varchar(128),
@@ -260,33 +252,30 @@ CREATE TABLE dagapp.dag_schedules (
     next_at timestamptz,
     last_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
-    updated_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (schedule_id)
+    updated_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_dag_schedules_next_at ON dagapp.dag_schedules (next_at) WHERE paused_at IS NULL;
 
 CREATE TABLE dagapp.dag_secrets (
-    name varchar(64) NOT NULL,
+    name varchar(64) PRIMARY KEY,
     value text NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (name)
+    created_at timestamptz NOT NULL DEFAULT now()
 );
 
 CREATE TABLE dagapp.dag_task_cache (
-    cache_key text NOT NULL,
+    cache_key text PRIMARY KEY,
     handler text NOT NULL,
     output jsonb NOT NULL,
     job_id bigint NOT NULL,
     task_id text NOT NULL,
     stored_at timestamptz NOT NULL DEFAULT now(),
-    expires_at timestamptz,
-    PRIMARY KEY (cache_key)
+    expires_at timestamptz
 );
 CREATE INDEX ix_dag_task_cache_expires_at ON dagapp.dag_task_cache (expires_at);
 CREATE INDEX ix_dag_task_cache_handler ON dagapp.dag_task_cache (translate(handler, ':', '.'));
 
 CREATE TABLE dagapp.dag_task_results (
-    task_id varchar(128) NOT NULL,
+    task_id varchar(128) PRIMARY KEY,
     job_id bigint NOT NULL,
     node_id varchar(64) NOT NULL,
     status dagapp.task_status NOT NULL,
@@ -305,14 +294,13 @@ CREATE TABLE dagapp.dag_task_results (
     cpu_seconds double precision,
     metrics jsonb,
     reported_at timestamptz NOT NULL DEFAULT now(),
-    processed boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (task_id)
+    processed boolean NOT NULL DEFAULT false
 );
 CREATE INDEX ix_dag_task_results_job ON dagapp.dag_task_results (job_id, node_id);
 CREATE INDEX ix_dag_task_results_unprocessed ON dagapp.dag_task_results (reported_at) WHERE NOT processed;
 
 CREATE TABLE dagapp.dag_tasks_running (
-    task_id varchar(128) NOT NULL,
+    task_id varchar(128) PRIMARY KEY,
     job_id bigint NOT NULL,
     node_id varchar(64) NOT NULL,
     retry_count integer NOT NULL,
@@ -325,14 +313,13 @@ CREATE TABLE dagapp.dag_tasks_running (
     trace_parent varchar(64),
     dispatched_at timestamptz NOT NULL,
     worker_id varchar(32),
-    claimed_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (task_id)
+    claimed_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_dag_tasks_running_job ON dagapp.dag_tasks_running (job_id);
 CREATE INDEX ix_dag_tasks_running_worker ON dagapp.dag_tasks_running (worker_id);
 
 CREATE TABLE dagapp.dag_tasks_waiting (
-    task_id varchar(128) NOT NULL,
+    task_id varchar(128) PRIMARY KEY,
     seq bigint GENERATED ALWAYS AS IDENTITY,
     job_id bigint NOT NULL,
     node_id varchar(64) NOT NULL,
@@ -345,15 +332,14 @@ CREATE TABLE dagapp.dag_tasks_waiting (
     correlation_id varchar(128),
     trace_parent varchar(64),
     dispatched_at timestamptz NOT NULL,
-    held boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (task_id)
+    held boolean NOT NULL DEFAULT false
 );
 CREATE INDEX ix_dag_tasks_waiting_job ON dagapp.dag_tasks_waiting (job_id);
 CREATE INDEX ix_dag_tasks_waiting_order ON dagapp.dag_tasks_waiting (queue, priority DESC, job_started_at, seq)
     WHERE NOT held;
 
 CREATE TABLE dagapp.dag_workers (
-    worker_id varchar(32) NOT NULL,
+    worker_id varchar(32) PRIMARY KEY,
     hostname varchar(255) NOT NULL,
     pid integer NOT NULL,
     host_key varchar(128) NOT NULL,
@@ -367,16 +353,14 @@ CREATE TABLE dagapp.dag_workers (
     tasks_failed bigint NOT NULL DEFAULT 0,
     stats jsonb NOT NULL DEFAULT '{}',
     wanted varchar(16) NOT NULL DEFAULT 'run',
-    key_id varchar(16),
-    PRIMARY KEY (worker_id)
+    key_id varchar(16)
 );
 
 CREATE TABLE dagapp.dag_workflows (
-    workflow_hash varchar(64) NOT NULL,
+    workflow_hash varchar(64) PRIMARY KEY,
     workflow_id varchar(64) NOT NULL,
     version integer NOT NULL,
     definition jsonb NOT NULL DEFAULT '{}',
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (workflow_hash)
+    created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_dagapp_dag_workflows_workflow_id ON dagapp.dag_workflows (workflow_id);
