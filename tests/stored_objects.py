@@ -58,5 +58,7 @@ async def check_objects(container: str, folder: Path, **credentials: Any) -> Non
     expected = [Listed("bronze/x/a.tif", len(CONTENT))]
     assert await storage.list("bronze", limit=9) == await storage.list("bronze/x", limit=9) == expected
     assert await storage.list("bronze/x/a", limit=9) == []
+    written = await storage.write("silver/a.tif", b"{}")
+    assert (written.size_bytes, written.sha256) == (await storage.size("silver/a.tif"), sha256(b"{}").hexdigest())
     assert await storage.remove("silver/a.tif")
     assert not await storage.remove("silver/a.tif")

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -59,7 +59,7 @@ class Storage:
         """The files below a folder or in a zone, at most `limit`. A missing folder has none."""
         match self._zones.locate_folder(folder):
             case LocalFile() as location:
-                return await asyncio.to_thread(_take, files.walk(location), limit)
+                return await asyncio.to_thread(list, islice(files.walk(location), limit))
             case RemoteObject() as location:
                 listed = []
                 async for file in objects.walk(location):
@@ -86,7 +86,17 @@ class Storage:
         The target is replaced atomically when the copy is complete.
         """
         origin = self.locate(source)
-        counting = _Counting(await self.source(origin), origin.reference, on_progress)
+        return await self._put(_Counting(await self.source(origin), origin.reference, on_progress), target)
+
+    async def write(self, target: str, content: bytes) -> Copied:
+        """The target is replaced atomically."""
+
+        async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
+            yield content[offset:end]
+
+        return await self._put(_Counting(Source(len(content), "", read), target), target)
+
+    async def _put(self, counting: "_Counting", target: str) -> Copied:
         destination = self.locate(target)
         match destination:
             case LocalFile():
@@ -118,7 +128,7 @@ class Storage:
 class _Counting:
     """Counts and hashes the bytes of a copy."""
 
-    def __init__(self, source: Source, reference: str, on_progress: OnProgress | None) -> None:
+    def __init__(self, source: Source, reference: str, on_progress: OnProgress | None = None) -> None:
         self.source, self.reference = source, reference
         self.digest = sha256()
         self.size_bytes = 0
@@ -157,10 +167,6 @@ async def _write_file(counting: _Counting, path: Path) -> None:
         part.flush()
         os.fsync(part.fileno())
         Path(part.name).replace(path)
-
-
-def _take(listed: Iterator[Listed], limit: int) -> "list[Listed]":
-    return list(islice(listed, limit))
 
 
 def open_storage(settings: Settings) -> Storage:

@@ -207,6 +207,14 @@ async def test_two_concurrent_copies_to_one_place_do_not_mix(storage: Storage, t
     assert (tmp_path / "storage/mount/a.tif").read_bytes() == CONTENT
 
 
+async def test_written_bytes_replace_the_file(storage: Storage, tmp_path: Path) -> None:
+    for content in (CONTENT, b"", b"{}"):
+        written = await storage.write("silver/x/index.json", content)
+        assert (written.reference, written.sha256) == ("silver/x/index.json", sha256(content).hexdigest())
+        [file] = (tmp_path / "storage/silver/x").iterdir()
+        assert file.read_bytes() == content
+
+
 async def test_a_missing_file_is_named_by_its_reference(storage: Storage, tmp_path: Path) -> None:
     for attempt in (storage.size("bronze/gone.tif"), storage.copy("bronze/gone.tif", "mount/a.tif")):
         with pytest.raises(FileMissing, match=r"^there is no file bronze/gone.tif$"):
