@@ -195,22 +195,18 @@ def _as_output(value: Any) -> dict[str, Any]:
 
 
 def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
-    types = error_types(error)
+    message, types = _message(error), error_types(error)
+    result = HandlerResult(False, error_message=clean_text(message), error_types=types)
     match error:
         case Permanent():
-            ctx.logger.warning("handler %s failed permanently: %s", ctx.handler, _message(error))
-            return HandlerResult(False, error_message=clean_text(_message(error)), permanent=True, error_types=types)
+            ctx.logger.warning("handler %s failed permanently: %s", ctx.handler, message)
+            return replace(result, permanent=True)
         case Retry():
-            ctx.logger.info("handler %s requested a retry: %s", ctx.handler, _message(error))
-            after = error.after_seconds
-            return HandlerResult(
-                False, error_message=clean_text(_message(error)), retry_after_seconds=after, error_types=types
-            )
-        case _:
-            ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
-            if _is_wrong_call(error):
-                types = (*types, WRONG_CALL)
-            return HandlerResult(False, error_message=clean_text(_described(error)), error_types=types)
+            ctx.logger.info("handler %s requested a retry: %s", ctx.handler, message)
+            return replace(result, retry_after_seconds=error.after_seconds)
+    ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
+    types = (*types, WRONG_CALL) if _is_wrong_call(error) else types
+    return replace(result, error_message=clean_text(_described(error)), error_types=types)
 
 
 def _is_wrong_call(error: BaseException) -> bool:
