@@ -1,6 +1,7 @@
 """The location of a raster on the globe: its outline and its box in longitude and latitude."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -39,8 +40,9 @@ def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint
         raise RasterRejected("its pixels are nowhere on the globe in its CRS: the CRS or the georeference is wrong")
     latitudes = [min(max(latitude, -90.0), 90.0) for latitude in latitudes]
     unwrapped = _unwrapped(longitudes)
-    if abs(unwrapped[-1] - unwrapped[0]) > 180:
-        return _polar(latitudes)
+    if abs(unwrapped[-1] - unwrapped[0]) > 180:  # A ring around the globe has a pole inside.
+        is_north = sum(latitudes) > 0
+        return _around_the_globe(min(latitudes), 90.0) if is_north else _around_the_globe(-90.0, max(latitudes))
     return _of_ring(unwrapped, latitudes)
 
 
@@ -65,22 +67,16 @@ def _unwrapped(longitudes: list[float]) -> list[float]:
     return result
 
 
-def _polar(latitudes: list[float]) -> Footprint:
-    """A ring around the globe has a pole inside."""
-    is_north = sum(latitudes) > 0
-    south, north = (min(latitudes), 90.0) if is_north else (-90.0, max(latitudes))
-    return Footprint(
-        bbox=(-180.0, _rounded(south), 180.0, _rounded(north)), geometry=_geojson(box(-180, south, 180, north))
-    )
+def _around_the_globe(south: float, north: float) -> Footprint:
+    bbox = (-180.0, _rounded(south), 180.0, _rounded(north))
+    return Footprint(bbox=bbox, geometry=_geojson(box(-180, south, 180, north)))
 
 
 def _of_ring(longitudes: list[float], latitudes: list[float]) -> Footprint:
     west, east = min(longitudes), max(longitudes)
     south, north = min(latitudes), max(latitudes)
     if east - west >= 360 - 1e-6:
-        return Footprint(
-            bbox=(-180.0, _rounded(south), 180.0, _rounded(north)), geometry=_geojson(box(-180, south, 180, north))
-        )
+        return _around_the_globe(south, north)
     shift = 360 * math.floor((west + 180) / 360)
     west, east = west - shift, east - shift
     ring = translate(make_valid(Polygon(zip(longitudes, latitudes, strict=True))), xoff=-shift)
@@ -89,6 +85,14 @@ def _of_ring(longitudes: list[float], latitudes: list[float]) -> Footprint:
         ring = unary_union([here, translate(beyond, xoff=-360)])
         east -= 360
     return Footprint(bbox=(_rounded(west), _rounded(south), _rounded(east), _rounded(north)), geometry=_geojson(ring))
+
+
+def bbox_around(boxes: Sequence[Sequence[float]]) -> list[float]:
+    """Spans the globe from west to east if a box crosses the antimeridian."""
+    west, south, east, north = zip(*boxes, strict=True)
+    if any(box[0] > box[2] for box in boxes):
+        return [-180.0, min(south), 180.0, max(north)]
+    return [min(west), min(south), max(east), max(north)]
 
 
 def _rounded(degrees: float) -> float:

@@ -3,6 +3,7 @@
 Load them with `DAGMASTER_HANDLERS=dagmaster.handlers.hexagons`; they need the extra `geo`.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
+from dagmaster.geo.footprint import bbox_around
 from dagmaster.geo.hexagons import cell_files, connectivity, layer_measures, layer_statistics, raster_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.raster_statistics import STATISTICS, ChunkCell, Statistic
@@ -27,29 +29,28 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ROOT = "silver/h3_stats"
 
 
-class Recipe(Params):
-    """The computation; it is stored with the result."""
-
-    raster: Name
+class RecipeOptions(Params):
     period: Name = "all"
     resolution: Resolution = 7
     band: Annotated[int, Field(ge=1)] = 1
     statistics: Annotated[list[Statistic], Field(min_length=1)] = Field(default_factory=lambda: list(STATISTICS))
+
+
+class Recipe(RecipeOptions):
+    """The computation; it is stored with the result."""
+
+    raster: Name
 
     @property
     def folder(self) -> str:
         return f"{ROOT}/raster={self.raster}/period={self.period}/resolution={self.resolution}"
 
 
-class DiscoverParams(Params):
+class DiscoverParams(RecipeOptions):
     """`name` is the name of the raster in the paths of the results; by default, the file's name."""
 
     source: Reference
     name: Name | None = None
-    period: Name = "all"
-    resolution: Resolution = 7
-    band: Annotated[int, Field(ge=1)] = 1
-    statistics: list[Statistic] = Field(default_factory=lambda: list(STATISTICS))
 
 
 class DiscoverOutput(BaseModel):
@@ -146,25 +147,15 @@ def h3_compaction(ctx: HandlerContext, params: CompactionParams) -> dict[str, An
             "sha256": checksum,
             "chunks": [chunk.model_dump() for chunk in filled],
         }
-        manifest_path = _store_manifest(files, manifest, f"{recipe.folder}/manifest.json")
+        content = json.dumps(manifest, indent=1, sort_keys=True).encode()
+        stored = asyncio.run(files.storage.write(f"{recipe.folder}/manifest.json", content))
     return {
         "blob_path": blob_path,
         "content_hash": f"sha256:{checksum}",
-        "manifest_path": manifest_path,
+        "manifest_path": stored.reference,
         "rows": rows,
-        "bbox": _around([chunk.bbox for chunk in filled]),
+        "bbox": bbox_around([chunk.bbox for chunk in filled]),
     }
-
-
-def _store_manifest(files: JobFiles, manifest: dict[str, Any], target: str) -> str:
-    local = files.path(files.reference("cells", "compacted", "manifest.json"))
-    local.write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-    return files.store(local, target, StoredFile.of(local).sha256)
-
-
-def _around(boxes: list[tuple[float, float, float, float]]) -> list[float]:
-    west, south, east, north = zip(*boxes, strict=True)
-    return [min(west), min(south), max(east), max(north)]
 
 
 class ExportParams(Params):
@@ -193,13 +184,18 @@ def h3_export_dataset(ctx: HandlerContext, params: ExportParams) -> dict[str, An
         }
 
 
-class AggregationParams(Params):
-    """`path` is the GeoParquet file of vector_prepare, `category` a column to count by."""
+class LayerParams(Params):
+    """`path` is the GeoParquet file of vector_prepare."""
 
     path: Reference
     resolution: Resolution = 7
-    category: str | None = None
     target: str | None = None
+
+
+class AggregationParams(LayerParams):
+    """`category` is a column to count by."""
+
+    category: str | None = None
 
 
 @handler("h3_point_aggregation", params=AggregationParams, isolation="process")
@@ -224,12 +220,6 @@ def h3_line_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[
 def h3_binary_intersect(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
     """The cells that a layer touches, whatever its geometry type."""
     return _aggregate(ctx, params, layer_measures.find_presence)
-
-
-class LayerParams(Params):
-    path: Reference
-    resolution: Resolution = 7
-    target: str | None = None
 
 
 class WeightedParams(LayerParams):
@@ -276,7 +266,7 @@ def _aggregate(
 
 
 def _derive(
-    ctx: HandlerContext, params: AggregationParams | LayerParams | ConnectivityParams, make: Callable[[Path], Any]
+    ctx: HandlerContext, params: LayerParams | ConnectivityParams, make: Callable[[Path], Any]
 ) -> dict[str, Any]:
     files = JobFiles(ctx)
     with refusing():

@@ -15,8 +15,8 @@ from dagmaster.geo.raster.profiles import Profile, RasterType, Tier
 from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.geo.raster.writer import OnSuperblock
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
-from dagmaster.handlers.raster.common import mount_reference, open_zones, remove_work_folder, work_folder
+from dagmaster.handlers.geo_task import CopyDiffers, Params, Reference, on_fraction, open_zones, refusing, store_file
+from dagmaster.handlers.raster.mount import mount_reference, remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
 from dagmaster.settings import load_settings
 from dagmaster.storage import LocalFile, Storage
@@ -47,6 +47,12 @@ def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport
         for warning in report.warnings:
             ctx.logger.warning("%s: %s", params.path, warning)
         return report.check()
+
+
+@handler("raster_validate", params=ValidateParams, isolation="process")
+def validate_stored_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
+    """Like raster.validate, for a file anywhere in the storage."""
+    return validate_raster(ctx, params.model_copy(update={"path": fetch(ctx, params.path)}))
 
 
 class CogParams(Params):
@@ -80,6 +86,7 @@ class CogOutput(BaseModel):
     taken_at: str | None = None
 
 
+@handler("create_cog", params=CogParams, isolation="process")  # The name in older workflows.
 @handler("raster.create_cog", params=CogParams, isolation="process")
 def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
     """Write a cloud-optimised GeoTIFF, reprojected if `target_crs` differs, and store it at `target`.
@@ -152,15 +159,9 @@ def record_superblocks(ctx: HandlerContext) -> OnSuperblock:
     return record
 
 
-class CopyDiffers(RuntimeError):
-    """The copy does not have the bytes that were written."""
-
-
 def store_cog(storage: Storage, local: Path, info: CogInfo, target: str) -> CogOutput:
-    copied = asyncio.run(storage.copy(str(local), target))
-    if copied.sha256 != info.sha256:
-        raise CopyDiffers(f"the copy at {copied.reference} differs from the file that was made")
-    return CogOutput(blob_path=copied.reference, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
+    reference = store_file(storage, local, target, info.sha256)
+    return CogOutput(blob_path=reference, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
 
 
 class ProcessParams(ValidateParams):
@@ -173,6 +174,7 @@ class ProcessOutput(CogOutput):
     report: RasterReport
 
 
+@handler("raster_cog_docker", params=ProcessParams, isolation="process")  # The name in older workflows.
 @handler("raster.process", params=ProcessParams, isolation="process")
 def process_raster(ctx: HandlerContext, params: ProcessParams) -> ProcessOutput:
     """Copy, validate and convert a raster to a COG in one task."""

@@ -1,28 +1,25 @@
 """Catalogue the rasters of a whole folder or container, unchanged."""
 
-import asyncio
 import re
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Self
-from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, Field, model_validator
 
 from dagmaster.errors import Invalid, NotFound
-from dagmaster.geo.raster.cog import CogInfo, inspect_cog
+from dagmaster.geo.footprint import bbox_around
+from dagmaster.geo.raster.cog import inspect_cog
 from dagmaster.geo.stac.items import SHA256_MULTIHASH, make_collection
 from dagmaster.handlers.contract import HandlerContext, Permanent
-from dagmaster.handlers.geo_task import Params, Reference, VersionParams, refusing
+from dagmaster.handlers.geo_task import ItemOptions, Params, Reference, VersionParams, open_zones, refusing
 from dagmaster.handlers.raster.cog import CogOutput, fetch
-from dagmaster.handlers.raster.common import open_zones, remove_work_folder
-from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, ItemOptions, describe_cog_item, register
+from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, describe_cog_item, register
 from dagmaster.handlers.registry import handler
 
 MAX_LISTED = 100_000
 MAX_SLUG = 100
-INDEX = "index.geojson"
 Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9]{1,10}$")]
 
 
@@ -106,7 +103,7 @@ def _inspect(ctx: HandlerContext, reference: str) -> CogOutput:
     local = fetch(ctx, reference)
     path = storage.local_path(local)
     source = storage.locate(reference).reference
-    info: CogInfo = inspect_cog(path)
+    info = inspect_cog(path)
     if local != source:
         path.unlink()  # One copy at a time: a container may be larger than this machine's disk.
     return CogOutput(blob_path=source, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
@@ -117,8 +114,7 @@ def _item_id(version: VersionParams, reference: str) -> str:
     path = PurePosixPath(reference).with_suffix("")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(path.parts[1:])).strip("-")[-MAX_SLUG:].lstrip("-") or "raster"
     digest = sha256(reference.encode()).hexdigest()[:8]
-    owner = f"{version.asset_id}-{version.version_ordinal or 0}-" if version.asset_id is not None else ""
-    return f"{owner}{slug}-{digest}"
+    return "-".join(filter(None, [version.version_id, slug, digest]))
 
 
 class Extracted(BaseModel):
@@ -158,24 +154,17 @@ async def catalogue(
 ) -> dict[str, Any]:
     """The entries of a version of many files, whose own file is the index of them."""
     index = orjson.dumps({"type": "FeatureCollection", "features": [_feature(item) for item in items]})
-    target = target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/{INDEX}"
+    target = target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/index.geojson"
+    stored = await open_zones().write(target, index)
     return {
         "stac_collection": collection,
         "stac_collection_id": collection["id"],
         "stac_items": items,
-        "blob_path": await _store(ctx, index, target),
-        "content_hash": f"sha256:{sha256(index).hexdigest()}",
+        "blob_path": stored.reference,
+        "content_hash": f"sha256:{stored.sha256}",
         "bbox": bbox_around([item["bbox"] for item in items]),
         "item_count": len(items),
     }
-
-
-def bbox_around(boxes: list[list[float]]) -> list[float]:
-    """Spans the globe from west to east if a box crosses the antimeridian."""
-    west, south, east, north = zip(*boxes, strict=True)
-    if any(box[0] > box[2] for box in boxes):
-        return [-180.0, min(south), 180.0, max(north)]
-    return [min(west), min(south), max(east), max(north)]
 
 
 def _feature(item: dict[str, Any]) -> dict[str, Any]:
@@ -187,14 +176,3 @@ def _feature(item: dict[str, Any]) -> dict[str, Any]:
         "size_bytes": data["file:size"],
     }
     return {"type": "Feature", "bbox": item["bbox"], "geometry": item["geometry"], "properties": properties}
-
-
-async def _store(ctx: HandlerContext, content: bytes, target: str) -> str:
-    storage = open_zones()
-    local: Path = storage.local_path(f"mount/{ctx.job_id}/{uuid4().hex}/{INDEX}")
-    await asyncio.to_thread(local.parent.mkdir, parents=True, exist_ok=True)
-    try:
-        await asyncio.to_thread(local.write_bytes, content)
-        return (await storage.copy(str(local), target)).reference
-    finally:
-        remove_work_folder(local.parent)

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.flood.names import DEFAULT_PATTERN, FloodTile, NamePattern, Place, take_inventory
 from dagmaster.geo.flood.stack import (
-    Bbox,
+    CellGrid,
     StackFiles,
     arrange_stacks,
     check_place,
@@ -22,13 +22,14 @@ from dagmaster.geo.raster.header import Header
 from dagmaster.geo.raster.image import settle_image
 from dagmaster.geo.raster.mosaic import Mosaic
 from dagmaster.geo.raster.profiles import RasterType, Tier, choose_profile
+from dagmaster.geo.raster.reduction import Reduction
 from dagmaster.geo.stac.items import make_collection
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, refusing
+from dagmaster.handlers.geo_task import ItemOptions, Params, Reference, open_zones, refusing
 from dagmaster.handlers.raster.cog import CogOutput, store_image
-from dagmaster.handlers.raster.common import mount_reference, open_zones
 from dagmaster.handlers.raster.containers import MAX_LISTED, catalogue
-from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, ItemOptions, describe_cog_item
+from dagmaster.handlers.raster.mount import mount_reference
+from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, describe_cog_item
 from dagmaster.handlers.registry import handler
 from dagmaster.storage import LocalFile, Storage
 
@@ -171,10 +172,7 @@ async def _copy(storage: Storage, files: dict[str, Path]) -> None:
     await asyncio.gather(*(copy(reference, path) for reference, path in files.items()))
 
 
-Overviews = Literal["nearest", "average"]
-
-
-def _write(ctx: HandlerContext, storage: Storage, mosaic: Mosaic, target: str, overviews: Overviews) -> CogOutput:
+def _write(ctx: HandlerContext, storage: Storage, mosaic: Mosaic, target: str, overviews: Reduction) -> CogOutput:
     """In parallel whatever the size: GDAL's driver reads bands of many files one after the other, several times."""
     profile = choose_profile(RasterType.MULTISPECTRAL, Tier.ANALYSIS, mosaic.dtypes[0], has_nodata=True)
     profile = profile.model_copy(update={"resampling": "nearest", "overview_resampling": overviews})
@@ -190,15 +188,12 @@ class GridParams(Params):
     cell_degrees: Annotated[int, Field(ge=1, le=90)] = 5
 
 
-class Cell(BaseModel):
+class Cell(CellGrid):
     """The tiles of one scenario in one square of whole degrees, named after its south-west corner."""
 
     key: str
     scenario: str
     place: Place
-    bbox: Bbox
-    width: int
-    height: int
     tiles: list[FloodTile]
 
 
@@ -221,14 +216,11 @@ def fathom_grid_inventory(ctx: HandlerContext, params: GridParams) -> GridOutput
 
 
 def _cell(scenario: str, place: Place, stacks: Sequence[Stack]) -> Cell:
-    grid = find_cell_grid([stack.header for stack in stacks])
     return Cell(
+        **dict(find_cell_grid([stack.header for stack in stacks])),
         key=f"{scenario} {place.name}",
         scenario=scenario,
         place=place,
-        bbox=grid.bbox,
-        width=grid.width,
-        height=grid.height,
         tiles=[FloodTile(**stack.model_dump(include=set(FloodTile.model_fields))) for stack in stacks],
     )
 
@@ -238,7 +230,7 @@ class MergeParams(Params):
 
     cell: Cell
     return_periods: ReturnPeriods = RETURN_PERIODS
-    overviews: Overviews = "nearest"
+    overviews: Reduction = "nearest"
     folder: str | None = None
 
 
@@ -297,8 +289,7 @@ async def fathom_stac_register(ctx: HandlerContext, params: RegisterParams) -> d
 
 
 def _item(ctx: HandlerContext, params: RegisterParams, merged: MergeOutput) -> dict[str, Any]:
-    owner = f"{params.asset_id}-{params.version_ordinal or 0}" if params.asset_id is not None else str(ctx.job_id)
     title = f"{params.title or 'Flood depth'}: {merged.scenario} {merged.place.name}"
-    item_id = f"{owner}-{merged.scenario}-{merged.place.name}"
+    item_id = f"{params.version_id or ctx.job_id}-{merged.scenario}-{merged.place.name}"
     options = ItemOptions(acquired_at=params.acquired_at, title=title)
     return describe_cog_item(ctx, params, options, merged.file, item_id)

@@ -1,7 +1,6 @@
 """Describe rasters as STAC items and collections."""
 
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -9,8 +8,8 @@ from pydantic import Field
 from dagmaster.errors import Invalid
 from dagmaster.geo.stac import items
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, VersionParams, refusing
-from dagmaster.handlers.raster.cog import CogOutput
+from dagmaster.handlers.geo_task import ItemOptions, Params, VersionParams, refusing
+from dagmaster.handlers.raster.cog import CogOutput, ProcessParams, process_raster
 from dagmaster.handlers.raster.tiles import TileOutput
 from dagmaster.handlers.registry import handler
 
@@ -39,14 +38,6 @@ async def stac_ensure_collection(ctx: HandlerContext, params: CollectionParams) 
     return {"stac_collection_id": params.collection_id, "stac_collection": collection}
 
 
-class ItemOptions(Params):
-    """Without `item_id`, asset and version identify the item."""
-
-    item_id: str | None = None
-    acquired_at: datetime | None = None
-    title: str | None = None
-
-
 class ItemSource(ItemOptions):
     """`cog` is the output of raster.create_cog."""
 
@@ -56,13 +47,12 @@ class ItemSource(ItemOptions):
 class CollectionVersionParams(VersionParams):
     collection_id: str
 
-    def id_of(self, cog: CogOutput, ctx: HandlerContext) -> str:
-        if self.asset_id is not None:
-            return f"{self.asset_id}-{self.version_ordinal or 0}"
-        return f"{PurePosixPath(cog.blob_path).stem}-{ctx.job_id}"
-
 
 class ItemParams(CollectionVersionParams, ItemSource):
+    pass
+
+
+class CompleteParams(ProcessParams, CollectionVersionParams, ItemOptions):
     pass
 
 
@@ -83,7 +73,9 @@ class ItemsParams(CollectionVersionParams):
             if tile.file is not None
         ]
         return [
-            source.model_copy(update={"item_id": source.item_id or f"{self.id_of(source.cog, ctx)}-{suffix}"})
+            source.model_copy(update={"item_id": f"{self.default_item_id(ctx, source.cog.blob_path)}-{suffix}"})
+            if source.item_id is None
+            else source
             for source, suffix in numbered + of_tiles
         ]
 
@@ -103,6 +95,7 @@ def describe_cog_item(
     )
 
 
+@handler("raster.stac_register", params=ItemParams)  # The name in older workflows.
 @handler("raster.stac_register_item", params=ItemParams)
 async def stac_register_item(ctx: HandlerContext, params: ItemParams) -> dict[str, Any]:
     """Describe a raster as a STAC item. It enters the catalogue with the asset's version, when the job completes."""
@@ -112,8 +105,9 @@ async def stac_register_item(ctx: HandlerContext, params: ItemParams) -> dict[st
 def register(
     ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput
 ) -> dict[str, Any]:
+    item_id = options.item_id or version.default_item_id(ctx, cog.blob_path)
     with refusing():
-        item = describe_cog_item(ctx, version, options, cog, options.item_id or version.id_of(cog, ctx))
+        item = describe_cog_item(ctx, version, options, cog, item_id)
     return {
         "stac_item_id": item["id"],
         "stac_collection_id": version.collection_id,
@@ -122,6 +116,13 @@ def register(
         "content_hash": cog.content_hash,
         "bbox": item["bbox"],
     }
+
+
+@handler("raster_process_complete", params=CompleteParams, isolation="process")
+def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
+    """Like raster.process and raster.stac_register_item in one task."""
+    made = process_raster(ctx, ProcessParams(**params.model_dump(include=set(ProcessParams.model_fields))))
+    return {**register(ctx, params, params, made), "report": made.report.model_dump(mode="json")}
 
 
 @handler("raster.stac_register_items", params=ItemsParams)

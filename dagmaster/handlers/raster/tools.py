@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 
-import orjson
 from pydantic import Field, model_validator
 
 from dagmaster.errors import Invalid
@@ -15,9 +14,9 @@ from dagmaster.geo.raster.profiles import Profile, Resampling, Tier
 from dagmaster.geo.raster.tiling import MAX_TILES, Bbox
 from dagmaster.geo.raster.zonal import Statistic, zonal_statistics
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
+from dagmaster.handlers.export import parse_features
+from dagmaster.handlers.geo_task import Params, Reference, on_fraction, open_zones, refusing
 from dagmaster.handlers.raster.cog import CogOutput, default_target, fetch, store_image
-from dagmaster.handlers.raster.common import open_zones
 from dagmaster.handlers.registry import handler
 
 MAX_ZONES_BYTES = 64 * 1024 * 1024
@@ -131,11 +130,5 @@ def _read_zones(ctx: HandlerContext, reference: str) -> list[dict[str, Any]]:
     path = open_zones().local_path(fetch(ctx, reference))
     if path.stat().st_size > MAX_ZONES_BYTES:
         raise Invalid(f"{path.name} has more than {MAX_ZONES_BYTES} bytes; divide the zones")
-    try:
-        collection = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f"{path.name} is not JSON: {error}") from error
-    features = collection.get("features") if isinstance(collection, dict) else None
-    if not isinstance(features, list) or not all(isinstance(feature, dict) for feature in features):
-        raise Invalid(f"{path.name} is not a GeoJSON FeatureCollection")
+    features: list[dict[str, Any]] = parse_features(path.read_bytes(), path.name)["features"]
     return features
