@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.footprint import bbox_around
-from dagmaster.geo.hexagons import cell_files, connectivity, layer_measures, layer_statistics, raster_statistics
+from dagmaster.geo.hexagons import cell_files, connectivity, layer_statistics, raster_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.raster_statistics import STATISTICS, ChunkCell, Statistic
 from dagmaster.geo.vector import layer_files
@@ -213,13 +213,13 @@ def h3_polygon_aggregation(ctx: HandlerContext, params: AggregationParams) -> di
 @handler("h3_line_aggregation", params=AggregationParams, isolation="process")
 def h3_line_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
     """Count the lines of a layer in each cell, and their length in metres."""
-    return _aggregate(ctx, params, layer_measures.measure_lines)
+    return _aggregate(ctx, params, layer_statistics.measure_lines)
 
 
 @handler("h3_binary_intersect", params=AggregationParams, isolation="process")
 def h3_binary_intersect(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
     """The cells that a layer touches, whatever its geometry type."""
-    return _aggregate(ctx, params, layer_measures.find_presence)
+    return _aggregate(ctx, params, layer_statistics.find_presence)
 
 
 class WeightedParams(LayerParams):
@@ -235,13 +235,13 @@ class MultiWeightedParams(LayerParams):
 @handler("h3_weighted_aggregation", params=WeightedParams, isolation="process")
 def h3_weighted_aggregation(ctx: HandlerContext, params: WeightedParams) -> dict[str, Any]:
     """The area-weighted mean of a column of a polygon layer in each cell."""
-    return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, [params.column]))
+    return _derive(ctx, params, lambda path: layer_statistics.average_by_area(path, params.resolution, [params.column]))
 
 
 @handler("h3_multi_weighted_aggregation", params=MultiWeightedParams, isolation="process")
 def h3_multi_weighted_aggregation(ctx: HandlerContext, params: MultiWeightedParams) -> dict[str, Any]:
     """Like h3_weighted_aggregation for several columns: each polygon is cut only once."""
-    return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, params.columns))
+    return _derive(ctx, params, lambda path: layer_statistics.average_by_area(path, params.resolution, params.columns))
 
 
 class ConnectivityParams(Params):

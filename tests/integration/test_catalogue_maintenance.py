@@ -16,7 +16,7 @@ from web import Web, web
 from dagmaster.geo.vector import layer_files
 from dagmaster.handlers import catalogue, raster
 
-assert catalogue.repair and raster.MAX_ITEMS  # imported for the handlers that they register
+assert catalogue.MAX_VERSIONS and raster.MAX_ITEMS  # imported for the handlers that they register
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from shapely.geometry import shape
 from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files, zip_shapefile
 
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
-from dagmaster.geo.vector import derived, hilbert, layer_files, sorted_features
+from dagmaster.geo.vector import derived, layer_files, sorted_features
 from dagmaster.geo.vector.archive import unpack
-from dagmaster.geo.vector.cleaner import LayerCleaner
+from dagmaster.geo.vector.cleaner import LayerCleaner, hilbert_distances
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
 from dagmaster.geo.vector.crs import CrsSource, settle_crs
 from dagmaster.geo.vector.formats import Format
@@ -30,8 +30,7 @@ from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.preview_tiles import choose_max_zoom
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
 from dagmaster.geo.vector.report import Outcome
-from dagmaster.geo.vector.row_order import RowOrder
-from dagmaster.geo.vector.sorted_features import _divided, _ranges
+from dagmaster.geo.vector.sorted_features import RowOrder, _divided, _ranges
 
 POINTS = ["POINT (8 47)", "POINT (9 48)"]
 NAMES = {"name": ["Zürich", "Köln"], "rank": pa.array([1, 2], pa.int32())}
@@ -130,7 +129,7 @@ def check_geoparquet(path: Path, table: Any) -> None:
     boxes = [tuple(box.values()) for box in table.column("bbox").to_pylist()]
     assert boxes == [shape.bounds for shape in shapes_of(table)]
     middles = np.array([((box[0] + box[2]) / 2, (box[1] + box[3]) / 2) for box in boxes])
-    assert (np.diff(hilbert.distances(*middles.T).astype(np.int64)) >= 0).all()
+    assert (np.diff(hilbert_distances(*middles.T).astype(np.int64)) >= 0).all()
 
 
 def check_tiles(path: Path, files: LayerFiles) -> None:
@@ -338,8 +337,8 @@ def test_the_hilbert_curve_is_correct() -> None:
     random = np.random.default_rng(1)
     longitudes, latitudes = random.uniform(-180, 180, 50), random.uniform(-90, 90, 50)
     expected = [walk(*place) for place in zip(longitudes, latitudes, strict=True)]
-    assert hilbert.distances(longitudes, latitudes).tolist() == expected
-    assert hilbert.distances([-200], [-100]).tolist() == [0]
+    assert hilbert_distances(longitudes, latitudes).tolist() == expected
+    assert hilbert_distances([-200], [-100]).tolist() == [0]
 
 
 def walk(longitude: float, latitude: float) -> int:

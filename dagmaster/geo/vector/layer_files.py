@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dagmaster.geo.vector import geometries, geoparquet, preview_tiles
-from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY, SORT_KEY, LayerCleaner
+from dagmaster.geo.vector.cleaner import GEOMETRY, SORT_KEY, LayerCleaner
 from dagmaster.geo.vector.columns import Column
 from dagmaster.geo.vector.crs import SettledCrs, settle_crs
 from dagmaster.geo.vector.preview_tiles import Preview
@@ -145,7 +145,7 @@ def _write(
     report: VectorReport, cleaner: LayerCleaner, sorter: FeatureSorter, chunk_rows: int, target: Path
 ) -> tuple[list[Chunk], Preview]:
     assert report.bbox is not None
-    fields = [field for field in cleaner.schema if field.name not in (GEOMETRY, BBOX, SORT_KEY)]
+    fields = [field for field in geoparquet.attributes_of(cleaner.schema) if field.name != SORT_KEY]
     schema = geoparquet.schema_of(fields, report.geometry_types, report.bbox)
     has_mixture = geometries.needs_promotion(cleaner.kinds)
     chunks: list[Chunk] = []

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY
+from dagmaster.geo.vector.geoparquet import attributes_of
 from dagmaster.geo.vector.sorted_features import Chunk
 
 SCHEMA: Final = "geo"
@@ -93,7 +94,7 @@ def create_table(
     schema = pq.read_schema(parquet)
     kind = geometry_types[0] if len(geometry_types) == 1 else "Geometry"
     columns: list[Composable] = [
-        SQL("{} {}").format(Identifier(field.name), SQL(_TYPES[field.type])) for field in _attributes(schema)
+        SQL("{} {}").format(Identifier(field.name), SQL(_TYPES[field.type])) for field in attributes_of(schema)
     ]
     geometry = SQL("{} {}.geometry({}, {}) NOT NULL").format(
         Identifier(GEOMETRY), Identifier(postgis), SQL(_checked_kind(kind)), Literal(SRID)
@@ -111,10 +112,6 @@ def create_table(
 def _checked_kind(kind: str) -> Any:
     assert kind.isalpha()
     return kind
-
-
-def _attributes(schema: Any) -> list[Any]:
-    return [field for field in schema if field.name not in (GEOMETRY, BBOX)]
 
 
 def load_chunk(conn: Connection[Any], table: Table, parquet: Path, chunk: Chunk) -> int:

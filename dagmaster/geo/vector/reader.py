@@ -18,7 +18,7 @@ from dagmaster.geo.errors import UnreadableVector
 from dagmaster.geo.vector import text_encoding
 from dagmaster.geo.vector.archive import unpack
 from dagmaster.geo.vector.formats import DRIVERS, Format, detect, is_zip
-from dagmaster.geo.vector.reader_protocol import LAYER_KEY, REFUSED
+from dagmaster.geo.vector.reader_process import LAYER_KEY, REFUSED
 
 MAX_MESSAGE_BYTES: Final = 2000
 # pyogrio would import these if they are installed, which takes longer than everything else.

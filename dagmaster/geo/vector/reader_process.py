@@ -17,9 +17,11 @@ import pyogrio
 from pyogrio.errors import DataSourceError
 from pyogrio.raw import open_arrow
 
-from dagmaster.geo.vector.reader_protocol import LAYER_KEY, REFUSED
-
 BATCH_ROWS: Final = 16_384
+# In the metadata of the schema: the file's description of the layer, as JSON.
+LAYER_KEY: Final = b"dagmaster:layer"
+# The exit code after a rejection, with the reason on standard error.
+REFUSED: Final = 3
 CSV_OPTIONS: Final = {
     "X_POSSIBLE_NAMES": "lon,long,longitude,lng,x,easting",
     "Y_POSSIBLE_NAMES": "lat,latitude,y,northing",
