@@ -21,10 +21,13 @@ DIGITS: Final = 9
 SLACK_DEGREES: Final = 1.0
 
 
+Bbox = tuple[float, float, float, float]
+
+
 class Footprint(BaseModel, frozen=True):
     """`bbox` is west, south, east, north; west is greater than east across the antimeridian."""
 
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
     geometry: dict[str, Any]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.footprint import bbox_around
+from dagmaster.geo.footprint import Bbox, bbox_around
 from dagmaster.geo.hexagons import cell_files, connectivity, layer_statistics, raster_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.raster_statistics import STATISTICS, ChunkCell, Statistic
@@ -93,7 +93,7 @@ class ChunkFile(BaseModel):
     blob_path: str | None
     rows: int
     sha256: str | None
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
 
 
 @handler("h3_zonal_stats", params=ZonalParams, isolation="process")

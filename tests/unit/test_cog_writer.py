@@ -17,8 +17,8 @@ from rio_cogeo.cogeo import cog_validate
 
 from dagmaster.geo.errors import UnreadableRaster
 from dagmaster.geo.raster.cog import ParallelWriter, create_cog, inspect_cog
+from dagmaster.geo.raster.header import Part
 from dagmaster.geo.raster.image import open_image, settle_image
-from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB, Pyramid, divide
 from dagmaster.geo.raster.writer import Written, share_memory, write_cog
@@ -273,7 +273,7 @@ def test_a_damaged_source_is_reported_with_its_place(tmp_path: Path, processes: 
         write(source, processes=processes)
     assert not (tmp_path / "cog.tif").exists()
     commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert not any("superblock_process" in command for command in commands)
+    assert not any("superblock_pool" in command for command in commands)
 
 
 def test_superblocks_fit_into_memory_and_follow_strips() -> None:

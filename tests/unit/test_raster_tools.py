@@ -18,8 +18,7 @@ from shapely.geometry import mapping
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.raster import tiling
-from dagmaster.geo.raster.clip import clip_to_bbox, clip_to_geometry
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.image import ImageSource, clip_to_bbox, clip_to_geometry, settle_image
 from dagmaster.geo.raster.mosaic import arrange, choose_pool_size
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.tiling import divide_into_tiles, write_tile

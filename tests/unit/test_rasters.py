@@ -20,7 +20,8 @@ from dagmaster.geo.raster import statistics
 from dagmaster.geo.raster.cog import CogInfo, create_cog, inspect_cog
 from dagmaster.geo.raster.profiles import Profile, RasterType, Tier, choose_profile
 from dagmaster.geo.raster.reader import open_geotiff
-from dagmaster.geo.raster.validate import CrsSource, Outcome, RasterReport, validate
+from dagmaster.geo.raster.validate import RasterReport, validate
+from dagmaster.geo.validation import CrsSource, Outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

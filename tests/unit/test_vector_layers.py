@@ -20,16 +20,16 @@ from shapely.geometry import shape
 from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files, zip_shapefile
 
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
+from dagmaster.geo.validation import CrsSource, Outcome
 from dagmaster.geo.vector import derived, layer_files, sorted_features
 from dagmaster.geo.vector.archive import unpack
 from dagmaster.geo.vector.cleaner import LayerCleaner, hilbert_distances
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
-from dagmaster.geo.vector.crs import CrsSource, settle_crs
+from dagmaster.geo.vector.crs import settle_crs
 from dagmaster.geo.vector.formats import Format
 from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.preview_tiles import choose_max_zoom
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
-from dagmaster.geo.vector.report import Outcome
 from dagmaster.geo.vector.sorted_features import RowOrder, _divided, _ranges
 
 POINTS = ["POINT (8 47)", "POINT (9 48)"]

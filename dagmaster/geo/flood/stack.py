@@ -9,14 +9,12 @@ from rasterio.crs import CRS
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.flood.names import Place
-from dagmaster.geo.footprint import footprint_of
+from dagmaster.geo.footprint import Bbox, footprint_of
 from dagmaster.geo.raster.header import Header, find_differences, find_grid, read_header, refuse
 from dagmaster.geo.raster.mosaic import Mosaic, join, source_file
 
 # Of the size of a tile: names are whole degrees, and grids may be shifted by some pixels.
 NAME_TOLERANCE: Final = 0.02
-
-Bbox = tuple[float, float, float, float]
 
 
 class StackFiles(BaseModel, frozen=True):

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rasterio.errors import RasterioError
 
 from dagmaster.geo.errors import UnreadableRaster
-from dagmaster.geo.footprint import footprint_of
+from dagmaster.geo.footprint import Bbox, footprint_of
 from dagmaster.geo.raster.image import ImageSource, open_image, settle_image
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB
@@ -31,7 +31,7 @@ class CogInfo(BaseModel, frozen=True):
     height: int
     crs: str
     transform: list[float]
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
     footprint: dict[str, Any]
     bands: list[Band]
     overviews: list[int]

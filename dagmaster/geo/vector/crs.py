@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -11,18 +10,11 @@ from pyproj.exceptions import CRSError, ProjError
 from pyproj.transformer import TransformerGroup
 
 from dagmaster.geo.errors import VectorRejected
+from dagmaster.geo.validation import CrsSource
 
 WGS84: Final = "EPSG:4326"
 # A less accurate transformation causes a warning.
 EXACT_METRES: Final = 1.0
-
-
-class CrsSource(StrEnum):
-    """The source of the CRS: the file alone, both in agreement, or only the caller."""
-
-    FILE = "file"
-    CONFIRMED = "confirmed"
-    ASSIGNED = "assigned"
 
 
 @dataclass(frozen=True, slots=True)

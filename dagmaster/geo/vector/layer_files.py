@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from dagmaster.geo.validation import outcome_of
 from dagmaster.geo.vector import geometries, geoparquet, preview_tiles
 from dagmaster.geo.vector.cleaner import GEOMETRY, SORT_KEY, LayerCleaner
 from dagmaster.geo.vector.columns import Column
 from dagmaster.geo.vector.crs import SettledCrs, settle_crs
 from dagmaster.geo.vector.preview_tiles import Preview
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
-from dagmaster.geo.vector.report import Box, VectorReport, outcome_of, warnings_about
+from dagmaster.geo.vector.report import Box, VectorReport, warnings_about
 from dagmaster.geo.vector.sorted_features import DEFAULT_CHUNK_ROWS, Chunk, FeatureSorter
 
 OnProgress = Callable[[float], None]

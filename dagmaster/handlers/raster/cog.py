@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import BaseModel, model_validator
 
 from dagmaster.errors import Invalid
+from dagmaster.geo.footprint import Bbox
 from dagmaster.geo.raster import validate
 from dagmaster.geo.raster.cog import CogInfo, ParallelWriter, write_image
 from dagmaster.geo.raster.image import ImageSource, settle_image
@@ -81,7 +82,7 @@ class CogOutput(BaseModel):
 
     blob_path: str
     content_hash: str
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
     cog: CogInfo
     taken_at: str | None = None
 

@@ -8,9 +8,10 @@ import orjson
 from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
+from dagmaster.geo.footprint import Bbox
 from dagmaster.geo.raster.image import ImageSource, Warp, settle_image
 from dagmaster.geo.raster.profiles import Profile
-from dagmaster.geo.raster.tiling import Bbox, Tile, TilingScheme, divide_into_tiles, write_tile
+from dagmaster.geo.raster.tiling import Tile, TilingScheme, divide_into_tiles, write_tile
 from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.geo_task import Params, Reference, open_zones, refusing

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.raster import clip, validate
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.footprint import Bbox
+from dagmaster.geo.raster import validate
+from dagmaster.geo.raster.image import ImageSource, clip_to_bbox, clip_to_geometry, settle_image
 from dagmaster.geo.raster.mosaic import arrange
 from dagmaster.geo.raster.profiles import Profile, Resampling, Tier
-from dagmaster.geo.raster.tiling import MAX_TILES, Bbox
+from dagmaster.geo.raster.tiling import MAX_TILES
 from dagmaster.geo.raster.zonal import Statistic, zonal_statistics
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.export import parse_features
@@ -72,8 +73,8 @@ def raster_clip(ctx: HandlerContext, params: ClipParams) -> CogOutput:
     def settle(path: Path, profile: Profile) -> ImageSource:
         source = settle_image(path, profile.resampling)
         if params.bbox is not None:
-            return clip.clip_to_bbox(source, params.bbox)
-        return clip.clip_to_geometry(source, params.geometry or {})
+            return clip_to_bbox(source, params.bbox)
+        return clip_to_geometry(source, params.geometry or {})
 
     return _derive(ctx, params, params.path, settle)
 
