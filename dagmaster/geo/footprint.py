@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from affine import Affine
 from pydantic import BaseModel
 from rasterio.warp import transform as transform_points
 from shapely import Polygon, box, make_valid, orient_polygons
@@ -33,11 +34,8 @@ class Footprint(BaseModel, frozen=True):
 
 def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint:
     """Raises RasterRejected for pixels outside the globe in this CRS."""
-    columns, rows = _outline(width, height)
-    a, b, c, d, e, f = list(transform)[:6]
-    pixels = list(zip(columns, rows, strict=True))
-    xs = [a * column + b * row + c for column, row in pixels]
-    ys = [d * column + e * row + f for column, row in pixels]
+    affine = Affine(*transform[:6])
+    xs, ys = zip(*(affine * pixel for pixel in _outline(width, height)), strict=True)
     longitudes, latitudes = transform_points(crs, WGS84, xs, ys)
     if not all(map(math.isfinite, (*longitudes, *latitudes))) or max(map(abs, latitudes)) > 90 + SLACK_DEGREES:
         raise RasterRejected("its pixels are nowhere on the globe in its CRS: the CRS or the georeference is wrong")
@@ -49,7 +47,7 @@ def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint
     return _of_ring(unwrapped, latitudes)
 
 
-def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
+def _outline(width: int, height: int) -> list[tuple[float, float]]:
     """Points along the four edges and back to the first corner, because edges are curved in other projections."""
     corners = [(0, 0), (width, 0), (width, height), (0, height), (0, 0)]
     steps = [step / POINTS_PER_EDGE for step in range(POINTS_PER_EDGE)]
@@ -58,8 +56,7 @@ def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
         for start, end in pairwise(corners)
         for step in steps
     ]
-    columns, rows = zip(*points, corners[0], strict=True)
-    return list(columns), list(rows)
+    return [*points, corners[0]]
 
 
 def _unwrapped(longitudes: list[float]) -> list[float]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import PurePath
+from traceback import walk_tb
 from typing import Any
 
 import orjson
@@ -211,12 +212,8 @@ def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
 
 def _is_wrong_call(error: BaseException) -> bool:
     """Whether the arguments did not fit: such an error is raised in the frame of the caller, which is this module."""
-    innermost = error.__traceback__
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    if not isinstance(error, TypeError) or innermost is None:
-        return False
-    return str(innermost.tb_frame.f_globals.get("__name__", "")).startswith(CALLERS)
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)] if isinstance(error, TypeError) else []
+    return bool(frames) and str(frames[-1].f_globals.get("__name__", "")).startswith(CALLERS)
 
 
 def error_types(error: BaseException) -> tuple[str, ...]:

@@ -31,20 +31,22 @@ from dagmaster.handlers.geo_task import (
 from dagmaster.handlers.registry import handler
 from dagmaster.store.layer_tables import OwnedTable, find_unused_tables
 
-ChunkRows = Annotated[int, Field(ge=1, le=1_000_000)]
 NO_DATABASE = "this worker has no connection to the database"
 NO_POSTGIS = "the database does not have PostGIS; an administrator can run CREATE EXTENSION postgis"
 
 
-class PrepareParams(Params):
+class OutputParams(Params):
+    chunk_rows: Annotated[int, Field(ge=1, le=1_000_000)] = DEFAULT_CHUNK_ROWS
+    target: str | None = None
+
+
+class PrepareParams(OutputParams):
     """`assigned_crs` is for files without a CRS; it must not contradict a file that has one."""
 
     source: Reference
     layer: str | None = None
     assigned_crs: str | None = None
     encoding: str | None = None
-    chunk_rows: ChunkRows = DEFAULT_CHUNK_ROWS
-    target: str | None = None
 
 
 class LayerOutput(BaseModel):
@@ -68,9 +70,7 @@ def vector_prepare(ctx: HandlerContext, params: PrepareParams) -> LayerOutput:
         return _keep(ctx, files, source, params, **options)
 
 
-def _keep(
-    ctx: HandlerContext, files: JobFiles, source: Path, params: "PrepareParams | DerivedParams", **options: Any
-) -> LayerOutput:
+def _keep(ctx: HandlerContext, files: JobFiles, source: Path, params: OutputParams, **options: Any) -> LayerOutput:
     """Store the layer of a local file. Each attempt has its own target."""
     name = PurePosixPath(source.name).stem
     target = params.target or f"silver/vectors/{ctx.job_id}/{ctx.node_id}/{ctx.retry_count}/{name}.parquet"
@@ -289,12 +289,10 @@ def vector_docker_complete(ctx: HandlerContext, params: CompleteParams) -> dict[
     return {**described, "table_reason": made.reason, "report": prepared.layer.report.model_dump(mode="json")}
 
 
-class DerivedParams(Params):
+class DerivedParams(OutputParams):
     """`path` is a GeoParquet file, such as the `blob_path` of vector_prepare."""
 
     path: Reference
-    chunk_rows: ChunkRows = DEFAULT_CHUNK_ROWS
-    target: str | None = None
 
 
 class SimplifyParams(DerivedParams):

@@ -108,13 +108,11 @@ class Image:
 def open_image(source: ImageSource, cache_mb: int = CACHE_MB) -> Iterator[Image]:
     mosaic = source.mosaic
     opened = open_geotiff(source.path, cache_mb) if mosaic is None else open_mosaic(mosaic, cache_mb)
-    with opened as dataset, ExitStack() as stack:
-        warp = source.warp
-        if warp is None:
+    with opened as dataset:
+        if (warp := source.warp) is None:
             yield Image(source, dataset)
             return
-        options = {"nodata": warp.nodata} if warp.nodata is not None else {}
-        warped = WarpedVRT(
+        with WarpedVRT(
             dataset,
             src_crs=CRS.from_user_input(warp.source_crs),
             crs=CRS.from_user_input(warp.crs),
@@ -124,9 +122,9 @@ def open_image(source: ImageSource, cache_mb: int = CACHE_MB) -> Iterator[Image]
             resampling=Resampling[warp.resampling],
             add_alpha=warp.add_alpha,
             warp_mem_limit=WARP_MEMORY_MB,
-            **options,
-        )
-        yield Image(source, stack.enter_context(warped))
+            **({"nodata": warp.nodata} if warp.nodata is not None else {}),
+        ) as warped:
+            yield Image(source, warped)
 
 
 class Derivation(Protocol):

@@ -33,7 +33,7 @@ class Answer(BaseModel, frozen=True):
 def open_pool(job: WriteJob, processes: int, derivation: Derivation | None = None) -> Iterator[Make]:
     """A function that makes superblocks and yields each when it is stored. A derivation stays in this process."""
     if processes == 1 or derivation is not None:
-        with SuperblockMaker(job, derivation) as maker:
+        with SuperblockMaker.open(job, derivation) as maker:
             yield lambda superblocks: _made_here(maker, superblocks)
         return
     pool = _Pool(job, processes)
@@ -113,7 +113,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Output of libraries must not mix with the answers.
     job = WriteJob.model_validate_json(sys.stdin.readline())
-    with SuperblockMaker(job) as maker:
+    with SuperblockMaker.open(job) as maker:
         for line in sys.stdin:
             _answer(maker, Superblock.model_validate_json(line), answers)
 

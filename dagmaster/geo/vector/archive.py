@@ -30,7 +30,7 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) 
             _check_sizes(archive, members, max_bytes)
             target = _choose(archive, members)
             folder.mkdir(parents=True, exist_ok=True)
-            for member in _parts_of(target, members):
+            for member in (member for member in members if _belongs(target, PurePosixPath(member.filename))):
                 _extract(opened, member, folder / _name_in(target, member))
     except (BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UnreadableVector(f"{archive.name} cannot be unpacked: {error}") from error
@@ -73,12 +73,8 @@ def _layer_of(path: PurePosixPath) -> PurePosixPath | None:
     return path if path.suffix.lower() in EXTENSIONS else None
 
 
-def _parts_of(target: PurePosixPath, members: Iterable[ZipInfo]) -> list[ZipInfo]:
-    """The layer file with its companion files."""
-    return [member for member in members if _belongs(target, PurePosixPath(member.filename))]
-
-
 def _belongs(target: PurePosixPath, path: PurePosixPath) -> bool:
+    """Whether it is the layer file or a companion file."""
     if target.suffix.lower() == _DATABASE_SUFFIX:
         return path.parent == target
     is_sibling = path.parent == target.parent and path.stem.lower() == target.stem.lower()

@@ -1,7 +1,6 @@
 """Detect the encoding of a file's text: UTF-8 if it is valid, then the declared one, then Latin-1."""
 
 import codecs
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +22,11 @@ def encoding_of(path: Path, kind: Format) -> str:
     return UTF_8
 
 
-def check_encoding(name: str) -> str:
+def check_encoding(name: str) -> None:
     try:
         codecs.lookup(name)
     except (LookupError, ValueError) as error:
         raise UnreadableVector(f"encoding: {name[:40]!r} is no encoding; write it as UTF-8 or ISO-8859-1") from error
-    return name
 
 
 def transcode(path: Path, encoding: str, target: Path) -> Path:
@@ -68,17 +66,12 @@ def _codec_name(name: str) -> str | None:
 
 def _is_utf_8(path: Path, offset: int = 0) -> bool:
     decoder = codecs.getincrementaldecoder(UTF_8)()
-    try:
-        for chunk in _chunks(path, offset):
-            decoder.decode(chunk)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _chunks(path: Path, offset: int) -> Iterator[bytes]:
     with path.open("rb") as file:
         file.seek(offset)
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
+        try:
+            while chunk := file.read(CHUNK_BYTES):
+                decoder.decode(chunk)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+    return True

@@ -28,13 +28,7 @@ class CollectionParams(Params):
 async def stac_ensure_collection(ctx: HandlerContext, params: CollectionParams) -> dict[str, Any]:
     """Create the collection that items are added to. If it exists by the end of the job, it stays as it is."""
     with refusing():
-        collection = items.make_collection(
-            params.collection_id,
-            title=params.title,
-            description=params.description,
-            licence=params.licence,
-            keywords=params.keywords,
-        )
+        collection = items.make_collection(**dict(params))
     return {"stac_collection_id": params.collection_id, "stac_collection": collection}
 
 
