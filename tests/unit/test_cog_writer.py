@@ -12,11 +12,11 @@ import rasterio
 import rasterio.shutil
 from affine import Affine
 from rasterio.enums import ColorInterp, MaskFlags
-from rasters import DEM, NORTH_UP, write_tiff
+from rasters import DEM, NORTH_UP, create_cog, write_tiff
 from rio_cogeo.cogeo import cog_validate
 
 from dagmaster.geo.errors import UnreadableRaster
-from dagmaster.geo.raster.cog import ParallelWriter, create_cog, inspect_cog
+from dagmaster.geo.raster.cog import ParallelWriter, inspect_cog
 from dagmaster.geo.raster.header import Part
 from dagmaster.geo.raster.image import open_image, settle_image
 from dagmaster.geo.raster.profiles import Profile

@@ -8,10 +8,10 @@ import jsonschema
 import pystac
 import pytest
 import rasterio
-from rasters import DEM, RGB
+from rasters import DEM, RGB, create_cog
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.raster.cog import CogInfo, create_cog
+from dagmaster.geo.raster.cog import CogInfo
 from dagmaster.geo.raster.validate import validate
 from dagmaster.geo.stac.items import DatetimeSource, Moment, make_collection, make_item, settle_datetime
 
