@@ -104,7 +104,7 @@ class Zones:
         if plain.startswith("/"):
             return self._locate_path(plain)
         first, *rest = _segments(plain)
-        zone = self.zones.get(first) or next((zone for zone in self.zones.values() if zone.container == first), None)
+        zone = self._find_zone(first)
         if zone is None or not rest:
             known = ", ".join(f"{name}/..." for name in self.zones)
             raise ReferenceRefused(f"{_shown(reference)}: a file is named {known}, or by its container and path")
@@ -113,8 +113,11 @@ class Zones:
     def locate_folder(self, reference: str) -> Location:
         """Like `locate`, but also accepts a whole zone. Raises ReferenceRefused."""
         name = reference.removesuffix("/")
-        zone = self.zones.get(name) or next((zone for zone in self.zones.values() if zone.container == name), None)
+        zone = self._find_zone(name)
         return zone.locate(()) if zone is not None else self.locate(name)
+
+    def _find_zone(self, name: str) -> Zone | None:
+        return self.zones.get(name) or next((zone for zone in self.zones.values() if zone.container == name), None)
 
     def _locate_path(self, text: str) -> LocalFile:
         path = Path("/", *_segments(text.removeprefix("/")))

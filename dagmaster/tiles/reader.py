@@ -15,7 +15,6 @@ from dagmaster.tiles.sources import RasterSource
 
 # Without overviews, a tile may need the whole raster, so only small rasters may lack them.
 MAX_SIDE_WITHOUT_OVERVIEWS: Final = 512
-MAX_COLOURS: Final = 3
 SAMPLE_PIXELS: Final = 256
 PERCENTILES: Final = (2, 98)
 MAX_KNOWN_RANGES: Final = 1000

@@ -144,22 +144,17 @@ def band_names(return_periods: Iterable[int]) -> list[str]:
 
 def _fetch(ctx: HandlerContext, storage: Storage, tile: FloodTile) -> StackFiles:
     """The files of a tile on this machine: as they are, or copies, which have names of their own."""
-    paths = [_local_path(ctx, storage, reference) for reference in tile.files]
-    missing = {
-        reference: path
-        for reference, path in zip(tile.files, paths, strict=True)
-        if not isinstance(storage.locate(reference), LocalFile) and not path.exists()
-    }
+    paths, missing = [], {}
+    for reference in tile.files:
+        place = storage.locate(reference)
+        is_local = isinstance(place, LocalFile)
+        path = storage.local_path(reference if is_local else mount_reference(ctx, place.reference))
+        paths.append(path)
+        if not is_local and not path.exists():
+            missing[reference] = path
     if missing:
         asyncio.run(_copy(storage, missing))
     return StackFiles(paths=paths, names=tile.files)
-
-
-def _local_path(ctx: HandlerContext, storage: Storage, reference: str) -> Path:
-    place = storage.locate(reference)
-    if isinstance(place, LocalFile):
-        return place.path
-    return storage.local_path(mount_reference(ctx, place.reference))
 
 
 async def _copy(storage: Storage, files: dict[str, Path]) -> None:
