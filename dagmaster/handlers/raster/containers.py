@@ -13,9 +13,9 @@ from dagmaster.geo.footprint import bbox_around
 from dagmaster.geo.raster.cog import inspect_cog
 from dagmaster.geo.stac.items import SHA256_MULTIHASH, make_collection
 from dagmaster.handlers.contract import HandlerContext, Permanent
-from dagmaster.handlers.geo_task import ItemOptions, Params, Reference, VersionParams, open_zones, refusing
+from dagmaster.handlers.geo_task import Params, Reference, VersionParams, open_zones, refusing
 from dagmaster.handlers.raster.cog import CogOutput, fetch
-from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, describe_cog_item, register
+from dagmaster.handlers.raster.stac import MAX_ITEMS, ItemVersionParams, describe_cog_item, register
 from dagmaster.handlers.registry import handler
 
 MAX_LISTED = 100_000
@@ -63,7 +63,7 @@ async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutp
     )
 
 
-class MetadataParams(CollectionVersionParams, ItemOptions):
+class MetadataParams(ItemVersionParams):
     """`path`, or `paths` of many files, each of which gets its own id."""
 
     path: Reference | None = None
@@ -86,7 +86,7 @@ def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[s
     """
     if params.path is not None:
         with refusing():
-            return register(ctx, params, params, _inspect(ctx, params.path))
+            return register(ctx, params, _inspect(ctx, params.path))
     items, problems = [], []
     for number, path in enumerate(params.paths or [], 1):
         try:

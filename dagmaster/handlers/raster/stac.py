@@ -42,11 +42,15 @@ class CollectionVersionParams(VersionParams):
     collection_id: str
 
 
-class ItemParams(CollectionVersionParams, ItemSource):
+class ItemVersionParams(CollectionVersionParams, ItemOptions):
     pass
 
 
-class CompleteParams(ProcessParams, CollectionVersionParams, ItemOptions):
+class ItemParams(ItemVersionParams, ItemSource):
+    pass
+
+
+class CompleteParams(ProcessParams, ItemVersionParams):
     pass
 
 
@@ -58,8 +62,8 @@ class ItemsParams(CollectionVersionParams):
     acquired_at: datetime | None = None
     title: str | None = None
 
-    def sources(self, ctx: HandlerContext) -> list[ItemSource]:
-        """The sources, each with its id."""
+    def sources(self, ctx: HandlerContext) -> list[tuple[str, ItemSource]]:
+        """The sources with the ids of their items."""
         numbered = [(source, str(number)) for number, source in enumerate(self.items)]
         of_tiles = [
             (ItemSource(cog=tile.file, acquired_at=self.acquired_at, title=self.title), f"{tile.row}-{tile.column}")
@@ -67,9 +71,7 @@ class ItemsParams(CollectionVersionParams):
             if tile.file is not None
         ]
         return [
-            source.model_copy(update={"item_id": f"{self.default_item_id(ctx, source.cog.blob_path)}-{suffix}"})
-            if source.item_id is None
-            else source
+            (source.item_id or f"{self.default_item_id(ctx, source.cog.blob_path)}-{suffix}", source)
             for source, suffix in numbered + of_tiles
         ]
 
@@ -93,18 +95,16 @@ def describe_cog_item(
 @handler("raster.stac_register_item", params=ItemParams)
 async def stac_register_item(ctx: HandlerContext, params: ItemParams) -> dict[str, Any]:
     """Describe a raster as a STAC item. It enters the catalogue with the asset's version, when the job completes."""
-    return register(ctx, params, params, params.cog)
+    return register(ctx, params, params.cog)
 
 
-def register(
-    ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput
-) -> dict[str, Any]:
-    item_id = options.item_id or version.default_item_id(ctx, cog.blob_path)
+def register(ctx: HandlerContext, params: ItemVersionParams, cog: CogOutput) -> dict[str, Any]:
+    item_id = params.item_id or params.default_item_id(ctx, cog.blob_path)
     with refusing():
-        item = describe_cog_item(ctx, version, options, cog, item_id)
+        item = describe_cog_item(ctx, params, params, cog, item_id)
     return {
         "stac_item_id": item["id"],
-        "stac_collection_id": version.collection_id,
+        "stac_collection_id": params.collection_id,
         "stac_item": item,
         "blob_path": cog.blob_path,
         "content_hash": cog.content_hash,
@@ -116,7 +116,7 @@ def register(
 def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
     """Like raster.process and raster.stac_register_item in one task."""
     made = process_raster(ctx, ProcessParams(**params.model_dump(include=set(ProcessParams.model_fields))))
-    return {**register(ctx, params, params, made), "report": made.report.model_dump(mode="json")}
+    return {**register(ctx, params, made), "report": made.report.model_dump(mode="json")}
 
 
 @handler("raster.stac_register_items", params=ItemsParams)
@@ -124,13 +124,10 @@ async def stac_register_items(ctx: HandlerContext, params: ItemsParams) -> dict[
     """Describe many rasters of one version as STAC items, such as the tiles of a mosaic."""
     with refusing():
         sources = params.sources(ctx)
-        ids = [str(source.item_id) for source in sources]
+        ids = [item_id for item_id, _ in sources]
         if not ids:
             raise Invalid("there is nothing to register: pass items, or tiles that are not empty")
         if len(set(ids)) < len(ids):
             raise Invalid("two items have the same item_id")
-        items = [
-            describe_cog_item(ctx, params, source, source.cog, item_id)
-            for source, item_id in zip(sources, ids, strict=True)
-        ]
+        items = [describe_cog_item(ctx, params, source, source.cog, item_id) for item_id, source in sources]
     return {"stac_item_ids": ids, "stac_collection_id": params.collection_id, "stac_items": items}
