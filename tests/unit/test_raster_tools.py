@@ -320,6 +320,22 @@ async def test_the_former_names_are_aliases(storage: Path) -> None:
     assert (await output("raster.stac_register", cog=cog, collection_id="hub"))["content_hash"] == item["content_hash"]
 
 
+async def test_the_copy_of_a_raster_that_cannot_be_described_is_removed(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(_: HandlerContext, reference: str) -> str:
+        copy = storage / "mount" / "7" / reference
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((storage / reference).read_bytes())
+        return f"mount/7/{reference}"
+
+    monkeypatch.setattr(raster.containers, "fetch", fetch)
+    described = await output("extract_stac_metadata", paths=["bronze/dem.tif"], collection_id="hub")
+    [problem] = described["problems"]
+    assert "not a cloud-optimised GeoTIFF" in problem["problem"]
+    assert not (storage / "mount" / "7" / "bronze" / "dem.tif").exists()
+
+
 @pytest.mark.parametrize(
     "name, params, problem",
     [

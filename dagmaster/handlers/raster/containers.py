@@ -103,9 +103,11 @@ def _inspect(ctx: HandlerContext, reference: str) -> CogOutput:
     local = fetch(ctx, reference)
     path = storage.local_path(local)
     source = storage.locate(reference).reference
-    info = inspect_cog(path)
-    if local != source:
-        path.unlink()  # One copy at a time: a container may be larger than this machine's disk.
+    try:
+        info = inspect_cog(path)
+    finally:
+        if local != source:
+            path.unlink()  # One copy at a time: a container may be larger than this machine's disk.
     return CogOutput(blob_path=source, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
 
 
