@@ -21,7 +21,7 @@ from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files,
 
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
 from dagmaster.geo.validation import CrsSource, Outcome
-from dagmaster.geo.vector import derived, layer_files, sorted_features
+from dagmaster.geo.vector import derived, layer_files, reader, sorted_features
 from dagmaster.geo.vector.archive import unpack
 from dagmaster.geo.vector.cleaner import LayerCleaner, hilbert_distances
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
@@ -450,3 +450,14 @@ def test_layers_can_be_simplified_and_dissolved(tmp_path: Path) -> None:
         derived.dissolve(path, tmp_path / "x.parquet", ["colour"])
     with pytest.raises(UnreadableVector, match="not a GeoParquet file"):
         derived.simplify(PARK, tmp_path / "x.parquet", 1)
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"x"])
+def test_a_reader_that_writes_no_arrow_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes
+) -> None:
+    """More than the pipe holds: without a reader, the process would never end."""
+    monkeypatch.setattr(reader, "_PROGRAM", f"import sys; sys.stdout.buffer.write({garbage!r} * 2**20)")
+    source = SourceFile(tmp_path / "a.geojson", Format.GEOJSON, "UTF-8")
+    with pytest.raises(UnreadableVector, match=r"^a.geojson cannot be read: "), read_layer(source):
+        pass

@@ -120,6 +120,8 @@ def _layer(source: SourceFile, process: "subprocess.Popen[bytes]", messages: IO[
 
 
 def _failure(source: SourceFile, process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> UnreadableVector:
+    assert process.stdout is not None
+    process.stdout.close()  # A process that still writes would wait for its reader.
     code = process.wait()
     messages.seek(0)
     text = messages.read(MAX_MESSAGE_BYTES).decode(errors="replace").strip()
