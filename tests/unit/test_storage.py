@@ -27,6 +27,7 @@ from dagmaster.storage import (
     Zones,
     web,
 )
+from dagmaster.storage.files import walk
 from dagmaster.storage.source import CHUNK_BYTES
 
 AWS = {
@@ -233,6 +234,13 @@ async def test_a_folder_lists_files_without_links_and_unfinished_copies(storage:
     ]
     assert await storage.list("bronze/x/", limit=9) == [Listed("bronze/x/y/b.tif", 2)]
     assert len(await storage.list("bronze", limit=1)) == 1
+    location = storage.locate("bronze/x")
+    assert isinstance(location, LocalFile)
+    (bronze / "x" / "z").mkdir()
+    files = walk(location)
+    next(files)
+    (bronze / "x" / "z" / "c.tif").touch()
+    assert [file.reference for file in files] == ["bronze/x/z/c.tif"], "folders are read one by one, up to the limit"
     assert await storage.list("bronze/nothing", limit=9) == []
     for outside in ("nowhere", "/etc", "bronze/../silver"):
         with pytest.raises(ReferenceRefused):
