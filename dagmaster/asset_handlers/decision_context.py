@@ -1,7 +1,7 @@
 """Shared parts of the decision handlers: the actor, the workflows that a decision starts, and failures."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,20 +38,14 @@ class VersionParams(BaseModel):
 async def decision_context(ctx: HandlerContext) -> AsyncIterator[ServiceContext]:
     """Decide on behalf of the job's submitter. An illegal decision fails the job at once."""
     async with pool_of(ctx).store_connection() as conn:
-        with _refusing():
+        try:
             job = await get_job_head(conn, JobId(ctx.job_id))
             actor = job["submitted_by"] or f"job {ctx.job_id}"
             yield ServiceContext(conn, load_settings(), source_app=SOURCE_APP, actor=actor)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except StaleVersion as error:
-        raise Retry("the version is being changed by others") from error
-    except (Conflict, Invalid, NotFound) as error:
-        raise Permanent(str(error)) from error
+        except StaleVersion as error:
+            raise Retry("the version is being changed by others") from error
+        except (Conflict, Invalid, NotFound) as error:
+            raise Permanent(str(error)) from error
 
 
 async def known_definitions(conn: Connection, settings: Settings) -> Definitions:

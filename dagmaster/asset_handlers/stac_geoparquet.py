@@ -14,7 +14,7 @@ import rustac
 
 from dagmaster.asset_handlers.catalogue_rows import CopyParams, read_items
 from dagmaster.handlers.contract import HandlerContext, Permanent, pool_of
-from dagmaster.handlers.geo_task import open_zones, refusing
+from dagmaster.handlers.geo_task import invalid_is_permanent, open_zones
 from dagmaster.handlers.registry import handler
 from dagmaster.storage import Storage
 
@@ -37,7 +37,7 @@ async def export_stac_geoparquet(ctx: HandlerContext, params: ExportParams) -> d
                 raise Permanent(f"the catalogue has more than {MAX_ITEMS} items for this audience")
     if not items:
         raise Permanent("the catalogue has no items for this audience")
-    with refusing():
+    with invalid_is_permanent():
         return {"items": len(items), **await _store(ctx, open_zones(), items, params.target)}
 
 

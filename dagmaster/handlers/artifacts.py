@@ -11,7 +11,7 @@ from dagmaster.errors import Invalid
 Artifact = Mapping[str, Any]
 
 
-def described(source: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
+def describe(source: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
     """Describe a file by its path, or check a mapping with `path` and optionally `size_bytes` and `sha256`.
 
     Raises Invalid for a file that is missing or differs. URLs (`s3://...`) are not checked: only the handler can

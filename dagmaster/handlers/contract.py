@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import dagmaster
 from dagmaster.errors import DagmasterError, Invalid
-from dagmaster.handlers.artifacts import Artifact, described
+from dagmaster.handlers.artifacts import Artifact, describe
 from dagmaster.handlers.futures import has_running_loop, in_loop
 
 Applied = TypeVar("Applied")
@@ -186,7 +186,7 @@ class HandlerContext:
         In a thread or a process it returns when the checkpoint is stored; in a coroutine, `await` the result.
         `artifacts` are files that the next phases need. A missing one is an error at once.
         """
-        files = tuple(described(artifact) for artifact in artifacts)
+        files = tuple(describe(artifact) for artifact in artifacts)
         # A copy: the handler may change its data while the checkpoint is being stored.
         checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})), files)
         with self._sinks:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dagmaster.errors import Invalid
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import open_zones, refusing
+from dagmaster.handlers.geo_task import invalid_is_permanent, open_zones
 from dagmaster.handlers.registry import handler
 from dagmaster.storage import Copied, Storage
 
@@ -48,7 +48,7 @@ async def adf_export(ctx: HandlerContext, params: Export) -> dict[str, Any]:
     For a version of tiles, each tile is copied, with a checkpoint after each, and then an index of the copies.
     """
     storage = open_zones()
-    with refusing():
+    with invalid_is_permanent():
         index = await read_index(storage, params.blob_path)
         if index is None:
             return await _export_file(ctx, storage, params)

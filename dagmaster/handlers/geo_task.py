@@ -24,7 +24,7 @@ class Params(BaseModel):
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def invalid_is_permanent() -> Iterator[None]:
     """Errors in the input are permanent: a retry cannot succeed."""
     try:
         yield

@@ -20,7 +20,7 @@ from dagmaster.geo.hexagons.raster_statistics import STATISTICS, ChunkCell, Stat
 from dagmaster.geo.vector import layer_files
 from dagmaster.geo.vector.layer_files import StoredFile
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import JobFiles, Params, Reference, refusing
+from dagmaster.handlers.geo_task import JobFiles, Params, Reference, invalid_is_permanent
 from dagmaster.handlers.registry import handler
 
 Resolution = Annotated[int, Field(ge=h3_cells.CHUNK_RESOLUTION, le=h3_cells.MAX_RESOLUTION)]
@@ -66,7 +66,7 @@ class DiscoverOutput(BaseModel):
 def h3_discover_raster(ctx: HandlerContext, params: DiscoverParams) -> DiscoverOutput:
     """Find the cells of resolution 3 that a GeoTIFF touches, and fix the recipe."""
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         local = files.fetch(params.source)
         recipe = Recipe(raster=params.name or _name_of(local), **params.model_dump(exclude={"source", "name"}))
         chunks = raster_statistics.discover(local)
@@ -100,7 +100,7 @@ class ChunkFile(BaseModel):
 def h3_zonal_stats(ctx: HandlerContext, params: ZonalParams) -> ChunkFile:
     """Statistics of the raster in the descendants of one cell, as a Parquet file sorted by `h3_index`."""
     files, recipe, chunk = JobFiles(ctx), params.recipe, params.chunk
-    with refusing():
+    with invalid_is_permanent():
         cell = h3_cells.parse_cell(chunk.cell)
         table = raster_statistics.zonal_statistics(
             files.path(params.path), cell, recipe.resolution, recipe.statistics, recipe.band
@@ -131,7 +131,7 @@ def h3_compaction(ctx: HandlerContext, params: CompactionParams) -> dict[str, An
     """Merge the files of the chunks into one, sorted by `h3_index`, with a manifest beside it."""
     files, recipe = JobFiles(ctx), params.recipe
     filled = sorted((chunk for chunk in params.chunks if chunk.blob_path), key=lambda chunk: int(chunk.cell, 16))
-    with refusing():
+    with invalid_is_permanent():
         if not filled:
             raise Invalid("no cell has valid pixels: the raster is empty")
         sources = [files.fetch(chunk.blob_path) for chunk in filled if chunk.blob_path]
@@ -167,7 +167,7 @@ class ExportParams(Params):
 def h3_export_dataset(ctx: HandlerContext, params: ExportParams) -> dict[str, Any]:
     """Convert a file of values by cell to GeoParquet and PMTiles, with the hexagons as geometries."""
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.path)
         plain = files.path(files.reference("cells", "export", source.name))
         cell_files.write_polygons(source, plain)
@@ -269,7 +269,7 @@ def _derive(
     ctx: HandlerContext, params: LayerParams | ConnectivityParams, make: Callable[[Path], Any]
 ) -> dict[str, Any]:
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.path)
         table = make(source)
         name = "cost" if isinstance(params, ConnectivityParams) else f"resolution={params.resolution}"

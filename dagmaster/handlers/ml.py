@@ -18,7 +18,7 @@ from dagmaster.geo.raster.profiles import RasterType, Tier, choose_profile
 from dagmaster.geo.raster.reduction import Reduction
 from dagmaster.geo.raster.writer import write_cog
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, open_zones, refusing
+from dagmaster.handlers.geo_task import Params, Reference, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, default_target, fetch, record_superblocks, store_cog
 from dagmaster.handlers.raster.mount import remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
@@ -50,7 +50,7 @@ def ml_predict(ctx: HandlerContext, params: PredictParams) -> PredictOutput:
     Another attempt goes on with the parts that are made.
     """
     storage, settings = open_zones(), load_settings()
-    with refusing():
+    with invalid_is_permanent():
         target = params.target or default_target(ctx, f"{_stem(params.path)}_{_stem(params.model)}.tif")
         storage.locate(target)
         path = storage.local_path(fetch(ctx, params.path))

@@ -25,8 +25,8 @@ from dagmaster.handlers.geo_task import (
     Params,
     Reference,
     VersionParams,
+    invalid_is_permanent,
     on_fraction,
-    refusing,
 )
 from dagmaster.handlers.registry import handler
 from dagmaster.store.layer_tables import OwnedTable, find_unused_tables
@@ -64,7 +64,7 @@ class LayerOutput(BaseModel):
 def vector_prepare(ctx: HandlerContext, params: PrepareParams) -> LayerOutput:
     """Read, repair and sort a layer, and store it as GeoParquet, with tiles for its preview."""
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.source)
         options = {"layer": params.layer, "assigned_crs": params.assigned_crs, "encoding": params.encoding}
         return _keep(ctx, files, source, params, **options)
@@ -110,7 +110,7 @@ class TableOutput(BaseModel):
 @handler("vector_create_table", params=TableParams, isolation="thread")
 def vector_create_table(ctx: HandlerContext, params: TableParams) -> TableOutput:
     """Create the table of a layer if the database has PostGIS."""
-    with refusing():
+    with invalid_is_permanent():
         return _create_table(ctx, params, params.prepared, params.table)
 
 
@@ -143,7 +143,7 @@ class ChunkParams(Params):
 @handler("vector_upload_chunk", params=ChunkParams, isolation="thread")
 def vector_upload_chunk(ctx: HandlerContext, params: ChunkParams) -> dict[str, Any]:
     """Replace the rows of a chunk in one transaction; idempotent."""
-    with refusing():
+    with invalid_is_permanent():
         table, path = Table.parse(params.table_name), JobFiles(ctx).path(params.path)
         with _pool(ctx).connection() as conn:
             rows = postgis.load_chunk(conn, table, path, params.chunk)
@@ -162,7 +162,7 @@ def vector_index_table(ctx: HandlerContext, params: IndexParams) -> dict[str, An
     """Check that all rows are loaded, and index the geometries."""
     if params.table_name is None:
         return {"indexed_rows": 0}
-    with refusing():
+    with invalid_is_permanent():
         table = Table.parse(params.table_name)
         with _pool(ctx).connection() as conn:
             postgis.index_table(conn, table, params.rows)
@@ -229,7 +229,7 @@ class StacParams(VectorItemParams):
 @handler("vector_create_stac", params=StacParams)
 async def vector_create_stac(ctx: HandlerContext, params: StacParams) -> dict[str, Any]:
     """Describe a layer as a STAC item. It enters the catalogue with the asset's version, when the job completes."""
-    with refusing():
+    with invalid_is_permanent():
         return _describe(ctx, params, params.prepared, params.table_name)
 
 
@@ -242,7 +242,7 @@ def _describe(
         prepared.layer.summary,
         prepared.blob_path,
         prepared.pmtiles_path,
-        items.settle_datetime(params.acquired_at, None, datetime.now(UTC)),
+        items.resolve_datetime(params.acquired_at, None, datetime.now(UTC)),
         platform=params.platform(ctx),
         title=params.title,
     )
@@ -273,7 +273,7 @@ class CompleteParams(PrepareParams, VectorItemParams):
 def vector_docker_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
     """Run the whole pipeline in one task, with a checkpoint after each chunk."""
     data = dict(ctx.resumed_from.data) if ctx.resumed_from else {}
-    with refusing():
+    with invalid_is_permanent():
         prepared = LayerOutput.model_validate(data["prepared"]) if data else vector_prepare(ctx, params)
         data.setdefault("prepared", prepared.model_dump(mode="json"))
         made = _create_table(ctx, params, prepared, params.table)
@@ -317,7 +317,7 @@ def vector_dissolve(ctx: HandlerContext, params: DissolveParams) -> LayerOutput:
 
 def _derive(ctx: HandlerContext, params: DerivedParams, make: Callable[[Path, Path], None]) -> LayerOutput:
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.path)
         made = files.path(files.reference("derived", ctx.node_id, f"{source.stem}.parquet"))
         made.parent.mkdir(parents=True, exist_ok=True)

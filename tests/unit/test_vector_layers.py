@@ -25,7 +25,7 @@ from dagmaster.geo.vector import derived, layer_files, reader, sorted_features
 from dagmaster.geo.vector.archive import unpack
 from dagmaster.geo.vector.cleaner import LayerCleaner, hilbert_distances
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
-from dagmaster.geo.vector.crs import settle_crs
+from dagmaster.geo.vector.crs import resolve_crs
 from dagmaster.geo.vector.formats import Format
 from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.preview_tiles import choose_max_zoom
@@ -93,7 +93,7 @@ def test_every_format_has_the_same_features(kind: Format, tmp_path: Path) -> Non
         assert (crs, source.encoding) == (None, "ISO-8859-1")
         assert "not in UTF-8" in source.warnings[0]
     else:
-        assert settle_crs(crs, "EPSG:4326").to_wgs84 is None
+        assert resolve_crs(crs, "EPSG:4326").to_wgs84 is None
         assert source.warnings == ()
 
 
@@ -202,16 +202,16 @@ def test_layers_are_transformed_with_a_known_accuracy(tmp_path: Path) -> None:
 
 
 def test_the_crs_is_required_and_must_not_contradict_the_file() -> None:
-    assert settle_crs(None, "EPSG:4326").source is CrsSource.ASSIGNED
-    assert settle_crs("EPSG:4326", "OGC:CRS84").source is CrsSource.CONFIRMED
-    assert settle_crs("EPSG:3857", None).accuracy_metres == 0
+    assert resolve_crs(None, "EPSG:4326").source is CrsSource.ASSIGNED
+    assert resolve_crs("EPSG:4326", "OGC:CRS84").source is CrsSource.CONFIRMED
+    assert resolve_crs("EPSG:3857", None).accuracy_metres == 0
     for in_file, assigned, problem in (
         (None, None, "none was given"),
         ("EPSG:3857", "EPSG:4326", "correct one of the two"),
         (None, "EPSG:0", "no CRS that PROJ knows"),
     ):
         with pytest.raises(VectorRejected, match=problem):
-            settle_crs(in_file, assigned)
+            resolve_crs(in_file, assigned)
 
 
 def test_a_file_that_is_not_a_layer_is_rejected_with_the_reason(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_columns_get_types_that_every_output_supports(values: Any, kind: Any, ex
 
 
 def test_values_that_no_output_supports_are_rejected_with_their_column() -> None:
-    crs = settle_crs("EPSG:4326", None)
+    crs = resolve_crs("EPSG:4326", None)
     point = pa.array([shapely.to_wkb(shapely.Point(8, 47))])
     no_text = pa.array([b"\xff"]).view(pa.string())
     for values in (pa.array([2**63], pa.uint64()), no_text):

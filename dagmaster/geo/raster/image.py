@@ -143,7 +143,7 @@ def open_derived(source: ImageSource, derivation: Derivation | None, cache_mb: i
         yield image if derivation is None else stack.enter_context(derivation.derive(image))
 
 
-def settle_image(
+def resolve_image(
     source: Path | Mosaic, resampling: str, *, assigned_crs: str | None = None, target_crs: str | None = None
 ) -> ImageSource:
     """Decide whether the pixels have to be warped, and to which grid."""

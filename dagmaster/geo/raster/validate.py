@@ -96,7 +96,7 @@ def validate(
     target = parse_crs(target_crs, "target_crs") if target_crs else None
     with open_geotiff(path) as dataset:
         findings = _Findings()
-        crs, source = findings.settle_crs(dataset.crs, given)
+        crs, source = findings.resolve_crs(dataset.crs, given)
         findings.check_grid(dataset)
         findings.check_types(dataset)
         statistics = read_statistics(dataset, on_progress) if findings.can_be_read else []
@@ -140,7 +140,7 @@ class _Findings:
         self.warnings: list[str] = []
         self.can_be_read = True
 
-    def settle_crs(self, own: CRS | None, given: CRS | None) -> tuple[CRS | None, CrsSource | None]:
+    def resolve_crs(self, own: CRS | None, given: CRS | None) -> tuple[CRS | None, CrsSource | None]:
         """The file and the sender may each have one: four cases."""
         if own and given:
             if own != given:

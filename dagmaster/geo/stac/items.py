@@ -36,7 +36,7 @@ class Moment(BaseModel, frozen=True):
     source: DatetimeSource
 
 
-def settle_datetime(given: datetime | None, in_file: str | None, now: datetime) -> Moment:
+def resolve_datetime(given: datetime | None, in_file: str | None, now: datetime) -> Moment:
     """Times without a zone are UTC."""
     if given is not None:
         return Moment(at=_utc(given), source=DatetimeSource.GIVEN)

@@ -10,7 +10,7 @@ from shapely import GeometryType
 from dagmaster.geo.errors import VectorRejected
 from dagmaster.geo.vector import geometries
 from dagmaster.geo.vector.columns import MAX_COLUMNS, Column, safe_names, simple_type, simplify_column
-from dagmaster.geo.vector.crs import SettledCrs
+from dagmaster.geo.vector.crs import ResolvedCrs
 from dagmaster.geo.vector.report import Box, FeatureCounts
 
 GEOMETRY: Final = "geometry"
@@ -28,7 +28,7 @@ _SLACK_DEGREES: Final = 1e-6
 class LayerCleaner:
     """Also counts for the report."""
 
-    def __init__(self, schema: Any, geometry: str, crs: SettledCrs) -> None:
+    def __init__(self, schema: Any, geometry: str, crs: ResolvedCrs) -> None:
         self._crs = crs
         self._geometry = geometry
         self._sources = [name for name in schema.names if name != geometry]

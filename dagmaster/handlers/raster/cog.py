@@ -11,12 +11,20 @@ from dagmaster.errors import Invalid
 from dagmaster.geo.footprint import Bbox
 from dagmaster.geo.raster import validate
 from dagmaster.geo.raster.cog import CogInfo, ParallelWriter, write_image
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.image import ImageSource, resolve_image
 from dagmaster.geo.raster.profiles import Profile, RasterType, Tier
 from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.geo.raster.writer import OnSuperblock
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import CopyDiffers, Params, Reference, on_fraction, open_zones, refusing, store_file
+from dagmaster.handlers.geo_task import (
+    CopyDiffers,
+    Params,
+    Reference,
+    invalid_is_permanent,
+    on_fraction,
+    open_zones,
+    store_file,
+)
 from dagmaster.handlers.raster.mount import mount_reference, remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
 from dagmaster.settings import load_settings
@@ -36,7 +44,7 @@ class ValidateParams(Params):
 @handler("raster.validate", params=ValidateParams, isolation="process")
 def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
     """Read every block of a GeoTIFF. An unusable raster fails the task with all problems."""
-    with refusing():
+    with invalid_is_permanent():
         report = validate.validate(
             open_zones().local_path(params.path),
             assigned_crs=params.assigned_crs,
@@ -96,10 +104,10 @@ def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
     """
     storage, report = open_zones(), params.report
     profile = params.profile or (report.profile if report else None)
-    with refusing():
+    with invalid_is_permanent():
         if profile is None:
             raise Invalid("the report has no profile: the raster was rejected")
-        source = settle_image(
+        source = resolve_image(
             storage.local_path(params.path),
             profile.resampling,
             assigned_crs=params.assigned_crs or (report.crs if report else None),
@@ -188,7 +196,7 @@ def process_raster(ctx: HandlerContext, params: ProcessParams) -> ProcessOutput:
 def fetch(ctx: HandlerContext, reference: str) -> str:
     """A reference to the file on this machine."""
     storage = open_zones()
-    with refusing():
+    with invalid_is_permanent():
         source = storage.locate(reference)
         if isinstance(source, LocalFile):
             return source.reference

@@ -13,7 +13,7 @@ from dagmaster.geo.footprint import bbox_around
 from dagmaster.geo.raster.cog import inspect_cog
 from dagmaster.geo.stac.items import SHA256_MULTIHASH, make_collection
 from dagmaster.handlers.contract import HandlerContext, Permanent
-from dagmaster.handlers.geo_task import Params, Reference, VersionParams, open_zones, refusing
+from dagmaster.handlers.geo_task import Params, Reference, VersionParams, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, fetch
 from dagmaster.handlers.raster.stac import MAX_ITEMS, ItemVersionParams, describe_cog_item, register
 from dagmaster.handlers.registry import handler
@@ -47,7 +47,7 @@ class ListOutput(BaseModel):
 @handler("list_raster_files", params=ListParams)
 async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutput:
     """List the rasters of a folder and its subfolders, by file extension."""
-    with refusing():
+    with invalid_is_permanent():
         listed = await open_zones().list(params.folder, limit=MAX_LISTED + 1)
         suffixes = {suffix.lower() for suffix in params.suffixes}
         files = [file for file in listed if PurePosixPath(file.reference).suffix.lower() in suffixes]
@@ -85,7 +85,7 @@ def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[s
     With many files, those that cannot be described are listed in `problems`, and the others are described.
     """
     if params.path is not None:
-        with refusing():
+        with invalid_is_permanent():
             return register(ctx, params, _inspect(ctx, params.path))
     items, problems = [], []
     for number, path in enumerate(params.paths or [], 1):
@@ -142,7 +142,7 @@ async def stac_catalog_container(ctx: HandlerContext, params: ContainerParams) -
     """
     items = [item for part in params.extracted for item in part.stac_items]
     problems = [problem for part in params.extracted for problem in part.problems]
-    with refusing():
+    with invalid_is_permanent():
         if not items:
             reasons = "; ".join(f"{problem['path']}: {problem['problem']}" for problem in problems[:3])
             raise Invalid(f"no raster can be catalogued: {reasons or 'the folder has none'}")

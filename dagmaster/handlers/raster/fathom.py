@@ -19,13 +19,13 @@ from dagmaster.geo.flood.stack import (
     find_cell_grid,
 )
 from dagmaster.geo.raster.header import Header
-from dagmaster.geo.raster.image import settle_image
+from dagmaster.geo.raster.image import resolve_image
 from dagmaster.geo.raster.mosaic import Mosaic
 from dagmaster.geo.raster.profiles import RasterType, Tier, choose_profile
 from dagmaster.geo.raster.reduction import Reduction
 from dagmaster.geo.stac.items import make_collection
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import ItemOptions, Params, Reference, open_zones, refusing
+from dagmaster.handlers.geo_task import ItemOptions, Params, Reference, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, store_image
 from dagmaster.handlers.raster.containers import MAX_LISTED, catalogue
 from dagmaster.handlers.raster.mount import mount_reference
@@ -71,7 +71,7 @@ class InventoryOutput(BaseModel):
 @handler("fathom_tile_inventory", params=InventoryParams)
 async def fathom_tile_inventory(ctx: HandlerContext, params: InventoryParams) -> InventoryOutput:
     """Find the flood tiles of a folder by the names of their files. Each needs a file for each return period."""
-    with refusing():
+    with invalid_is_permanent():
         pattern = NamePattern(params.pattern)
         listed = await open_zones().list(params.folder, limit=MAX_LISTED + 1)
         if len(listed) > MAX_LISTED:
@@ -119,7 +119,7 @@ def fathom_band_stack(ctx: HandlerContext, params: StackParams) -> StackOutput:
     The pixels are read when the tiles are merged, once.
     """
     stacks = []
-    with refusing():
+    with invalid_is_permanent():
         for number, tile in enumerate(params.tiles, 1):
             stacks.append(_stack(ctx, params, tile))
             ctx.progress(number, len(params.tiles), "tiles stacked")
@@ -172,7 +172,7 @@ def _write(ctx: HandlerContext, storage: Storage, mosaic: Mosaic, target: str, o
     profile = choose_profile(RasterType.MULTISPECTRAL, Tier.ANALYSIS, mosaic.dtypes[0], has_nodata=True)
     profile = profile.model_copy(update={"resampling": "nearest", "overview_resampling": overviews})
     return store_image(
-        ctx, storage, settle_image(mosaic, profile.resampling), profile, target=target, parallel_above_mb=0
+        ctx, storage, resolve_image(mosaic, profile.resampling), profile, target=target, parallel_above_mb=0
     )
 
 
@@ -203,7 +203,7 @@ def fathom_grid_inventory(ctx: HandlerContext, params: GridParams) -> GridOutput
     groups: dict[tuple[str, Place], list[Stack]] = {}
     for stack in params.stacks:
         groups.setdefault((stack.scenario, stack.place.cell(params.cell_degrees)), []).append(stack)
-    with refusing():
+    with invalid_is_permanent():
         if len(groups) > MAX_ITEMS:
             raise Invalid(f"there are {len(groups)} cells, a catalogue takes {MAX_ITEMS} at once: make cells larger")
         cells = [_cell(scenario, place, stacks) for (scenario, place), stacks in groups.items()]
@@ -245,7 +245,7 @@ def fathom_spatial_merge(ctx: HandlerContext, params: MergeParams) -> MergeOutpu
     """
     storage, cell = open_zones(), params.cell
     folder = params.folder or f"silver/flood/{ctx.job_id}/{ctx.retry_count}"
-    with refusing():
+    with invalid_is_permanent():
         stacks = [_fetch(ctx, storage, tile) for tile in cell.tiles]
         mosaic = arrange_stacks(stacks, band_names(params.return_periods))
         target = f"{folder}/{cell.scenario}_{cell.place.name}.tif"
@@ -277,7 +277,7 @@ async def fathom_stac_register(ctx: HandlerContext, params: RegisterParams) -> d
 
     They enter the catalogue with the asset's version, when the job completes.
     """
-    with refusing():
+    with invalid_is_permanent():
         items = [_item(ctx, params, merged) for merged in params.merged]
         collection = make_collection(params.collection_id, title=params.title)
         return await catalogue(ctx, collection, items, params.target)

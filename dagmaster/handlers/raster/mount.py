@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import JobFiles, Params, Reference, open_zones, refusing
+from dagmaster.handlers.geo_task import JobFiles, Params, Reference, invalid_is_permanent, open_zones
 from dagmaster.handlers.registry import handler
 from dagmaster.storage import Storage
 
@@ -53,7 +53,7 @@ class CopyParams(Params):
 async def blob_to_mount(ctx: HandlerContext, params: CopyParams) -> dict[str, Any]:
     """Copy a file of the storage to the zone mount, with its checksum. An interrupted copy is resumed."""
     storage = open_zones()
-    with refusing():
+    with invalid_is_permanent():
         source = storage.locate(params.source)
         target = params.target or mount_reference(ctx, source.reference)
         storage.local_path(target)

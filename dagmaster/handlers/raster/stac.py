@@ -8,7 +8,7 @@ from pydantic import Field
 from dagmaster.errors import Invalid
 from dagmaster.geo.stac import items
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import ItemOptions, Params, VersionParams, refusing
+from dagmaster.handlers.geo_task import ItemOptions, Params, VersionParams, invalid_is_permanent
 from dagmaster.handlers.raster.cog import CogOutput, ProcessParams, process_raster
 from dagmaster.handlers.raster.tiles import TileOutput
 from dagmaster.handlers.registry import handler
@@ -27,7 +27,7 @@ class CollectionParams(Params):
 @handler("raster.stac_ensure_collection", params=CollectionParams)
 async def stac_ensure_collection(ctx: HandlerContext, params: CollectionParams) -> dict[str, Any]:
     """Create the collection that items are added to. If it exists by the end of the job, it stays as it is."""
-    with refusing():
+    with invalid_is_permanent():
         collection = items.make_collection(**dict(params))
     return {"stac_collection_id": params.collection_id, "stac_collection": collection}
 
@@ -79,7 +79,7 @@ class ItemsParams(CollectionVersionParams):
 def describe_cog_item(
     ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput, item_id: str
 ) -> dict[str, Any]:
-    moment = items.settle_datetime(options.acquired_at, cog.taken_at, datetime.now(UTC))
+    moment = items.resolve_datetime(options.acquired_at, cog.taken_at, datetime.now(UTC))
     return items.make_item(
         item_id,
         version.collection_id,
@@ -100,7 +100,7 @@ async def stac_register_item(ctx: HandlerContext, params: ItemParams) -> dict[st
 
 def register(ctx: HandlerContext, params: ItemVersionParams, cog: CogOutput) -> dict[str, Any]:
     item_id = params.item_id or params.default_item_id(ctx, cog.blob_path)
-    with refusing():
+    with invalid_is_permanent():
         item = describe_cog_item(ctx, params, params, cog, item_id)
     return {
         "stac_item_id": item["id"],
@@ -122,7 +122,7 @@ def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict
 @handler("raster.stac_register_items", params=ItemsParams)
 async def stac_register_items(ctx: HandlerContext, params: ItemsParams) -> dict[str, Any]:
     """Describe many rasters of one version as STAC items, such as the tiles of a mosaic."""
-    with refusing():
+    with invalid_is_permanent():
         sources = params.sources(ctx)
         ids = [item_id for item_id, _ in sources]
         if not ids:

@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 from dagmaster.errors import Invalid
 from dagmaster.geo.footprint import Bbox
 from dagmaster.geo.raster import validate
-from dagmaster.geo.raster.image import ImageSource, clip_to_bbox, clip_to_geometry, settle_image
+from dagmaster.geo.raster.image import ImageSource, clip_to_bbox, clip_to_geometry, resolve_image
 from dagmaster.geo.raster.mosaic import arrange
 from dagmaster.geo.raster.profiles import Profile, Resampling, Tier
 from dagmaster.geo.raster.tiling import MAX_TILES
 from dagmaster.geo.raster.zonal import Statistic, zonal_statistics
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.export import parse_features
-from dagmaster.handlers.geo_task import Params, Reference, on_fraction, open_zones, refusing
+from dagmaster.handlers.geo_task import Params, Reference, invalid_is_permanent, on_fraction, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, default_target, fetch, store_image
 from dagmaster.handlers.registry import handler
 
@@ -60,23 +60,23 @@ class MosaicParams(TargetParams):
 def raster_reproject(ctx: HandlerContext, params: ReprojectParams) -> CogOutput:
     """Reproject a raster to `target_crs`, as a COG."""
 
-    def settle(path: Path, profile: Profile) -> ImageSource:
-        return settle_image(path, params.resampling or profile.resampling, target_crs=params.target_crs)
+    def resolve(path: Path, profile: Profile) -> ImageSource:
+        return resolve_image(path, params.resampling or profile.resampling, target_crs=params.target_crs)
 
-    return _derive(ctx, params, params.path, settle)
+    return _derive(ctx, params, params.path, resolve)
 
 
 @handler("raster_clip", params=ClipParams, isolation="process")
 def raster_clip(ctx: HandlerContext, params: ClipParams) -> CogOutput:
     """Cut a raster to a box or a polygon, as a COG. Pixels outside the polygon are nodata or masked."""
 
-    def settle(path: Path, profile: Profile) -> ImageSource:
-        source = settle_image(path, profile.resampling)
+    def resolve(path: Path, profile: Profile) -> ImageSource:
+        source = resolve_image(path, profile.resampling)
         if params.bbox is not None:
             return clip_to_bbox(source, params.bbox)
         return clip_to_geometry(source, params.geometry or {})
 
-    return _derive(ctx, params, params.path, settle)
+    return _derive(ctx, params, params.path, resolve)
 
 
 @handler("raster_mosaic", params=MosaicParams, isolation="process")
@@ -84,22 +84,22 @@ def raster_mosaic(ctx: HandlerContext, params: MosaicParams) -> CogOutput:
     """Merge rasters of one grid into one COG; where they overlap, the later one is on top."""
     paths = [open_zones().local_path(fetch(ctx, reference)) for reference in params.paths]
 
-    def settle(_: Path, profile: Profile) -> ImageSource:
-        return settle_image(arrange(paths), profile.resampling, target_crs=params.target_crs)
+    def resolve(_: Path, profile: Profile) -> ImageSource:
+        return resolve_image(arrange(paths), profile.resampling, target_crs=params.target_crs)
 
-    return _derive(ctx, params, params.paths[0], settle)
+    return _derive(ctx, params, params.paths[0], resolve)
 
 
 def _derive(
-    ctx: HandlerContext, params: TargetParams, reference: str, settle: Callable[[Path, Profile], ImageSource]
+    ctx: HandlerContext, params: TargetParams, reference: str, resolve: Callable[[Path, Profile], ImageSource]
 ) -> CogOutput:
     storage = open_zones()
-    with refusing():
+    with invalid_is_permanent():
         path = storage.local_path(fetch(ctx, reference))
         profile = params.profile or _detect(ctx, path, params.tier)
         name = f"{PurePosixPath(reference).stem}.tif"
         return store_image(
-            ctx, storage, settle(path, profile), profile, target=params.target or default_target(ctx, name)
+            ctx, storage, resolve(path, profile), profile, target=params.target or default_target(ctx, name)
         )
 
 
@@ -121,7 +121,7 @@ class ZonalParams(Params):
 @handler("stats_zonal", params=ZonalParams, isolation="process")
 def stats_zonal(ctx: HandlerContext, params: ZonalParams) -> dict[str, Any]:
     """Statistics of a band under each zone; partly covered pixels count in part."""
-    with refusing():
+    with invalid_is_permanent():
         path = open_zones().local_path(fetch(ctx, params.path))
         zones = _read_zones(ctx, params.zones) if isinstance(params.zones, str) else params.zones
         return {"zones": zonal_statistics(path, zones, params.statistics, params.band)}
