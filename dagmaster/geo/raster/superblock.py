@@ -13,7 +13,7 @@ from dagmaster.geo.raster.encoding import Encoded, Encoding, encode
 from dagmaster.geo.raster.image import Derivation, Image, ImageSource, open_derived
 from dagmaster.geo.raster.pyramid import Pyramid, Superblock
 from dagmaster.geo.raster.reduction import Pixels, Reduction, halve
-from dagmaster.geo.raster.statistics import Accumulator, Moments
+from dagmaster.geo.raster.statistics import Moments
 
 # Source blocks are needed by one superblock, or by neighbours that follow soon.
 SOURCE_CACHE_MB: Final = 64
@@ -169,9 +169,9 @@ def _moments_of(band: Any, shared: Any | None, nodata: float | None) -> Moments:
         valid &= np.isfinite(band)
     if nodata is not None and nodata == nodata:  # NaN is not equal to itself
         valid &= band != nodata
-    accumulator = Accumulator()
-    accumulator.add(band.reshape(-1) if valid.all() else band[valid], band.size)
-    return accumulator.moments()
+    moments = Moments()
+    moments.add(band.reshape(-1) if valid.all() else band[valid], band.size)
+    return moments
 
 
 def _unique(path: Path) -> Path:
