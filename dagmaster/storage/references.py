@@ -69,7 +69,9 @@ class Zone:
         reference = "/".join((self.name, *parts))
         if self.folder is None:
             return RemoteObject(self.url, "/".join(parts), reference)
-        return LocalFile(_confined(self.folder.joinpath(*parts), self.folder, reference), reference)
+        if (path := _below(self.folder.joinpath(*parts), self.folder)) is None:
+            raise ReferenceRefused(f"{_shown(reference)} leads out of its zone through a symbolic link")
+        return LocalFile(path, reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +175,6 @@ def _segments(text: str) -> tuple[str, ...]:
         if decoded in ("", ".", "..") or "/" in decoded or "\\" in decoded or not decoded.isprintable():
             raise ReferenceRefused(f"{_shown(text)}: the part {_shown(part)!r} cannot be in the path of a file")
     return parts
-
-
-def _confined(path: Path, folder: Path, reference: str) -> Path:
-    inside = _below(path, folder)
-    if inside is None:
-        raise ReferenceRefused(f"{_shown(reference)} leads out of its zone through a symbolic link")
-    return inside
 
 
 def _below(path: Path, folder: Path) -> Path | None:

@@ -65,15 +65,11 @@ def _open_gdal(path: Path, request: dict[str, Any]) -> Iterator[tuple[Any, dict[
     ):
         column = meta["geometry_name"] or "wkb_geometry"
         if column not in reader.schema.names:
-            _refuse(f"{path.name} has no geometries; {_how_to_name(request['format'])}")
+            is_csv = request["format"] == "csv"
+            advice = "name the columns lon and lat, x and y, or wkt" if is_csv else "choose a layer that has some"
+            _refuse(f"{path.name} has no geometries; {advice}")
         about = {"name": layer, "crs": meta["crs"], "features": count, "geometry": column}
         yield reader.schema, about, reader
-
-
-def _how_to_name(kind: str) -> str:
-    if kind == "csv":
-        return "name the columns lon and lat, x and y, or wkt"
-    return "choose a layer that has some"
 
 
 def _choose_layer(path: Path, name: str | None) -> str:
