@@ -92,7 +92,9 @@ class Storage:
         """The target is replaced atomically."""
 
         async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
-            yield content[offset:end]
+            for start in range(offset, len(content), CHUNK_BYTES):
+                yield content[start : start + CHUNK_BYTES]
+                await asyncio.sleep(0)  # Between chunks, other coroutines go on.
 
         return await self._put(_Counting(Source(len(content), "", read), target), target)
 
