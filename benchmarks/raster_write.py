@@ -10,7 +10,7 @@ from time import perf_counter
 
 from benchmarks.memory import MB, PeakMemory
 from dagmaster.geo.raster.cog import write_by_gdal
-from dagmaster.geo.raster.image import settle_image
+from dagmaster.geo.raster.image import resolve_image
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.writer import write_cog
 
@@ -22,7 +22,7 @@ def main() -> None:
     path = Path(target)
     with PeakMemory() as memory:
         began = perf_counter()
-        image = settle_image(Path(source), PROFILE.resampling, target_crs=crs or None)
+        image = resolve_image(Path(source), PROFILE.resampling, target_crs=crs or None)
         if writer == "ours":
             write_cog(image, path, PROFILE, path.with_suffix(".superblocks"), processes=int(processes))
         else:

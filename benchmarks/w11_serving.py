@@ -19,7 +19,8 @@ from benchmarks.figures import Bar, Figure, Sample
 from benchmarks.fleet import started
 from benchmarks.place import Place
 from benchmarks.scale import Scale
-from dagmaster.geo.raster.cog import create_cog
+from dagmaster.geo.raster.cog import write_image
+from dagmaster.geo.raster.image import resolve_image
 from dagmaster.geo.raster.profiles import Profile
 
 TILE_MS, SEARCH_MS = 100.0, 20.0
@@ -95,7 +96,7 @@ def write_raster(folder: Path, side: int) -> None:
             rows = np.arange(row, min(side, row + STRIP_ROWS), dtype="float32")[:, np.newaxis] * 40 / side
             hills = 1500 + 900 * np.sin(columns) * np.cos(rows) + noise.normal(0, 3, (len(rows), side))
             dataset.write(hills.astype("float32"), 1, window=Window(0, row, side, len(rows)))
-    create_cog(plain, folder / "bench.tif", PROFILE)
+    write_image(resolve_image(plain, PROFILE.resampling), folder / "bench.tif", PROFILE)
     plain.unlink()
 
 

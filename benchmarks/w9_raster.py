@@ -22,7 +22,7 @@ from benchmarks.raster_write import PROFILE
 from benchmarks.scale import Scale
 from benchmarks.submitter import open_submitter
 from benchmarks.workflows import QUEUE, tiles
-from dagmaster.geo.raster.image import settle_image
+from dagmaster.geo.raster.image import resolve_image
 from dagmaster.geo.raster.tiling import divide_into_tiles
 from dagmaster.handlers import raster
 
@@ -89,7 +89,7 @@ def _write(writer: str, source: Path, folder: Path, crs: str) -> tuple[float, fl
 
 
 async def _measure_tiles(place: Place, source: Path, folder: Path, repetitions: int) -> Figure:
-    scheme = divide_into_tiles(settle_image(source, PROFILE.resampling), TILE)
+    scheme = divide_into_tiles(resolve_image(source, PROFILE.resampling), TILE)
     batches = [[tile.model_dump()] for tile in scheme.tiles]
     inputs = {"batches": batches, "profile": PROFILE.model_dump()}
     graph = tiles()

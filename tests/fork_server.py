@@ -41,7 +41,6 @@ STOP_SECONDS = 10.0
 LOADED = ("client", "python", "web", "handlers", "worker", "store", "authoring")
 # Modules that workers load only on request, and those that load ClickHouse.
 NOT_LOADED = {
-    "dagmaster.handlers.layer_tables",
     "dagmaster.python.data_context",
     "dagmaster.python.table_operators",
     *(module for module, _ in OPTIONAL_HANDLERS.values()),

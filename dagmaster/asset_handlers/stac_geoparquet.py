@@ -13,12 +13,10 @@ from uuid import uuid4
 import rustac
 
 from dagmaster.asset_handlers.catalogue_rows import CopyParams, read_items
-from dagmaster.asset_handlers.decision_context import NO_DATABASE
-from dagmaster.errors import Invalid
-from dagmaster.handlers.contract import HandlerContext, Permanent
+from dagmaster.handlers.contract import HandlerContext, Permanent, pool_of
+from dagmaster.handlers.geo_task import invalid_is_permanent, open_zones
 from dagmaster.handlers.registry import handler
-from dagmaster.settings import load_settings
-from dagmaster.storage import Storage, open_storage
+from dagmaster.storage import Storage
 
 # The library keeps all items in memory: 20,000 took 3 seconds.
 MAX_ITEMS = 100_000
@@ -31,20 +29,16 @@ class ExportParams(CopyParams):
 @handler("export_stac_geoparquet", params=ExportParams, isolation="thread")
 async def export_stac_geoparquet(ctx: HandlerContext, params: ExportParams) -> dict[str, Any]:
     """Write the items that the audience may see to a file of the storage, which is replaced atomically."""
-    if ctx.pool is None:
-        raise Permanent(NO_DATABASE)
     items: list[dict[str, Any]] = []
-    async with ctx.pool.store_connection() as conn:
+    async with pool_of(ctx).store_connection() as conn:
         async for page in read_items(conn, params):
             items += page
             if len(items) > MAX_ITEMS:
                 raise Permanent(f"the catalogue has more than {MAX_ITEMS} items for this audience")
     if not items:
         raise Permanent("the catalogue has no items for this audience")
-    try:
-        return {"items": len(items), **await _store(ctx, open_storage(load_settings()), items, params.target)}
-    except Invalid as error:
-        raise Permanent(str(error)) from error
+    with invalid_is_permanent():
+        return {"items": len(items), **await _store(ctx, open_zones(), items, params.target)}
 
 
 async def _store(ctx: HandlerContext, storage: Storage, items: list[dict[str, Any]], target: str) -> dict[str, Any]:

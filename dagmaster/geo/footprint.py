@@ -1,9 +1,11 @@
 """The location of a raster on the globe: its outline and its box in longitude and latitude."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from affine import Affine
 from pydantic import BaseModel
 from rasterio.warp import transform as transform_points
 from shapely import Polygon, box, make_valid, orient_polygons
@@ -20,31 +22,32 @@ DIGITS: Final = 9
 SLACK_DEGREES: Final = 1.0
 
 
+Bbox = tuple[float, float, float, float]
+
+
 class Footprint(BaseModel, frozen=True):
     """`bbox` is west, south, east, north; west is greater than east across the antimeridian."""
 
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
     geometry: dict[str, Any]
 
 
 def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint:
     """Raises RasterRejected for pixels outside the globe in this CRS."""
-    columns, rows = _outline(width, height)
-    a, b, c, d, e, f = list(transform)[:6]
-    pixels = list(zip(columns, rows, strict=True))
-    xs = [a * column + b * row + c for column, row in pixels]
-    ys = [d * column + e * row + f for column, row in pixels]
+    affine = Affine(*transform[:6])
+    xs, ys = zip(*(affine * pixel for pixel in _outline(width, height)), strict=True)
     longitudes, latitudes = transform_points(crs, WGS84, xs, ys)
     if not all(map(math.isfinite, (*longitudes, *latitudes))) or max(map(abs, latitudes)) > 90 + SLACK_DEGREES:
         raise RasterRejected("its pixels are nowhere on the globe in its CRS: the CRS or the georeference is wrong")
     latitudes = [min(max(latitude, -90.0), 90.0) for latitude in latitudes]
     unwrapped = _unwrapped(longitudes)
-    if abs(unwrapped[-1] - unwrapped[0]) > 180:
-        return _polar(latitudes)
+    if abs(unwrapped[-1] - unwrapped[0]) > 180:  # A ring around the globe has a pole inside.
+        is_north = sum(latitudes) > 0
+        return _around_the_globe(min(latitudes), 90.0) if is_north else _around_the_globe(-90.0, max(latitudes))
     return _of_ring(unwrapped, latitudes)
 
 
-def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
+def _outline(width: int, height: int) -> list[tuple[float, float]]:
     """Points along the four edges and back to the first corner, because edges are curved in other projections."""
     corners = [(0, 0), (width, 0), (width, height), (0, height), (0, 0)]
     steps = [step / POINTS_PER_EDGE for step in range(POINTS_PER_EDGE)]
@@ -53,8 +56,7 @@ def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
         for start, end in pairwise(corners)
         for step in steps
     ]
-    columns, rows = zip(*points, corners[0], strict=True)
-    return list(columns), list(rows)
+    return [*points, corners[0]]
 
 
 def _unwrapped(longitudes: list[float]) -> list[float]:
@@ -65,22 +67,16 @@ def _unwrapped(longitudes: list[float]) -> list[float]:
     return result
 
 
-def _polar(latitudes: list[float]) -> Footprint:
-    """A ring around the globe has a pole inside."""
-    is_north = sum(latitudes) > 0
-    south, north = (min(latitudes), 90.0) if is_north else (-90.0, max(latitudes))
-    return Footprint(
-        bbox=(-180.0, _rounded(south), 180.0, _rounded(north)), geometry=_geojson(box(-180, south, 180, north))
-    )
+def _around_the_globe(south: float, north: float) -> Footprint:
+    bbox = (-180.0, _rounded(south), 180.0, _rounded(north))
+    return Footprint(bbox=bbox, geometry=_geojson(box(-180, south, 180, north)))
 
 
 def _of_ring(longitudes: list[float], latitudes: list[float]) -> Footprint:
     west, east = min(longitudes), max(longitudes)
     south, north = min(latitudes), max(latitudes)
     if east - west >= 360 - 1e-6:
-        return Footprint(
-            bbox=(-180.0, _rounded(south), 180.0, _rounded(north)), geometry=_geojson(box(-180, south, 180, north))
-        )
+        return _around_the_globe(south, north)
     shift = 360 * math.floor((west + 180) / 360)
     west, east = west - shift, east - shift
     ring = translate(make_valid(Polygon(zip(longitudes, latitudes, strict=True))), xoff=-shift)
@@ -89,6 +85,14 @@ def _of_ring(longitudes: list[float], latitudes: list[float]) -> Footprint:
         ring = unary_union([here, translate(beyond, xoff=-360)])
         east -= 360
     return Footprint(bbox=(_rounded(west), _rounded(south), _rounded(east), _rounded(north)), geometry=_geojson(ring))
+
+
+def bbox_around(boxes: Sequence[Sequence[float]]) -> list[float]:
+    """Spans the globe from west to east if a box crosses the antimeridian."""
+    west, south, east, north = zip(*boxes, strict=True)
+    if any(box[0] > box[2] for box in boxes):
+        return [-180.0, min(south), 180.0, max(north)]
+    return [min(west), min(south), max(east), max(north)]
 
 
 def _rounded(degrees: float) -> float:

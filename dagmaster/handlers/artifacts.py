@@ -1,7 +1,7 @@
 """Artifacts: files that a checkpoint refers to. They must exist when it is saved and when it is used."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
+from hashlib import file_digest
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,8 @@ from dagmaster.errors import Invalid
 
 Artifact = Mapping[str, Any]
 
-CHUNK_BYTES = 1024 * 1024
 
-
-def described(source: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
+def describe(source: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
     """Describe a file by its path, or check a mapping with `path` and optionally `size_bytes` and `sha256`.
 
     Raises Invalid for a file that is missing or differs. URLs (`s3://...`) are not checked: only the handler can
@@ -53,8 +51,5 @@ def _differs(artifact: Artifact) -> str | None:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import dagmaster
 from dagmaster.errors import DagmasterError, Invalid
-from dagmaster.handlers.artifacts import Artifact, described
+from dagmaster.handlers.artifacts import Artifact, describe
 from dagmaster.handlers.futures import has_running_loop, in_loop
 
 Applied = TypeVar("Applied")
@@ -108,12 +108,14 @@ class Saving:
             yield from waiting.__await__()
         self._settle()
 
-    def wait(self) -> None:
-        """Wait in a thread."""
-        if self._stored is not None:
-            with suppress(StillWaiting):
-                self._stored.result(STORED_WITHIN_SECONDS)
-        self._settle()
+    def wait_in_thread(self) -> Self:
+        """Wait, unless the caller is a coroutine."""
+        if not has_running_loop():
+            if self._stored is not None:
+                with suppress(StillWaiting):
+                    self._stored.result(STORED_WITHIN_SECONDS)
+            self._settle()
+        return self
 
     def _settle(self) -> None:
         if self._stored is not None and self._stored.done():
@@ -136,9 +138,8 @@ class HandlerContext:
     job_id: int
     node_id: str
     handler: str
-    params: dict[str, Any] = field(
-        default_factory=dict, repr=False
-    )  # No repr: it may hold secrets, and a repr is soon logged.
+    # No repr: it may hold secrets, and a repr is soon logged.
+    params: dict[str, Any] = field(default_factory=dict, repr=False)
     retry_count: int = 0
     timeout_seconds: float | None = None
     worker_id: str = ""
@@ -185,16 +186,13 @@ class HandlerContext:
         In a thread or a process it returns when the checkpoint is stored; in a coroutine, `await` the result.
         `artifacts` are files that the next phases need. A missing one is an error at once.
         """
-        files = tuple(described(artifact) for artifact in artifacts)
+        files = tuple(describe(artifact) for artifact in artifacts)
         # A copy: the handler may change its data while the checkpoint is being stored.
         checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})), files)
         with self._sinks:
             self.last_checkpoint = checkpoint
             stored = self.checkpoint_sink(checkpoint) if self.checkpoint_sink else None
-        saving = Saving(stored, self.stopping)
-        if not has_running_loop():
-            saving.wait()
-        return saving
+        return Saving(stored, self.stopping).wait_in_thread()
 
     def add(self, slices: Sequence[bytes]) -> Saving:
         """Add nodes to this task's own job, as `dagmaster.model.dynamic_nodes.encode_slices` writes them.
@@ -206,10 +204,8 @@ class HandlerContext:
             raise Invalid("tasks cannot be added here: this handler does not run in a job")
         with self._sinks:
             stored = self.add_sink(slices)
-        saving = Saving(stored, NEVER)  # Unlike a checkpoint, it is no point to resume from.
-        if not has_running_loop():
-            saving.wait()
-        return saving
+        # Unlike a checkpoint, it is no point to resume from.
+        return Saving(stored, NEVER).wait_in_thread()
 
     async def apply(self, items: Applied, job_id: int | None = None) -> Applied:
         """Add tasks and groups of the Python API to this task's job, or to the job `job_id`."""
@@ -225,6 +221,13 @@ class HandlerContext:
 
 
 Context = HandlerContext
+
+
+def pool_of(ctx: HandlerContext) -> Any:
+    """Raises Permanent on a worker without a database."""
+    if ctx.pool is None:
+        raise Permanent("this worker has no connection to the database; run the task on a worker with one")
+    return ctx.pool
 
 
 class TaskLogger(logging.LoggerAdapter[logging.Logger]):

@@ -1,20 +1,16 @@
 """Copy approved and public versions to the public zone."""
 
-import asyncio
-import shutil
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Annotated, Any
-from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from dagmaster.errors import Invalid
-from dagmaster.handlers.contract import HandlerContext, Permanent
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.geo_task import invalid_is_permanent, open_zones
 from dagmaster.handlers.registry import handler
-from dagmaster.settings import load_settings
-from dagmaster.storage import Copied, Storage, open_storage
+from dagmaster.storage import Copied, Storage
 
 INDEX_SUFFIX = ".geojson"
 MAX_INDEX_BYTES = 64 * 1024 * 1024
@@ -51,14 +47,12 @@ async def adf_export(ctx: HandlerContext, params: Export) -> dict[str, Any]:
 
     For a version of tiles, each tile is copied, with a checkpoint after each, and then an index of the copies.
     """
-    storage = open_storage(load_settings())
-    try:
+    storage = open_zones()
+    with invalid_is_permanent():
         index = await read_index(storage, params.blob_path)
         if index is None:
             return await _export_file(ctx, storage, params)
         return await _export_tiles(ctx, storage, params, index)
-    except Invalid as error:
-        raise Permanent(str(error)) from error
 
 
 async def read_index(storage: Storage, reference: str) -> dict[str, Any] | None:
@@ -68,15 +62,21 @@ async def read_index(storage: Storage, reference: str) -> dict[str, Any] | None:
     if await storage.size(reference) > MAX_INDEX_BYTES:
         return None  # A layer of features, then.
     content = b"".join([chunk async for chunk in storage.read(reference)])
+    document = parse_features(content, reference)
+    has_tiles = any("blob_path" in (feature.get("properties") or {}) for feature in document["features"])
+    return document if has_tiles else None
+
+
+def parse_features(content: bytes, name: str) -> dict[str, Any]:
+    """Raises Invalid unless it is a GeoJSON FeatureCollection. `name` is the file, for messages."""
     try:
-        document = orjson.loads(content)
+        document: Any = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"{reference} is not JSON: {error}") from error
+        raise Invalid(f"{name} is not JSON: {error}") from error
     features = document.get("features") if isinstance(document, dict) else None
     if not isinstance(features, list) or not all(isinstance(feature, dict) for feature in features):
-        raise Invalid(f"{reference} is not a GeoJSON FeatureCollection")
-    has_tiles = any("blob_path" in (feature.get("properties") or {}) for feature in features)
-    return document if has_tiles else None
+        raise Invalid(f"{name} is not a GeoJSON FeatureCollection")
+    return dict(document)
 
 
 def tiles_of(index: dict[str, Any], reference: str) -> list[Tile]:
@@ -110,26 +110,14 @@ async def _export_tiles(ctx: HandlerContext, storage: Storage, params: Export, i
         await ctx.checkpoint(f"tile {number}", {"tiles": number})
     for feature, tile in zip(index["features"], tiles, strict=True):
         feature["properties"]["blob_path"] = _target(params, tile)
-    copied = await _store_index(ctx, storage, params, index)
+    name = PurePosixPath(params.blob_path).name
+    copied = await storage.write(f"{params.folder}/{name}", orjson.dumps(index))
     size_bytes = copied.size_bytes + sum(tile.size_bytes for tile in tiles)
     return {**_output(copied, size_bytes=size_bytes), "tile_count": len(tiles)}
 
 
 def _target(params: Export, tile: Tile) -> str:
     return f"{params.folder}/tiles/{tile.name}"
-
-
-async def _store_index(ctx: HandlerContext, storage: Storage, params: Export, index: dict[str, Any]) -> Copied:
-    # Unique to this call: the same attempt may run twice.
-    local = storage.local_path(f"mount/{ctx.job_id}/{uuid4().hex}/{PurePosixPath(params.blob_path).name}")
-    try:
-        await asyncio.to_thread(local.parent.mkdir, parents=True, exist_ok=True)
-        await asyncio.to_thread(local.write_bytes, orjson.dumps(index))
-        return await storage.copy(str(local), f"{params.folder}/{local.name}")
-    finally:
-        shutil.rmtree(local.parent)
-        with suppress(OSError):  # Other nodes may have files there.
-            local.parent.parent.rmdir()
 
 
 def _output(copied: Copied, *, size_bytes: int) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Shared parts of the geospatial handlers: parameters, the files of a job, and the version of items."""
+"""Shared parts of the geospatial handlers: parameters, the files of a job, and the version and options of items."""
 
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ class Params(BaseModel):
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def invalid_is_permanent() -> Iterator[None]:
     """Errors in the input are permanent: a retry cannot succeed."""
     try:
         yield
@@ -31,16 +32,31 @@ def refusing() -> Iterator[None]:
         raise Permanent(str(error)) from error
 
 
+def open_zones() -> Storage:
+    return open_storage(load_settings())
+
+
 def on_fraction(ctx: HandlerContext, message: str) -> Callable[[float], None]:
     return lambda fraction: ctx.progress(round(100 * fraction), 100, message)
+
+
+class CopyDiffers(RuntimeError):
+    """The copy does not have the bytes that were written."""
+
+
+def store_file(storage: Storage, local: Path, target: str, sha256: str) -> str:
+    """Copy a local file to the storage, verified by checksum, and return its reference."""
+    copied = asyncio.run(storage.copy(str(local), target))
+    if copied.sha256 != sha256:
+        raise CopyDiffers(f"the copy at {copied.reference} differs from the file that was written")
+    return copied.reference
 
 
 class JobFiles:
     """The files of a job in the zone mount, and their transfer from and to the storage."""
 
     def __init__(self, ctx: HandlerContext) -> None:
-        self._ctx = ctx
-        self.storage: Storage = open_storage(load_settings())
+        self._ctx, self.storage = ctx, open_zones()
 
     def reference(self, *parts: str) -> str:
         return "/".join(("mount", str(self._ctx.job_id), *parts))
@@ -55,14 +71,10 @@ class JobFiles:
         return self.path(asyncio.run(self.storage.copy(source, target)).reference)
 
     def store(self, local: Path, target: str, sha256: str) -> str:
-        """Copy a local file to the storage, and return its reference."""
-        copied = asyncio.run(self.storage.copy(str(local), target))
-        if copied.sha256 != sha256:
-            raise RuntimeError(f"the copy at {copied.reference} differs from the file that was written")
-        return copied.reference
+        return store_file(self.storage, local, target, sha256)
 
     def remove(self) -> dict[str, int]:
-        folder = self.path(f"mount/{self._ctx.job_id}")
+        folder = self.path(self.reference())
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
         if folder.is_dir():
             shutil.rmtree(folder)
@@ -87,8 +99,18 @@ class VersionParams(Params):
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def label(self, blob_path: str) -> str:
-        """The name of objects created for the version; without an asset, after the file."""
-        if self.asset_id is not None:
-            return f"{self.asset_id}-{self.version_ordinal or 0}"
-        return PurePosixPath(blob_path).stem
+    @property
+    def version_id(self) -> str | None:
+        return f"{self.asset_id}-{self.version_ordinal or 0}" if self.asset_id is not None else None
+
+    def default_item_id(self, ctx: HandlerContext, blob_path: str) -> str:
+        """Without an asset, named after the file and the job."""
+        return self.version_id or f"{PurePosixPath(blob_path).stem}-{ctx.job_id}"
+
+
+class ItemOptions(Params):
+    """Without `item_id`, asset and version identify the item."""
+
+    item_id: str | None = None
+    acquired_at: datetime | None = None
+    title: str | None = None

@@ -3,6 +3,7 @@
 Load them with `DAGMASTER_HANDLERS=dagmaster.handlers.hexagons`; they need the extra `geo`.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -12,13 +13,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.hexagons import cell_files, connectivity, layer_measures, layer_statistics, raster_statistics
+from dagmaster.geo.footprint import Bbox, bbox_around
+from dagmaster.geo.hexagons import cell_files, connectivity, layer_statistics, raster_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.raster_statistics import STATISTICS, ChunkCell, Statistic
 from dagmaster.geo.vector import layer_files
 from dagmaster.geo.vector.layer_files import StoredFile
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import JobFiles, Params, Reference, refusing
+from dagmaster.handlers.geo_task import JobFiles, Params, Reference, invalid_is_permanent
 from dagmaster.handlers.registry import handler
 
 Resolution = Annotated[int, Field(ge=h3_cells.CHUNK_RESOLUTION, le=h3_cells.MAX_RESOLUTION)]
@@ -27,29 +29,28 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ROOT = "silver/h3_stats"
 
 
-class Recipe(Params):
-    """The computation; it is stored with the result."""
-
-    raster: Name
+class RecipeOptions(Params):
     period: Name = "all"
     resolution: Resolution = 7
     band: Annotated[int, Field(ge=1)] = 1
     statistics: Annotated[list[Statistic], Field(min_length=1)] = Field(default_factory=lambda: list(STATISTICS))
+
+
+class Recipe(RecipeOptions):
+    """The computation; it is stored with the result."""
+
+    raster: Name
 
     @property
     def folder(self) -> str:
         return f"{ROOT}/raster={self.raster}/period={self.period}/resolution={self.resolution}"
 
 
-class DiscoverParams(Params):
+class DiscoverParams(RecipeOptions):
     """`name` is the name of the raster in the paths of the results; by default, the file's name."""
 
     source: Reference
     name: Name | None = None
-    period: Name = "all"
-    resolution: Resolution = 7
-    band: Annotated[int, Field(ge=1)] = 1
-    statistics: list[Statistic] = Field(default_factory=lambda: list(STATISTICS))
 
 
 class DiscoverOutput(BaseModel):
@@ -65,7 +66,7 @@ class DiscoverOutput(BaseModel):
 def h3_discover_raster(ctx: HandlerContext, params: DiscoverParams) -> DiscoverOutput:
     """Find the cells of resolution 3 that a GeoTIFF touches, and fix the recipe."""
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         local = files.fetch(params.source)
         recipe = Recipe(raster=params.name or _name_of(local), **params.model_dump(exclude={"source", "name"}))
         chunks = raster_statistics.discover(local)
@@ -92,14 +93,14 @@ class ChunkFile(BaseModel):
     blob_path: str | None
     rows: int
     sha256: str | None
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
 
 
 @handler("h3_zonal_stats", params=ZonalParams, isolation="process")
 def h3_zonal_stats(ctx: HandlerContext, params: ZonalParams) -> ChunkFile:
     """Statistics of the raster in the descendants of one cell, as a Parquet file sorted by `h3_index`."""
     files, recipe, chunk = JobFiles(ctx), params.recipe, params.chunk
-    with refusing():
+    with invalid_is_permanent():
         cell = h3_cells.parse_cell(chunk.cell)
         table = raster_statistics.zonal_statistics(
             files.path(params.path), cell, recipe.resolution, recipe.statistics, recipe.band
@@ -130,7 +131,7 @@ def h3_compaction(ctx: HandlerContext, params: CompactionParams) -> dict[str, An
     """Merge the files of the chunks into one, sorted by `h3_index`, with a manifest beside it."""
     files, recipe = JobFiles(ctx), params.recipe
     filled = sorted((chunk for chunk in params.chunks if chunk.blob_path), key=lambda chunk: int(chunk.cell, 16))
-    with refusing():
+    with invalid_is_permanent():
         if not filled:
             raise Invalid("no cell has valid pixels: the raster is empty")
         sources = [files.fetch(chunk.blob_path) for chunk in filled if chunk.blob_path]
@@ -146,25 +147,15 @@ def h3_compaction(ctx: HandlerContext, params: CompactionParams) -> dict[str, An
             "sha256": checksum,
             "chunks": [chunk.model_dump() for chunk in filled],
         }
-        manifest_path = _store_manifest(files, manifest, f"{recipe.folder}/manifest.json")
+        content = json.dumps(manifest, indent=1, sort_keys=True).encode()
+        stored = asyncio.run(files.storage.write(f"{recipe.folder}/manifest.json", content))
     return {
         "blob_path": blob_path,
         "content_hash": f"sha256:{checksum}",
-        "manifest_path": manifest_path,
+        "manifest_path": stored.reference,
         "rows": rows,
-        "bbox": _around([chunk.bbox for chunk in filled]),
+        "bbox": bbox_around([chunk.bbox for chunk in filled]),
     }
-
-
-def _store_manifest(files: JobFiles, manifest: dict[str, Any], target: str) -> str:
-    local = files.path(files.reference("cells", "compacted", "manifest.json"))
-    local.write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-    return files.store(local, target, StoredFile.of(local).sha256)
-
-
-def _around(boxes: list[tuple[float, float, float, float]]) -> list[float]:
-    west, south, east, north = zip(*boxes, strict=True)
-    return [min(west), min(south), max(east), max(north)]
 
 
 class ExportParams(Params):
@@ -176,7 +167,7 @@ class ExportParams(Params):
 def h3_export_dataset(ctx: HandlerContext, params: ExportParams) -> dict[str, Any]:
     """Convert a file of values by cell to GeoParquet and PMTiles, with the hexagons as geometries."""
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.path)
         plain = files.path(files.reference("cells", "export", source.name))
         cell_files.write_polygons(source, plain)
@@ -193,13 +184,18 @@ def h3_export_dataset(ctx: HandlerContext, params: ExportParams) -> dict[str, An
         }
 
 
-class AggregationParams(Params):
-    """`path` is the GeoParquet file of vector_prepare, `category` a column to count by."""
+class LayerParams(Params):
+    """`path` is the GeoParquet file of vector_prepare."""
 
     path: Reference
     resolution: Resolution = 7
-    category: str | None = None
     target: str | None = None
+
+
+class AggregationParams(LayerParams):
+    """`category` is a column to count by."""
+
+    category: str | None = None
 
 
 @handler("h3_point_aggregation", params=AggregationParams, isolation="process")
@@ -217,19 +213,13 @@ def h3_polygon_aggregation(ctx: HandlerContext, params: AggregationParams) -> di
 @handler("h3_line_aggregation", params=AggregationParams, isolation="process")
 def h3_line_aggregation(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
     """Count the lines of a layer in each cell, and their length in metres."""
-    return _aggregate(ctx, params, layer_measures.measure_lines)
+    return _aggregate(ctx, params, layer_statistics.measure_lines)
 
 
 @handler("h3_binary_intersect", params=AggregationParams, isolation="process")
 def h3_binary_intersect(ctx: HandlerContext, params: AggregationParams) -> dict[str, Any]:
     """The cells that a layer touches, whatever its geometry type."""
-    return _aggregate(ctx, params, layer_measures.find_presence)
-
-
-class LayerParams(Params):
-    path: Reference
-    resolution: Resolution = 7
-    target: str | None = None
+    return _aggregate(ctx, params, layer_statistics.find_presence)
 
 
 class WeightedParams(LayerParams):
@@ -245,13 +235,13 @@ class MultiWeightedParams(LayerParams):
 @handler("h3_weighted_aggregation", params=WeightedParams, isolation="process")
 def h3_weighted_aggregation(ctx: HandlerContext, params: WeightedParams) -> dict[str, Any]:
     """The area-weighted mean of a column of a polygon layer in each cell."""
-    return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, [params.column]))
+    return _derive(ctx, params, lambda path: layer_statistics.average_by_area(path, params.resolution, [params.column]))
 
 
 @handler("h3_multi_weighted_aggregation", params=MultiWeightedParams, isolation="process")
 def h3_multi_weighted_aggregation(ctx: HandlerContext, params: MultiWeightedParams) -> dict[str, Any]:
     """Like h3_weighted_aggregation for several columns: each polygon is cut only once."""
-    return _derive(ctx, params, lambda path: layer_measures.average_by_area(path, params.resolution, params.columns))
+    return _derive(ctx, params, lambda path: layer_statistics.average_by_area(path, params.resolution, params.columns))
 
 
 class ConnectivityParams(Params):
@@ -276,10 +266,10 @@ def _aggregate(
 
 
 def _derive(
-    ctx: HandlerContext, params: AggregationParams | LayerParams | ConnectivityParams, make: Callable[[Path], Any]
+    ctx: HandlerContext, params: LayerParams | ConnectivityParams, make: Callable[[Path], Any]
 ) -> dict[str, Any]:
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.path)
         table = make(source)
         name = "cost" if isinstance(params, ConnectivityParams) else f"resolution={params.resolution}"

@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import PurePath
+from traceback import walk_tb
 from typing import Any
 
 import orjson
@@ -195,32 +196,24 @@ def _as_output(value: Any) -> dict[str, Any]:
 
 
 def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
-    types = error_types(error)
+    message, types = _message(error), error_types(error)
+    result = HandlerResult(False, error_message=clean_text(message), error_types=types)
     match error:
         case Permanent():
-            ctx.logger.warning("handler %s failed permanently: %s", ctx.handler, _message(error))
-            return HandlerResult(False, error_message=clean_text(_message(error)), permanent=True, error_types=types)
+            ctx.logger.warning("handler %s failed permanently: %s", ctx.handler, message)
+            return replace(result, permanent=True)
         case Retry():
-            ctx.logger.info("handler %s requested a retry: %s", ctx.handler, _message(error))
-            after = error.after_seconds
-            return HandlerResult(
-                False, error_message=clean_text(_message(error)), retry_after_seconds=after, error_types=types
-            )
-        case _:
-            ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
-            if _is_wrong_call(error):
-                types = (*types, WRONG_CALL)
-            return HandlerResult(False, error_message=clean_text(_described(error)), error_types=types)
+            ctx.logger.info("handler %s requested a retry: %s", ctx.handler, message)
+            return replace(result, retry_after_seconds=error.after_seconds)
+    ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
+    types = (*types, WRONG_CALL) if _is_wrong_call(error) else types
+    return replace(result, error_message=clean_text(_described(error)), error_types=types)
 
 
 def _is_wrong_call(error: BaseException) -> bool:
     """Whether the arguments did not fit: such an error is raised in the frame of the caller, which is this module."""
-    innermost = error.__traceback__
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    if not isinstance(error, TypeError) or innermost is None:
-        return False
-    return str(innermost.tb_frame.f_globals.get("__name__", "")).startswith(CALLERS)
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)] if isinstance(error, TypeError) else []
+    return bool(frames) and str(frames[-1].f_globals.get("__name__", "")).startswith(CALLERS)
 
 
 def error_types(error: BaseException) -> tuple[str, ...]:

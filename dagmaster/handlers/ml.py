@@ -6,7 +6,7 @@ Load it with `DAGMASTER_HANDLERS=dagmaster.handlers.ml`; it needs the extra `ml`
 import asyncio
 import os
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.prediction.image import ModelRun, Prediction
@@ -15,11 +15,12 @@ from dagmaster.geo.raster.cog import CogInfo, describe_cog
 from dagmaster.geo.raster.header import read_header
 from dagmaster.geo.raster.image import ImageSource, open_derived
 from dagmaster.geo.raster.profiles import RasterType, Tier, choose_profile
+from dagmaster.geo.raster.reduction import Reduction
 from dagmaster.geo.raster.writer import write_cog
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, refusing
+from dagmaster.handlers.geo_task import Params, Reference, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, default_target, fetch, record_superblocks, store_cog
-from dagmaster.handlers.raster.common import open_zones, remove_work_folder, work_folder
+from dagmaster.handlers.raster.mount import remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
 from dagmaster.settings import Settings, load_settings
 from dagmaster.storage import Storage
@@ -29,16 +30,13 @@ MAX_MODEL_BYTES: Final = 2 * 1024**3
 SUPERBLOCK: Final = 1024
 
 
-Overviews = Literal["nearest", "average"]
-
-
 class PredictParams(Params, Prediction):
     """`model` is a file in ONNX format. By default overviews average floating-point results only."""
 
     path: Reference
     model: Reference
     target: str | None = None
-    overviews: Overviews | None = None
+    overviews: Reduction | None = None
 
 
 class PredictOutput(CogOutput):
@@ -52,7 +50,7 @@ def ml_predict(ctx: HandlerContext, params: PredictParams) -> PredictOutput:
     Another attempt goes on with the parts that are made.
     """
     storage, settings = open_zones(), load_settings()
-    with refusing():
+    with invalid_is_permanent():
         target = params.target or default_target(ctx, f"{_stem(params.path)}_{_stem(params.model)}.tif")
         storage.locate(target)
         path = storage.local_path(fetch(ctx, params.path))
@@ -88,7 +86,7 @@ def _write(
     source: ImageSource,
     run: ModelRun,
     local: Path,
-    overviews: Overviews | None,
+    overviews: Reduction | None,
 ) -> CogInfo:
     with open_derived(source, run) as image:
         dtype = image.dataset.dtypes[0]

@@ -3,7 +3,8 @@
 Load them with `DAGMASTER_HANDLERS=dagmaster.handlers.vector`; they need the extra `geo`.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -12,31 +13,40 @@ from pydantic import BaseModel, Field, FiniteFloat
 
 from dagmaster.geo.stac import items
 from dagmaster.geo.stac.vector_items import make_vector_item
-from dagmaster.geo.vector import derived, layer_files, postgis, table_owners
+from dagmaster.geo.vector import derived, layer_files, postgis
 from dagmaster.geo.vector.layer_files import LayerFiles
-from dagmaster.geo.vector.postgis import Table
+from dagmaster.geo.vector.postgis import Table, TableOwner
 from dagmaster.geo.vector.report import Box
 from dagmaster.geo.vector.sorted_features import DEFAULT_CHUNK_ROWS, Chunk
-from dagmaster.geo.vector.table_owners import TableOwner
-from dagmaster.handlers import layer_tables
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import JobFiles, Params, Reference, VersionParams, on_fraction, refusing
+from dagmaster.handlers.geo_task import (
+    ItemOptions,
+    JobFiles,
+    Params,
+    Reference,
+    VersionParams,
+    invalid_is_permanent,
+    on_fraction,
+)
 from dagmaster.handlers.registry import handler
+from dagmaster.store.layers import OwnedTable, find_unused_tables
 
-ChunkRows = Annotated[int, Field(ge=1, le=1_000_000)]
 NO_DATABASE = "this worker has no connection to the database"
 NO_POSTGIS = "the database does not have PostGIS; an administrator can run CREATE EXTENSION postgis"
 
 
-class PrepareParams(Params):
+class OutputParams(Params):
+    chunk_rows: Annotated[int, Field(ge=1, le=1_000_000)] = DEFAULT_CHUNK_ROWS
+    target: str | None = None
+
+
+class PrepareParams(OutputParams):
     """`assigned_crs` is for files without a CRS; it must not contradict a file that has one."""
 
     source: Reference
     layer: str | None = None
     assigned_crs: str | None = None
     encoding: str | None = None
-    chunk_rows: ChunkRows = DEFAULT_CHUNK_ROWS
-    target: str | None = None
 
 
 class LayerOutput(BaseModel):
@@ -53,35 +63,23 @@ class LayerOutput(BaseModel):
 @handler("vector_prepare", params=PrepareParams, isolation="process")
 def vector_prepare(ctx: HandlerContext, params: PrepareParams) -> LayerOutput:
     """Read, repair and sort a layer, and store it as GeoParquet, with tiles for its preview."""
-    return _prepare(ctx, params)
-
-
-def _prepare(ctx: HandlerContext, params: PrepareParams) -> LayerOutput:
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.source)
-        named = {"layer": params.layer, "assigned_crs": params.assigned_crs, "encoding": params.encoding}
-        return _keep(ctx, files, source, params, **named)
+        options = {"layer": params.layer, "assigned_crs": params.assigned_crs, "encoding": params.encoding}
+        return _keep(ctx, files, source, params, **options)
 
 
-def _keep(
-    ctx: HandlerContext, files: JobFiles, source: Path, params: "PrepareParams | DerivedParams", **options: Any
-) -> LayerOutput:
+def _keep(ctx: HandlerContext, files: JobFiles, source: Path, params: OutputParams, **options: Any) -> LayerOutput:
     """Store the layer of a local file. Each attempt has its own target."""
     name = PurePosixPath(source.name).stem
     target = params.target or f"silver/vectors/{ctx.job_id}/{ctx.node_id}/{ctx.retry_count}/{name}.parquet"
     files.storage.locate(target)
     reference = files.reference("vectors", ctx.node_id, f"{name}.parquet")
-    layer = layer_files.prepare(
-        source,
-        files.path(reference),
-        chunk_rows=params.chunk_rows,
-        on_progress=on_fraction(ctx, "features read"),
-        **options,
-    )
+    local, on_progress = files.path(reference), on_fraction(ctx, "features read")
+    layer = layer_files.prepare(source, local, chunk_rows=params.chunk_rows, on_progress=on_progress, **options)
     for warning in layer.report.warnings:
         ctx.logger.warning("%s: %s", source.name, warning)
-    local = files.path(reference)
     tiles = layer_files.preview_path(local)
     assert layer.report.bbox is not None
     return LayerOutput(
@@ -112,14 +110,15 @@ class TableOutput(BaseModel):
 @handler("vector_create_table", params=TableParams, isolation="thread")
 def vector_create_table(ctx: HandlerContext, params: TableParams) -> TableOutput:
     """Create the table of a layer if the database has PostGIS."""
-    with refusing():
+    with invalid_is_permanent():
         return _create_table(ctx, params, params.prepared, params.table)
 
 
 def _create_table(ctx: HandlerContext, version: VersionParams, prepared: LayerOutput, name: str | None) -> TableOutput:
     if ctx.pool is None:
         return TableOutput(table_name=None, reason=NO_DATABASE)
-    table = Table(name) if name else postgis.table_for(version.label(prepared.blob_path), ctx.job_id)
+    label = version.version_id or PurePosixPath(prepared.blob_path).stem
+    table = Table(name) if name else postgis.table_for(label, ctx.job_id)
     with ctx.pool.connection() as conn:
         if (extension := postgis.find_postgis(conn)) is None:
             return TableOutput(table_name=None, reason=NO_POSTGIS)
@@ -127,9 +126,9 @@ def _create_table(ctx: HandlerContext, version: VersionParams, prepared: LayerOu
         is_new = postgis.create_table(conn, table, extension, path, prepared.layer.report.geometry_types)
         if is_new:
             owner = TableOwner(job_id=ctx.job_id, asset_id=version.asset_id, version_ordinal=version.version_ordinal)
-            table_owners.set_owner(conn, table, owner)
+            postgis.set_owner(conn, table, owner)
     if version.asset_id is not None:
-        layer_tables.drop_unused(ctx, asset_id=version.asset_id, version_ordinal=version.version_ordinal)
+        _drop_unused(ctx, asset_id=version.asset_id, version_ordinal=version.version_ordinal)
     return TableOutput(table_name=table.qualified, chunks=prepared.layer.chunks)
 
 
@@ -144,7 +143,7 @@ class ChunkParams(Params):
 @handler("vector_upload_chunk", params=ChunkParams, isolation="thread")
 def vector_upload_chunk(ctx: HandlerContext, params: ChunkParams) -> dict[str, Any]:
     """Replace the rows of a chunk in one transaction; idempotent."""
-    with refusing():
+    with invalid_is_permanent():
         table, path = Table.parse(params.table_name), JobFiles(ctx).path(params.path)
         with _pool(ctx).connection() as conn:
             rows = postgis.load_chunk(conn, table, path, params.chunk)
@@ -163,15 +162,12 @@ def vector_index_table(ctx: HandlerContext, params: IndexParams) -> dict[str, An
     """Check that all rows are loaded, and index the geometries."""
     if params.table_name is None:
         return {"indexed_rows": 0}
-    with refusing():
-        _index(ctx, Table.parse(params.table_name), params.rows)
+    with invalid_is_permanent():
+        table = Table.parse(params.table_name)
+        with _pool(ctx).connection() as conn:
+            postgis.index_table(conn, table, params.rows)
+            postgis.mark_loaded(conn, table)
     return {"table_name": params.table_name, "indexed_rows": params.rows}
-
-
-def _index(ctx: HandlerContext, table: Table, rows: int) -> None:
-    with _pool(ctx).connection() as conn:
-        postgis.index_table(conn, table, rows)
-        table_owners.mark_loaded(conn, table)
 
 
 def _pool(ctx: HandlerContext) -> Any:
@@ -189,41 +185,64 @@ class CleanTablesParams(Params):
 @handler("vector_clean_tables", params=CleanTablesParams, isolation="thread")
 def vector_clean_tables(ctx: HandlerContext, params: CleanTablesParams) -> dict[str, Any]:
     """Drop tables of jobs that no version uses, no job writes to and no retry can continue with."""
-    _pool(ctx)
-    dropped = layer_tables.drop_unused(ctx, dry_run=params.dry_run)
+    dropped = _drop_unused(ctx, dry_run=params.dry_run)
     return {"tables": dropped, "count": len(dropped)}
 
 
-class StacParams(VersionParams):
+def _drop_unused(ctx: HandlerContext, *, dry_run: bool = False, **version: Any) -> list[str]:
+    """Drop the unused tables of all jobs or of one version, and return their names. Call it in a thread."""
+    with _pool(ctx).connection() as conn:
+        owners = postgis.list_owners(conn).items()
+    owned = [
+        OwnedTable(table.qualified, owner.job_id, owner.asset_id, owner.version_ordinal)
+        for table, owner in owners
+        # A table that a job without an asset has loaded is its result.
+        if not (owner.is_loaded and owner.asset_id is None)
+        and all(getattr(owner, name) == value for name, value in version.items())
+        and owner.job_id != ctx.job_id
+    ]
+    unused = asyncio.run(_find_unused(ctx, owned)) if owned else []
+    if not dry_run:
+        with _pool(ctx).connection() as conn:
+            for name in unused:
+                postgis.drop_table(conn, Table.parse(name))
+                ctx.logger.info("dropped %s: no version uses it, and its job has ended", name)
+    return unused
+
+
+async def _find_unused(ctx: HandlerContext, owned: Sequence[OwnedTable]) -> list[str]:
+    async with _pool(ctx).store_connection() as conn:
+        return await find_unused_tables(conn, owned)
+
+
+class VectorItemParams(VersionParams, ItemOptions):
+    collection_id: str = "vectors"
+
+
+class StacParams(VectorItemParams):
     """`prepared` is the output of vector_prepare. Without `item_id`, asset and version identify the item."""
 
     prepared: LayerOutput
     table_name: str | None = None
-    collection_id: str = "vectors"
-    item_id: str | None = None
-    acquired_at: datetime | None = None
-    title: str | None = None
 
 
 @handler("vector_create_stac", params=StacParams)
 async def vector_create_stac(ctx: HandlerContext, params: StacParams) -> dict[str, Any]:
     """Describe a layer as a STAC item. It enters the catalogue with the asset's version, when the job completes."""
-    with refusing():
+    with invalid_is_permanent():
         return _describe(ctx, params, params.prepared, params.table_name)
 
 
 def _describe(
-    ctx: HandlerContext, params: "StacParams | CompleteParams", prepared: LayerOutput, table_name: str | None
+    ctx: HandlerContext, params: VectorItemParams, prepared: LayerOutput, table_name: str | None
 ) -> dict[str, Any]:
-    label = params.label(prepared.blob_path)
-    default_id = label if params.asset_id is not None else f"{label}-{ctx.job_id}"
     item = make_vector_item(
-        params.item_id or default_id,
+        params.item_id or params.default_item_id(ctx, prepared.blob_path),
         params.collection_id,
         prepared.layer.summary,
         prepared.blob_path,
         prepared.pmtiles_path,
-        items.settle_datetime(params.acquired_at, None, datetime.now(UTC)),
+        items.resolve_datetime(params.acquired_at, None, datetime.now(UTC)),
         platform=params.platform(ctx),
         title=params.title,
     )
@@ -246,11 +265,7 @@ def vector_clean_mount(ctx: HandlerContext) -> dict[str, int]:
     return JobFiles(ctx).remove()
 
 
-class CompleteParams(PrepareParams, VersionParams):
-    collection_id: str = "vectors"
-    item_id: str | None = None
-    acquired_at: datetime | None = None
-    title: str | None = None
+class CompleteParams(PrepareParams, VectorItemParams):
     table: str | None = None
 
 
@@ -258,34 +273,26 @@ class CompleteParams(PrepareParams, VersionParams):
 def vector_docker_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
     """Run the whole pipeline in one task, with a checkpoint after each chunk."""
     data = dict(ctx.resumed_from.data) if ctx.resumed_from else {}
-    with refusing():
-        prepared = LayerOutput.model_validate(data["prepared"]) if data else _prepare(ctx, params)
+    with invalid_is_permanent():
+        prepared = LayerOutput.model_validate(data["prepared"]) if data else vector_prepare(ctx, params)
         data.setdefault("prepared", prepared.model_dump(mode="json"))
         made = _create_table(ctx, params, prepared, params.table)
         for chunk in made.chunks[data.get("loaded", 0) :]:
-            _load(ctx, made, prepared, chunk)
+            assert made.table_name is not None
+            vector_upload_chunk(ctx, ChunkParams(table_name=made.table_name, path=prepared.path, chunk=chunk))
+            ctx.progress(chunk.number + 1, len(made.chunks), "chunks loaded")
             data["loaded"] = chunk.number + 1
             ctx.checkpoint(f"chunk {chunk.number}", data)
-        if made.table_name is not None:
-            _index(ctx, Table.parse(made.table_name), prepared.layer.report.features.kept)
+        vector_index_table(ctx, IndexParams(table_name=made.table_name, rows=prepared.layer.report.features.kept))
         described = _describe(ctx, params, prepared, made.table_name)
     JobFiles(ctx).remove()
     return {**described, "table_reason": made.reason, "report": prepared.layer.report.model_dump(mode="json")}
 
 
-def _load(ctx: HandlerContext, made: TableOutput, prepared: LayerOutput, chunk: Chunk) -> None:
-    assert made.table_name is not None
-    with _pool(ctx).connection() as conn:
-        postgis.load_chunk(conn, Table.parse(made.table_name), JobFiles(ctx).path(prepared.path), chunk)
-    ctx.progress(chunk.number + 1, len(made.chunks), "chunks loaded")
-
-
-class DerivedParams(Params):
+class DerivedParams(OutputParams):
     """`path` is a GeoParquet file, such as the `blob_path` of vector_prepare."""
 
     path: Reference
-    chunk_rows: ChunkRows = DEFAULT_CHUNK_ROWS
-    target: str | None = None
 
 
 class SimplifyParams(DerivedParams):
@@ -310,7 +317,7 @@ def vector_dissolve(ctx: HandlerContext, params: DissolveParams) -> LayerOutput:
 
 def _derive(ctx: HandlerContext, params: DerivedParams, make: Callable[[Path, Path], None]) -> LayerOutput:
     files = JobFiles(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = files.fetch(params.path)
         made = files.path(files.reference("derived", ctx.node_id, f"{source.stem}.parquet"))
         made.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from dagmaster.errors import Misconfigured
 from dagmaster.storage.errors import StorageUnavailable
@@ -100,7 +100,7 @@ class DelegatedAccess:
                 f"the identity of this process has no access to the storage account {self.account}; it needs the role "
                 f"Storage Blob Data Contributor there: {str(error).partition(chr(10))[0]}"
             ) from error
-        token = _library().sign(
+        token = _library().blob.generate_container_sas(
             account_name=self.account,
             container_name=self.container,
             user_delegation_key=key,
@@ -122,9 +122,10 @@ def open_access(account: str, container: str) -> DelegatedAccess:
 
 @cache
 def _keys(endpoint: str) -> DelegationKeys:
-    library = _library()
-    credential = library.credential()
-    service = library.service(endpoint, credential=credential, retry_policy=library.retry(backoff=1), **PATIENCE)
+    identity, blob, _ = _library()
+    credential = identity.DefaultAzureCredential()
+    retries = blob.LinearRetry(backoff=1)
+    service = blob.BlobServiceClient(endpoint, credential=credential, retry_policy=retries, **PATIENCE)
 
     def fetch(start: datetime, end: datetime) -> Any:
         # Fails at once without an identity; the service would request the token repeatedly.
@@ -134,25 +135,19 @@ def _keys(endpoint: str) -> DelegationKeys:
     return DelegationKeys(fetch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Library:
-    credential: Any
-    service: Any
-    retry: Any
-    sign: Any
+class _Library(NamedTuple):
+    identity: Any
+    blob: Any
     error: type[Exception]
 
 
 @cache
 def _library() -> _Library:
     try:
-        identity, blob = import_module("azure.identity"), import_module("azure.storage.blob")
         error = import_module("azure.core.exceptions").AzureError
+        return _Library(import_module("azure.identity"), import_module("azure.storage.blob"), error)
     except ImportError as missing:
         raise Misconfigured(
             "a storage zone in Azure Blob Storage needs AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or, with "
             "`pip install 'dagmaster[azure]'`, a managed identity"
         ) from missing
-    return _Library(
-        identity.DefaultAzureCredential, blob.BlobServiceClient, blob.LinearRetry, blob.generate_container_sas, error
-    )

@@ -36,10 +36,15 @@ def head(location: LocalFile) -> Source:
 
 def walk(folder: LocalFile) -> Iterator[Listed]:
     """The files below a folder, by path. Hidden files, such as unfinished copies, and links are left out."""
-    for path in sorted(folder.path.rglob("*")):
-        below = path.relative_to(folder.path)
-        if not any(part.startswith(".") for part in below.parts) and path.is_file() and not path.is_symlink():
-            yield Listed(f"{folder.reference}/{below.as_posix()}", path.stat().st_size)
+    paths = sorted(folder.path.iterdir()) if folder.path.is_dir() else []
+    for path in paths:
+        reference = f"{folder.reference}/{path.name}"
+        if path.name.startswith(".") or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from walk(LocalFile(path, reference))
+        elif path.is_file():
+            yield Listed(reference, path.stat().st_size)
 
 
 def remove(location: LocalFile) -> bool:
@@ -62,13 +67,10 @@ def partial_file(target: Path, identity: str) -> Iterator[IO[bytes]]:
     with target.with_name(name).open("a+b") as shared:
         try:
             fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_ours = False
-        else:
             # The former holder may have renamed it in the meantime.
-            is_ours = target.with_name(name).exists() and os.path.samestat(
-                os.fstat(shared.fileno()), target.with_name(name).stat()
-            )
+            is_ours = os.path.samestat(os.fstat(shared.fileno()), target.with_name(name).stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
         if is_ours:
             shared.seek(0)
             yield shared

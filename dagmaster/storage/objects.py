@@ -3,7 +3,7 @@
 import io
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
@@ -52,13 +52,13 @@ def _open(zone_url: str) -> Any:
 async def head(location: RemoteObject) -> Source:
     obstore, _, _ = _library()
     store = _open(location.zone_url)
-    async with _translated_async(location):
+    with _translated(location):
         meta = await obstore.head_async(store, location.key)
 
     async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
         if offset >= meta["size"]:
             return
-        async with _translated_async(location):
+        with _translated(location):
             # `if_match`: a file that is replaced during the read must not yield a mixture of both.
             interval = {"offset": offset} if end is None else (offset, end)
             options = {"range": interval, "if_match": meta["e_tag"]}
@@ -72,7 +72,7 @@ async def head(location: RemoteObject) -> Source:
 async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
     """The object appears only when it is complete."""
     obstore, _, _ = _library()
-    async with _translated_async(location):
+    with _translated(location):
         await obstore.put_async(
             _open(location.zone_url), location.key, chunks, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
         )
@@ -81,7 +81,7 @@ async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
 async def walk(folder: RemoteObject) -> AsyncIterator[Listed]:
     """The objects below a prefix, in the order of the store."""
     obstore, _, _ = _library()
-    async with _translated_async(folder):
+    with _translated(folder):
         async for page in obstore.list(_open(folder.zone_url), prefix=f"{folder.key}/" if folder.key else None):
             for meta in page:
                 below = meta["path"].removeprefix(folder.key).lstrip("/")
@@ -92,7 +92,7 @@ async def remove(location: RemoteObject) -> bool:
     """False if there is no such object."""
     obstore, _, _ = _library()
     try:
-        async with _translated_async(location):
+        with _translated(location):
             await obstore.head_async(_open(location.zone_url), location.key)
             await obstore.delete_async(_open(location.zone_url), location.key)
     except FileMissing:
@@ -138,12 +138,6 @@ class _ObjectFile(io.RawIOBase):
 def open_file(location: RemoteObject) -> io.BufferedReader:
     """For libraries that read files. It blocks: use it in a thread."""
     return io.BufferedReader(_ObjectFile(location), BUFFER_BYTES)
-
-
-@asynccontextmanager
-async def _translated_async(location: RemoteObject) -> AsyncIterator[None]:
-    with _translated(location):
-        yield
 
 
 @contextmanager

@@ -69,7 +69,9 @@ class Zone:
         reference = "/".join((self.name, *parts))
         if self.folder is None:
             return RemoteObject(self.url, "/".join(parts), reference)
-        return LocalFile(_confined(self.folder.joinpath(*parts), self.folder, reference), reference)
+        if (path := _below(self.folder.joinpath(*parts), self.folder)) is None:
+            raise ReferenceRefused(f"{_shown(reference)} leads out of its zone through a symbolic link")
+        return LocalFile(path, reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Zones:
         if plain.startswith("/"):
             return self._locate_path(plain)
         first, *rest = _segments(plain)
-        zone = self.zones.get(first) or next((zone for zone in self.zones.values() if zone.container == first), None)
+        zone = self._find_zone(first)
         if zone is None or not rest:
             known = ", ".join(f"{name}/..." for name in self.zones)
             raise ReferenceRefused(f"{_shown(reference)}: a file is named {known}, or by its container and path")
@@ -113,8 +115,11 @@ class Zones:
     def locate_folder(self, reference: str) -> Location:
         """Like `locate`, but also accepts a whole zone. Raises ReferenceRefused."""
         name = reference.removesuffix("/")
-        zone = self.zones.get(name) or next((zone for zone in self.zones.values() if zone.container == name), None)
+        zone = self._find_zone(name)
         return zone.locate(()) if zone is not None else self.locate(name)
+
+    def _find_zone(self, name: str) -> Zone | None:
+        return self.zones.get(name) or next((zone for zone in self.zones.values() if zone.container == name), None)
 
     def _locate_path(self, text: str) -> LocalFile:
         path = Path("/", *_segments(text.removeprefix("/")))
@@ -170,13 +175,6 @@ def _segments(text: str) -> tuple[str, ...]:
         if decoded in ("", ".", "..") or "/" in decoded or "\\" in decoded or not decoded.isprintable():
             raise ReferenceRefused(f"{_shown(text)}: the part {_shown(part)!r} cannot be in the path of a file")
     return parts
-
-
-def _confined(path: Path, folder: Path, reference: str) -> Path:
-    inside = _below(path, folder)
-    if inside is None:
-        raise ReferenceRefused(f"{_shown(reference)} leads out of its zone through a symbolic link")
-    return inside
 
 
 def _below(path: Path, folder: Path) -> Path | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -59,7 +59,7 @@ class Storage:
         """The files below a folder or in a zone, at most `limit`. A missing folder has none."""
         match self._zones.locate_folder(folder):
             case LocalFile() as location:
-                return await asyncio.to_thread(_take, files.walk(location), limit)
+                return await asyncio.to_thread(list, islice(files.walk(location), limit))
             case RemoteObject() as location:
                 listed = []
                 async for file in objects.walk(location):
@@ -86,19 +86,29 @@ class Storage:
         The target is replaced atomically when the copy is complete.
         """
         origin = self.locate(source)
-        opened = await self.source(origin)
+        return await self._put(_Counting(await self.source(origin), origin.reference, on_progress), target)
+
+    async def write(self, target: str, content: bytes) -> Copied:
+        """The target is replaced atomically."""
+
+        async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
+            for start in range(offset, len(content), CHUNK_BYTES):
+                yield content[start : start + CHUNK_BYTES]
+                await asyncio.sleep(0)  # Between chunks, other coroutines go on.
+
+        return await self._put(_Counting(Source(len(content), "", read), target), target)
+
+    async def _put(self, counting: "_Counting", target: str) -> Copied:
         destination = self.locate(target)
-        counting = _Counting(opened, on_progress)
         match destination:
             case LocalFile():
-                await self._to_file(counting, destination)
+                await _write_file(counting, destination.path)
             case RemoteObject():
                 await objects.put(destination, counting.chunks())
             case WebFile():
                 raise ReferenceRefused(f"{destination.reference}: files cannot be written to a web server")
             case _:
                 assert_never(destination)
-        counting.check(origin.reference)
         return Copied(destination.reference, counting.size_bytes, counting.digest.hexdigest(), counting.resumed_at)
 
     async def source(self, location: Location) -> Source:
@@ -116,22 +126,12 @@ class Storage:
             case _:
                 assert_never(location)
 
-    async def _to_file(self, counting: "_Counting", destination: LocalFile) -> None:
-        with files.partial_file(destination.path, counting.source.identity) as part:
-            counting.take(part)
-            async for chunk in counting.chunks():
-                part.write(chunk)
-            part.flush()
-            os.fsync(part.fileno())
-            counting.check(destination.reference)
-            Path(part.name).replace(destination.path)
-
 
 class _Counting:
     """Counts and hashes the bytes of a copy."""
 
-    def __init__(self, source: Source, on_progress: OnProgress | None) -> None:
-        self.source = source
+    def __init__(self, source: Source, reference: str, on_progress: OnProgress | None = None) -> None:
+        self.source, self.reference = source, reference
         self.digest = sha256()
         self.size_bytes = 0
         self.resumed_at = 0
@@ -146,14 +146,13 @@ class _Counting:
         self.resumed_at = self.size_bytes
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """Raises StorageUnavailable for a source that ends early: then the target is not replaced."""
         async for chunk in self.source.read(self.size_bytes):
             self._count(chunk)
             yield chunk
-
-    def check(self, reference: str) -> None:
         expected = self.source.size_bytes
         if expected is not None and self.size_bytes != expected:
-            raise StorageUnavailable(f"{reference} ended after {self.size_bytes} of {expected} bytes")
+            raise StorageUnavailable(f"{self.reference} ended after {self.size_bytes} of {expected} bytes")
 
     def _count(self, chunk: bytes) -> None:
         self.digest.update(chunk)
@@ -162,8 +161,14 @@ class _Counting:
             self._on_progress(self.size_bytes, self.source.size_bytes)
 
 
-def _take(listed: Iterator[Listed], limit: int) -> "list[Listed]":
-    return list(islice(listed, limit))
+async def _write_file(counting: _Counting, path: Path) -> None:
+    with files.partial_file(path, counting.source.identity) as part:
+        counting.take(part)
+        async for chunk in counting.chunks():
+            part.write(chunk)
+        part.flush()
+        os.fsync(part.fileno())
+        Path(part.name).replace(path)
 
 
 def open_storage(settings: Settings) -> Storage:

@@ -38,14 +38,11 @@ async def _opened(location: WebFile, offset: int = 0) -> AsyncIterator[httpx.Res
             httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as client,
             client.stream("GET", location.url, headers=headers) as answer,
         ):
-            _check(answer, location)
+            if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
+                raise FileMissing(f"there is no file {location.reference}")
+            if answer.status_code not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+                reason = f"the server returned {answer.status_code}"
+                raise StorageUnavailable(f"{location.reference} cannot be read: {reason}")
             yield answer
     except httpx.HTTPError as error:
         raise StorageUnavailable(f"{location.reference} cannot be reached: {type(error).__name__}") from error
-
-
-def _check(answer: httpx.Response, location: WebFile) -> None:
-    if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
-        raise FileMissing(f"there is no file {location.reference}")
-    if answer.status_code not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
-        raise StorageUnavailable(f"{location.reference} cannot be read: the server returned {answer.status_code}")

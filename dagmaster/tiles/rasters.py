@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+import rasterio
 from fastapi import APIRouter, Depends, Request
 from morecantile import tms
 from morecantile.defaults import TileMatrixSets
@@ -13,22 +14,24 @@ from titiler.core.utils import render_image
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.raster.reader import GDAL_OPTIONS
-from dagmaster.tiles import legend
+from dagmaster.tiles.legend import Legend, make_legend
 from dagmaster.tiles.parameters import (
     IMAGE_TYPES,
     Bands,
     HistogramOptions,
     ImageSize,
     Rendering,
+    Rescale,
     Sampling,
     StatisticsOptions,
     check_tile_size,
     colour_map,
     no_algorithm,
+    parse_rescale,
 )
 from dagmaster.tiles.reader import CogReader
-from dagmaster.tiles.routes import TileRoute, check_cache
-from dagmaster.tiles.sources import find_raster
+from dagmaster.tiles.routes import TileRoute, check_cache, public_url
+from dagmaster.tiles.sources import Raster, find_raster
 
 GRID: Final = "WebMercatorQuad"
 
@@ -76,10 +79,8 @@ class RasterFactory(TilerFactory):
         self.router.routes[:] = [route for route in self.router.routes if route.methods == {"GET"}]
 
     def url_for(self, request: Request, name: str, **path_params: Any) -> str:
-        """The URL as the caller reaches this server, through proxies."""
         path = self.router.url_path_for(name, asset_id=request.path_params["asset_id"], **path_params)
-        base: str = request.app.state.services.settings.public_url or str(request.base_url)
-        return f"{base.rstrip('/')}{path}"
+        return f"{public_url(request)}{path}"
 
 
 def make_router() -> APIRouter:
@@ -106,8 +107,16 @@ def make_router() -> APIRouter:
         environment_dependency=gdal_options,
         supported_tms=TileMatrixSets({GRID: tms.get(GRID)}),
     )
-    legend.add_route(router)
     return router
 
 
 router: Final = make_router()
+
+
+@router.get("/legend", operation_id="getLegend")
+def get_legend(
+    raster: Raster, bands: Bands = Depends(), rescale: Rescale = None, colours: Any = Depends(colour_map)
+) -> Legend:
+    """Get the values that the colours of the tiles stand for, with the same parameters."""
+    with rasterio.Env(**GDAL_OPTIONS), CogReader(raster) as opened:
+        return make_legend(opened, opened.shown_bands(bands.indexes), parse_rescale(rescale), colours)

@@ -15,7 +15,6 @@ from dagmaster.tiles.sources import RasterSource
 
 # Without overviews, a tile may need the whole raster, so only small rasters may lack them.
 MAX_SIDE_WITHOUT_OVERVIEWS: Final = 512
-MAX_COLOURS: Final = 3
 SAMPLE_PIXELS: Final = 256
 PERCENTILES: Final = (2, 98)
 MAX_KNOWN_RANGES: Final = 1000
@@ -76,12 +75,12 @@ class CogReader(Reader):
     def ranges(self, bands: tuple[int, ...]) -> list[Range]:
         """The value range of each band without the extremes: the same for all tiles, whatever they show."""
         key = (self.input.identity, bands)
-        if key not in _known_ranges:
+        if (ranges := _known_ranges.get(key)) is None:
             if len(_known_ranges) >= MAX_KNOWN_RANGES:
                 _known_ranges.clear()
             sample = super().preview(indexes=bands, max_size=SAMPLE_PIXELS)
-            _known_ranges[key] = [range_of(band.compressed()) for band in sample.array]
-        return _known_ranges[key]
+            ranges = _known_ranges[key] = [range_of(band.compressed()) for band in sample.array]
+        return ranges
 
     def _with_range(self, image: ImageData, bands: tuple[int, ...]) -> ImageData:
         """Bytes and palettes are drawn unchanged."""

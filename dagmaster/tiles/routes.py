@@ -56,6 +56,12 @@ class TileRoute(APIRoute):
         return respond_as_route
 
 
+def public_url(request: Request) -> str:
+    """The URL of this server as the caller reaches it, through proxies."""
+    url: str = request.app.state.services.settings.public_url or str(request.base_url)
+    return url.rstrip("/")
+
+
 def query_names(dependant: Dependant) -> set[str]:
     """The parameters that a route and its dependencies accept."""
     names = {field.alias for field in dependant.query_params}

@@ -15,7 +15,7 @@ from dagmaster.errors import Unavailable
 from dagmaster.storage import open_storage
 from dagmaster.storage.references import Location
 from dagmaster.tiles import tables
-from dagmaster.tiles.routes import TileRoute, check_cache
+from dagmaster.tiles.routes import TileRoute, check_cache, public_url
 from dagmaster.tiles.sources import open_location
 from dagmaster.web.api.tiles import pmtiles_path
 from dagmaster.web.served_versions import Served
@@ -69,10 +69,9 @@ def get_vector_tilejson(asset_id: str, request: Request, archive: Archive, serve
     """Get the TileJSON of the vector tiles of a version."""
     with opened_archive(archive) as reader:
         header, metadata = reader.header(), reader.metadata()
-    base: str = request.app.state.services.settings.public_url or str(request.base_url)
     query = f"?{request.url.query}" if request.url.query else ""
     return VectorTileJson(
-        tiles=[f"{base.rstrip('/')}{router.prefix.format(asset_id=asset_id)}/{{z}}/{{x}}/{{y}}.mvt{query}"],
+        tiles=[f"{public_url(request)}{router.prefix.format(asset_id=asset_id)}/{{z}}/{{x}}/{{y}}.mvt{query}"],
         minzoom=header["min_zoom"],
         maxzoom=header["max_zoom"] if served.row["table_name"] is None else tables.MAX_ZOOM,
         bounds=tuple(header[f"{side}_e7"] / 1e7 for side in ("min_lon", "min_lat", "max_lon", "max_lat")),

@@ -13,7 +13,7 @@ from processes import ORCHESTRATOR, Stage
 from rasters import write_tiff
 from shapes import Outcome, Shape
 
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.image import ImageSource, resolve_image
 from dagmaster.geo.raster.mosaic import arrange, open_mosaic
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.tiling import TilingScheme, divide_into_tiles, write_tile
@@ -65,7 +65,7 @@ def make_undisturbed(source: ImageSource, scheme: TilingScheme, folder: Path) ->
 
 def test_a_worker_killed_during_60_tiles_loses_none(stage: Stage, tmp_path: Path) -> None:
     path = make_source(tmp_path / "storage" / "bronze")
-    source = settle_image(path, "nearest")
+    source = resolve_image(path, "nearest")
     scheme = divide_into_tiles(source, 512)
     assert len(scheme.tiles) == 60
     for name in ("gate", "written.txt"):

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from rasters import DEM
+from rasters import DEM, create_cog
 from web import Web
 
 from dagmaster.authoring.yaml import QueueRules, load_workflow
-from dagmaster.geo.raster.cog import CogInfo, create_cog
+from dagmaster.geo.raster.cog import CogInfo
 from dagmaster.geo.raster.validate import validate
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph

@@ -17,7 +17,8 @@ from dagmaster.handlers import catalogue, ml, raster
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 
-assert catalogue.repair and ml.MAX_MODEL_BYTES and raster.MAX_ITEMS  # imported for the handlers that they register
+# Imported for the handlers that they register.
+assert catalogue.MAX_VERSIONS and ml.MAX_MODEL_BYTES and raster.MAX_ITEMS
 
 PREDICTION = """
 workflow_id: predict

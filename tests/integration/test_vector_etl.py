@@ -25,9 +25,8 @@ from web import Web, web
 from dagmaster import asset_handlers
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.geo.vector import postgis
-from dagmaster.geo.vector.postgis import Table
+from dagmaster.geo.vector.postgis import Table, TableOwner, set_owner
 from dagmaster.geo.vector.sorted_features import Chunk
-from dagmaster.geo.vector.table_owners import TableOwner, set_owner
 from dagmaster.handlers import HandlerContext, call, registry, vector
 from dagmaster.handlers.contract import Interrupted
 from dagmaster.model.compile import compile_graph

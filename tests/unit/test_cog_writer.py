@@ -12,13 +12,13 @@ import rasterio
 import rasterio.shutil
 from affine import Affine
 from rasterio.enums import ColorInterp, MaskFlags
-from rasters import DEM, NORTH_UP, write_tiff
+from rasters import DEM, NORTH_UP, create_cog, write_tiff
 from rio_cogeo.cogeo import cog_validate
 
 from dagmaster.geo.errors import UnreadableRaster
-from dagmaster.geo.raster.cog import ParallelWriter, create_cog, inspect_cog
-from dagmaster.geo.raster.image import open_image, settle_image
-from dagmaster.geo.raster.part import Part
+from dagmaster.geo.raster.cog import ParallelWriter, inspect_cog
+from dagmaster.geo.raster.header import Part
+from dagmaster.geo.raster.image import open_image, resolve_image
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB, Pyramid, divide
 from dagmaster.geo.raster.writer import Written, share_memory, write_cog
@@ -40,7 +40,7 @@ def noise(dtype: str = "int16", bands: int = 1, shape: tuple[int, int] = (HEIGHT
 
 def write(source: Path, profile: Profile = LOSSLESS, *, side: int = 512, **options: Any) -> tuple[Path, Written]:
     """In small superblocks, so that all stages have some."""
-    image = settle_image(source, profile.resampling, **options.pop("crs", {}))
+    image = resolve_image(source, profile.resampling, **options.pop("crs", {}))
     with open_image(image) as opened:
         pyramid = Pyramid(width=opened.width, height=opened.height, across=side, down=side)
     target, folder = source.with_name("cog.tif"), source.with_name("superblocks")
@@ -198,7 +198,7 @@ def _slope(path: Path) -> Path:
 def test_a_window_is_written_in_its_place(tmp_path: Path) -> None:
     source = write_tiff(tmp_path / "a.tif", noise())
     part = Part(column=600, row=100, width=300, height=200)
-    image = settle_image(source, "nearest").model_copy(update={"part": part})
+    image = resolve_image(source, "nearest").model_copy(update={"part": part})
     write_cog(image, tmp_path / "cog.tif", LOSSLESS, tmp_path / "superblocks")
     with rasterio.open(tmp_path / "cog.tif") as cog:
         np.testing.assert_array_equal(cog.read(), noise()[:, 100:300, 600:900])
@@ -273,7 +273,7 @@ def test_a_damaged_source_is_reported_with_its_place(tmp_path: Path, processes: 
         write(source, processes=processes)
     assert not (tmp_path / "cog.tif").exists()
     commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert not any("superblock_process" in command for command in commands)
+    assert not any("superblock_pool" in command for command in commands)
 
 
 def test_superblocks_fit_into_memory_and_follow_strips() -> None:

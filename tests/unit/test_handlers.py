@@ -26,7 +26,7 @@ from dagmaster.handlers import (
     register_handler,
     registry,
 )
-from dagmaster.handlers.artifacts import described, missing
+from dagmaster.handlers.artifacts import describe, missing
 from dagmaster.handlers.contract import MESSAGE_LIMIT, Checkpoint, Progress, clean_text
 
 
@@ -204,7 +204,7 @@ def test_a_checkpoint_whose_file_is_gone_cannot_be_resumed(tmp_path):
     file = tmp_path / "there.tif"
     file.write_bytes(b"12345")
     digest = hashlib.sha256(b"12345").hexdigest()
-    artifacts = [described({"path": file.as_posix(), "sha256": digest}), described({"path": "s3://bucket/key"})]
+    artifacts = [describe({"path": file.as_posix(), "sha256": digest}), describe({"path": "s3://bucket/key"})]
     assert missing(artifacts) is None
     file.write_bytes(b"54321")
     assert missing(artifacts) == f"its artifact {file} has different content (sha256)"

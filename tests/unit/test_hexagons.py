@@ -19,7 +19,7 @@ from vectors import COUNTIES, GLACIERS, TRAIL, write_layer
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.errors import VectorRejected
-from dagmaster.geo.hexagons import cell_files, layer_measures, layer_statistics
+from dagmaster.geo.hexagons import cell_files, layer_statistics
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.connectivity import accumulate_cost
 from dagmaster.geo.hexagons.raster_statistics import discover, zonal_statistics
@@ -112,16 +112,16 @@ def test_layers_are_counted_and_measured_by_hexagon(tmp_path: Path) -> None:
 def test_lines_are_measured_and_layers_found_by_hexagon(tmp_path: Path) -> None:
     layer_files.prepare(TRAIL, tmp_path / "trail.parquet")
     trail = tmp_path / "trail.parquet"
-    measured = layer_measures.measure_lines(trail, 5).to_pylist()
+    measured = layer_statistics.measure_lines(trail, 5).to_pylist()
     shapes = shapely.from_wkb(pq.read_table(trail).column("geometry").to_numpy())
     total = sum(Geod(ellps="WGS84").geometry_length(shape) for shape in shapes)
     assert sum(row["length_m"] for row in measured) == pytest.approx(total, rel=1e-6)
     corners = {h3.latlng_to_cell(latitude, longitude, 5) for longitude, latitude in shapely.get_coordinates(shapes)}
-    present = layer_measures.find_presence(trail, 5).to_pylist()
+    present = layer_statistics.find_presence(trail, 5).to_pylist()
     assert corners <= {f"{row['h3_index']:x}" for row in present}
     assert {row["h3_index"] for row in present} == {row["h3_index"] for row in measured}
     with pytest.raises(VectorRejected, match="polygons only"):
-        layer_measures.average_by_area(trail, 5, ["x"])
+        layer_statistics.average_by_area(trail, 5, ["x"])
 
 
 def test_values_of_polygons_are_weighted_by_area(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_values_of_polygons_are_weighted_by_area(tmp_path: Path) -> None:
     columns = {"rain": [10.0, 30.0], "snow": [None, 4.0], "name": ["w", "e"]}
     source = write_layer(tmp_path / "halves.geojson", halves, columns, driver="GeoJSON")
     layer_files.prepare(source, tmp_path / "halves.parquet")
-    rows = layer_measures.average_by_area(tmp_path / "halves.parquet", 4, ["rain", "snow"]).to_pylist()
+    rows = layer_statistics.average_by_area(tmp_path / "halves.parquet", 4, ["rain", "snow"]).to_pylist()
     west, east = (shapely.from_wkt(text) for text in halves)
     geod = Geod(ellps="WGS84")
     for row in rows:
@@ -141,7 +141,7 @@ def test_values_of_polygons_are_weighted_by_area(tmp_path: Path) -> None:
         assert row["snow"] == (pytest.approx(4.0) if parts[1] else None)
     assert 10 < min(row["rain"] for row in rows if 10 < row["rain"] < 30) < 30
     with pytest.raises(VectorRejected, match="no column 'name' of numbers; those are: rain, snow"):
-        layer_measures.average_by_area(tmp_path / "halves.parquet", 4, ["name"])
+        layer_statistics.average_by_area(tmp_path / "halves.parquet", 4, ["name"])
 
 
 def test_the_cheapest_path_equals_that_of_a_plain_search(tmp_path: Path) -> None:

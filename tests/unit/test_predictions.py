@@ -17,8 +17,8 @@ from rio_cogeo.cogeo import cog_validate
 from dagmaster.errors import UnknownHandler
 from dagmaster.geo.prediction.image import ModelRun, Prediction
 from dagmaster.geo.prediction.model import Model
+from dagmaster.geo.raster.header import Part
 from dagmaster.geo.raster.image import ImageSource, open_derived
-from dagmaster.geo.raster.part import Part
 from dagmaster.handlers import (
     Checkpoint,
     Handler,

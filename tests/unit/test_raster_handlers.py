@@ -197,7 +197,7 @@ def test_everything_except_raster_handlers_works_without_geospatial_libraries() 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "size_check False",
-        "the handlers of dagmaster.handlers.raster need numpy: install it with `pip install 'dagmaster[geo]'`",
+        "the handlers of dagmaster.handlers.raster need affine: install it with `pip install 'dagmaster[geo]'`",
     ]
 
 

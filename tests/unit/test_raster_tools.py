@@ -18,8 +18,7 @@ from shapely.geometry import mapping
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.raster import tiling
-from dagmaster.geo.raster.clip import clip_to_bbox, clip_to_geometry
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.image import ImageSource, clip_to_bbox, clip_to_geometry, resolve_image
 from dagmaster.geo.raster.mosaic import arrange, choose_pool_size
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.tiling import divide_into_tiles, write_tile
@@ -67,7 +66,7 @@ def test_windows_of_an_image_are_merged_to_the_image(tmp_path: Path) -> None:
     for name, profile in (("a", {}), ("b", {"nodata": 7})):
         folder = tmp_path / name
         folder.mkdir()
-        path = cog_of(settle_image(arrange(quarters(folder, **profile)), "nearest"), folder)
+        path = cog_of(resolve_image(arrange(quarters(folder, **profile)), "nearest"), folder)
         with rasterio.open(path) as joined:
             np.testing.assert_array_equal(joined.read(1), numbers())
             assert joined.transform.almost_equals(NORTH_UP)
@@ -80,14 +79,14 @@ def test_the_later_file_is_on_top_except_for_nodata(tmp_path: Path) -> None:
     values = np.full((10, 10), 2, "uint8")
     values[:5] = 0
     above = write_tiff(tmp_path / "b.tif", values, nodata=0, transform=NORTH_UP * Affine.translation(5, 0))
-    with rasterio.open(cog_of(settle_image(arrange([below, above]), "nearest"), tmp_path)) as joined:
+    with rasterio.open(cog_of(resolve_image(arrange([below, above]), "nearest"), tmp_path)) as joined:
         assert joined.read(1)[0].tolist() == [1] * 10 + [0] * 5
         assert joined.read(1)[9].tolist() == [1] * 5 + [2] * 10
 
 
 def test_gaps_without_a_nodata_value_are_masked(tmp_path: Path) -> None:
     first, _, _, last = quarters(tmp_path)
-    with rasterio.open(cog_of(settle_image(arrange([first, last]), "nearest"), tmp_path)) as joined:
+    with rasterio.open(cog_of(resolve_image(arrange([first, last]), "nearest"), tmp_path)) as joined:
         expected = np.zeros((48, 64), "uint8")
         expected[:24, :32] = expected[24:, 32:] = 255
         np.testing.assert_array_equal(joined.dataset_mask(), expected)
@@ -100,15 +99,15 @@ def test_palettes_and_band_names_are_kept(tmp_path: Path) -> None:
         with rasterio.open(file, "r+") as dataset:
             dataset.write_colormap(1, {3: (9, 8, 7, 255)})
             dataset.set_band_description(1, "cover")
-    with rasterio.open(cog_of(settle_image(arrange(files), "nearest"), tmp_path)) as joined:
+    with rasterio.open(cog_of(resolve_image(arrange(files), "nearest"), tmp_path)) as joined:
         assert (joined.colorinterp, joined.descriptions) == ((ColorInterp.palette,), ("cover",))
         assert joined.colormap(1)[3] == (9, 8, 7, 255)
 
 
 def test_a_mosaic_is_reprojected_in_one_pass(tmp_path: Path) -> None:
     whole = write_tiff(tmp_path / "whole.tif", numbers(), nodata=0)
-    source = settle_image(arrange(quarters(tmp_path, nodata=0)), "nearest", target_crs="EPSG:3857")
-    single = settle_image(whole, "nearest", target_crs="EPSG:3857")
+    source = resolve_image(arrange(quarters(tmp_path, nodata=0)), "nearest", target_crs="EPSG:3857")
+    single = resolve_image(whole, "nearest", target_crs="EPSG:3857")
     (tmp_path / "single").mkdir()
     path, expected = cog_of(source, tmp_path), cog_of(single, tmp_path / "single")
     with rasterio.open(path) as joined, rasterio.open(expected) as alone:
@@ -146,7 +145,7 @@ def test_gdal_keeps_all_files_open_where_it_may(
 
 
 def test_a_box_selects_whole_pixels(tmp_path: Path) -> None:
-    source = settle_image(write_tiff(tmp_path / "a.tif", numbers()), "nearest")
+    source = resolve_image(write_tiff(tmp_path / "a.tif", numbers()), "nearest")
     path = cog_of(clip_to_bbox(source, (10.1, 49.8, 10.204, 49.9)), tmp_path)
     with rasterio.open(path) as clipped:
         np.testing.assert_array_equal(clipped.read(1), numbers()[10:20, 10:21])
@@ -161,7 +160,7 @@ def test_a_box_selects_whole_pixels(tmp_path: Path) -> None:
 def test_pixels_outside_a_polygon_are_masked(tmp_path: Path, kind: str) -> None:
     values = np.stack([numbers("uint8")] * 3 + [np.full((48, 64), 255, "uint8")]) if kind == "alpha" else numbers()
     kinds: dict[str, dict[str, Any]] = {"nodata": {"nodata": -5}, "alpha": {"photometric": "RGB", "alpha": "YES"}}
-    source = settle_image(write_tiff(tmp_path / "a.tif", values, **kinds.get(kind, {})), "nearest")
+    source = resolve_image(write_tiff(tmp_path / "a.tif", values, **kinds.get(kind, {})), "nearest")
     triangle = Polygon([(10.1, 49.9), (10.3, 49.9), (10.1, 49.7)])
     path = cog_of(clip_to_geometry(source, mapping(triangle)), tmp_path)
     with rasterio.open(path) as clipped:
@@ -181,7 +180,7 @@ def test_tiles_cover_their_source_without_gaps(tmp_path: Path) -> None:
     values = np.add.outer(np.arange(1100), np.arange(1300)).astype("int16")
     values[:512, :512] = -1
     path = write_tiff(tmp_path / "a.tif", values, nodata=-1, transform=Affine(0.001, 0, 8, 0, -0.001, 47))
-    source = settle_image(path, "nearest", target_crs="EPSG:32632")
+    source = resolve_image(path, "nearest", target_crs="EPSG:32632")
     scheme = divide_into_tiles(source, 512)
     assert (scheme.rows, scheme.columns) == (3, 3)
     assert sum(tile.part.width * tile.part.height for tile in scheme.tiles) == scheme.width * scheme.height
@@ -198,7 +197,7 @@ def test_tiles_cover_their_source_without_gaps(tmp_path: Path) -> None:
         joined = arrange(written)
         assert (joined.width, joined.height) == whole.shape[::-1]
         (tmp_path / "joined").mkdir()
-        with rasterio.open(cog_of(settle_image(joined, "nearest"), tmp_path / "joined")) as again:
+        with rasterio.open(cog_of(resolve_image(joined, "nearest"), tmp_path / "joined")) as again:
             # A warp is approximated for the requested window, to an eighth of a pixel.
             values, expected = again.read().astype(int), whole.read().astype(int)
             assert ((values == -1) != (expected == -1)).mean() < 0.001
@@ -208,7 +207,7 @@ def test_tiles_cover_their_source_without_gaps(tmp_path: Path) -> None:
 def test_empty_tiles_are_not_written(tmp_path: Path) -> None:
     values = np.zeros((10, 1024), "uint8")
     values[:, 600:] = 1
-    source = settle_image(write_tiff(tmp_path / "a.tif", values, nodata=0), "nearest")
+    source = resolve_image(write_tiff(tmp_path / "a.tif", values, nodata=0), "nearest")
     empty, full = divide_into_tiles(source, 512).tiles
     for tile, is_made in ((empty, False), (full, True)):
         part = source.model_copy(update={"part": tile.part})
@@ -218,7 +217,7 @@ def test_empty_tiles_are_not_written(tmp_path: Path) -> None:
 
 def test_tiles_are_enlarged_if_there_would_be_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "MAX_TILES", 2)
-    source = settle_image(write_tiff(tmp_path / "a.tif", np.zeros((10, 2000), "uint8")), "nearest")
+    source = resolve_image(write_tiff(tmp_path / "a.tif", np.zeros((10, 2000), "uint8")), "nearest")
     assert divide_into_tiles(source, 512).tile_size == 1024
     with pytest.raises(RasterRejected, match="must be a multiple of 512"):
         divide_into_tiles(source, 500)
@@ -319,6 +318,22 @@ async def test_the_former_names_are_aliases(storage: Path) -> None:
     item = await output("extract_stac_metadata", path=complete["blob_path"], collection_id="hub", item_id="x")
     assert item["stac_item"]["assets"] == complete["stac_item"]["assets"]
     assert (await output("raster.stac_register", cog=cog, collection_id="hub"))["content_hash"] == item["content_hash"]
+
+
+async def test_the_copy_of_a_raster_that_cannot_be_described_is_removed(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(_: HandlerContext, reference: str) -> str:
+        copy = storage / "mount" / "7" / reference
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((storage / reference).read_bytes())
+        return f"mount/7/{reference}"
+
+    monkeypatch.setattr(raster.containers, "fetch", fetch)
+    described = await output("extract_stac_metadata", paths=["bronze/dem.tif"], collection_id="hub")
+    [problem] = described["problems"]
+    assert "not a cloud-optimised GeoTIFF" in problem["problem"]
+    assert not (storage / "mount" / "7" / "bronze" / "dem.tif").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,17 @@ import rasterio
 from affine import Affine
 from rasterio.enums import ColorInterp
 from rasterio.warp import Resampling, reproject
-from rasters import DEM, RGB, VRT, WMS, write_tiff
+from rasters import DEM, RGB, VRT, WMS, create_cog, write_tiff
 from rio_cogeo.cogeo import cog_validate
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.footprint import footprint_of
 from dagmaster.geo.raster import statistics
-from dagmaster.geo.raster.cog import CogInfo, create_cog, inspect_cog
+from dagmaster.geo.raster.cog import CogInfo, inspect_cog
 from dagmaster.geo.raster.profiles import Profile, RasterType, Tier, choose_profile
 from dagmaster.geo.raster.reader import open_geotiff
-from dagmaster.geo.raster.validate import CrsSource, Outcome, RasterReport, validate
+from dagmaster.geo.raster.validate import RasterReport, validate
+from dagmaster.geo.validation import CrsSource, Outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

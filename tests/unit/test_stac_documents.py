@@ -8,12 +8,12 @@ import jsonschema
 import pystac
 import pytest
 import rasterio
-from rasters import DEM, RGB
+from rasters import DEM, RGB, create_cog
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.raster.cog import CogInfo, create_cog
+from dagmaster.geo.raster.cog import CogInfo
 from dagmaster.geo.raster.validate import validate
-from dagmaster.geo.stac.items import DatetimeSource, Moment, make_collection, make_item, settle_datetime
+from dagmaster.geo.stac.items import DatetimeSource, Moment, make_collection, make_item, resolve_datetime
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 GIVEN = Moment(at=NOW, source=DatetimeSource.GIVEN)
@@ -106,7 +106,7 @@ def test_a_collection_is_valid() -> None:
 def test_an_item_names_the_source_of_its_datetime(
     requested: datetime | None, in_file: str | None, expected: datetime, source: DatetimeSource
 ) -> None:
-    assert settle_datetime(requested, in_file, NOW) == Moment(at=expected, source=source)
+    assert resolve_datetime(requested, in_file, NOW) == Moment(at=expected, source=source)
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "../x", "ä", "a b", "x" * 257])

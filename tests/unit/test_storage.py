@@ -27,6 +27,7 @@ from dagmaster.storage import (
     Zones,
     web,
 )
+from dagmaster.storage.files import walk
 from dagmaster.storage.source import CHUNK_BYTES
 
 AWS = {
@@ -207,6 +208,14 @@ async def test_two_concurrent_copies_to_one_place_do_not_mix(storage: Storage, t
     assert (tmp_path / "storage/mount/a.tif").read_bytes() == CONTENT
 
 
+async def test_written_bytes_replace_the_file(storage: Storage, tmp_path: Path) -> None:
+    for content in (CONTENT, b"", b"{}"):
+        written = await storage.write("silver/x/index.json", content)
+        assert (written.reference, written.sha256) == ("silver/x/index.json", sha256(content).hexdigest())
+        [file] = (tmp_path / "storage/silver/x").iterdir()
+        assert file.read_bytes() == content
+
+
 async def test_a_missing_file_is_named_by_its_reference(storage: Storage, tmp_path: Path) -> None:
     for attempt in (storage.size("bronze/gone.tif"), storage.copy("bronze/gone.tif", "mount/a.tif")):
         with pytest.raises(FileMissing, match=r"^there is no file bronze/gone.tif$"):
@@ -225,6 +234,13 @@ async def test_a_folder_lists_files_without_links_and_unfinished_copies(storage:
     ]
     assert await storage.list("bronze/x/", limit=9) == [Listed("bronze/x/y/b.tif", 2)]
     assert len(await storage.list("bronze", limit=1)) == 1
+    location = storage.locate("bronze/x")
+    assert isinstance(location, LocalFile)
+    (bronze / "x" / "z").mkdir()
+    files = walk(location)
+    next(files)
+    (bronze / "x" / "z" / "c.tif").touch()
+    assert [file.reference for file in files] == ["bronze/x/z/c.tif"], "folders are read one by one, up to the limit"
     assert await storage.list("bronze/nothing", limit=9) == []
     for outside in ("nowhere", "/etc", "bronze/../silver"):
         with pytest.raises(ReferenceRefused):

@@ -20,18 +20,17 @@ from shapely.geometry import shape
 from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files, zip_shapefile
 
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
-from dagmaster.geo.vector import derived, hilbert, layer_files, sorted_features
+from dagmaster.geo.validation import CrsSource, Outcome
+from dagmaster.geo.vector import derived, layer_files, reader, sorted_features
 from dagmaster.geo.vector.archive import unpack
-from dagmaster.geo.vector.cleaner import LayerCleaner
+from dagmaster.geo.vector.cleaner import LayerCleaner, hilbert_distances
 from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
-from dagmaster.geo.vector.crs import CrsSource, settle_crs
+from dagmaster.geo.vector.crs import resolve_crs
 from dagmaster.geo.vector.formats import Format
 from dagmaster.geo.vector.layer_files import LayerFiles
 from dagmaster.geo.vector.preview_tiles import choose_max_zoom
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
-from dagmaster.geo.vector.report import Outcome
-from dagmaster.geo.vector.row_order import RowOrder
-from dagmaster.geo.vector.sorted_features import _divided, _ranges
+from dagmaster.geo.vector.sorted_features import RowOrder, _divided, _ranges
 
 POINTS = ["POINT (8 47)", "POINT (9 48)"]
 NAMES = {"name": ["Zürich", "Köln"], "rank": pa.array([1, 2], pa.int32())}
@@ -94,7 +93,7 @@ def test_every_format_has_the_same_features(kind: Format, tmp_path: Path) -> Non
         assert (crs, source.encoding) == (None, "ISO-8859-1")
         assert "not in UTF-8" in source.warnings[0]
     else:
-        assert settle_crs(crs, "EPSG:4326").to_wgs84 is None
+        assert resolve_crs(crs, "EPSG:4326").to_wgs84 is None
         assert source.warnings == ()
 
 
@@ -130,7 +129,7 @@ def check_geoparquet(path: Path, table: Any) -> None:
     boxes = [tuple(box.values()) for box in table.column("bbox").to_pylist()]
     assert boxes == [shape.bounds for shape in shapes_of(table)]
     middles = np.array([((box[0] + box[2]) / 2, (box[1] + box[3]) / 2) for box in boxes])
-    assert (np.diff(hilbert.distances(*middles.T).astype(np.int64)) >= 0).all()
+    assert (np.diff(hilbert_distances(*middles.T).astype(np.int64)) >= 0).all()
 
 
 def check_tiles(path: Path, files: LayerFiles) -> None:
@@ -203,16 +202,16 @@ def test_layers_are_transformed_with_a_known_accuracy(tmp_path: Path) -> None:
 
 
 def test_the_crs_is_required_and_must_not_contradict_the_file() -> None:
-    assert settle_crs(None, "EPSG:4326").source is CrsSource.ASSIGNED
-    assert settle_crs("EPSG:4326", "OGC:CRS84").source is CrsSource.CONFIRMED
-    assert settle_crs("EPSG:3857", None).accuracy_metres == 0
+    assert resolve_crs(None, "EPSG:4326").source is CrsSource.ASSIGNED
+    assert resolve_crs("EPSG:4326", "OGC:CRS84").source is CrsSource.CONFIRMED
+    assert resolve_crs("EPSG:3857", None).accuracy_metres == 0
     for in_file, assigned, problem in (
         (None, None, "none was given"),
         ("EPSG:3857", "EPSG:4326", "correct one of the two"),
         (None, "EPSG:0", "no CRS that PROJ knows"),
     ):
         with pytest.raises(VectorRejected, match=problem):
-            settle_crs(in_file, assigned)
+            resolve_crs(in_file, assigned)
 
 
 def test_a_file_that_is_not_a_layer_is_rejected_with_the_reason(tmp_path: Path) -> None:
@@ -325,7 +324,7 @@ def test_columns_get_types_that_every_output_supports(values: Any, kind: Any, ex
 
 
 def test_values_that_no_output_supports_are_rejected_with_their_column() -> None:
-    crs = settle_crs("EPSG:4326", None)
+    crs = resolve_crs("EPSG:4326", None)
     point = pa.array([shapely.to_wkb(shapely.Point(8, 47))])
     no_text = pa.array([b"\xff"]).view(pa.string())
     for values in (pa.array([2**63], pa.uint64()), no_text):
@@ -338,8 +337,8 @@ def test_the_hilbert_curve_is_correct() -> None:
     random = np.random.default_rng(1)
     longitudes, latitudes = random.uniform(-180, 180, 50), random.uniform(-90, 90, 50)
     expected = [walk(*place) for place in zip(longitudes, latitudes, strict=True)]
-    assert hilbert.distances(longitudes, latitudes).tolist() == expected
-    assert hilbert.distances([-200], [-100]).tolist() == [0]
+    assert hilbert_distances(longitudes, latitudes).tolist() == expected
+    assert hilbert_distances([-200], [-100]).tolist() == [0]
 
 
 def walk(longitude: float, latitude: float) -> int:
@@ -451,3 +450,14 @@ def test_layers_can_be_simplified_and_dissolved(tmp_path: Path) -> None:
         derived.dissolve(path, tmp_path / "x.parquet", ["colour"])
     with pytest.raises(UnreadableVector, match="not a GeoParquet file"):
         derived.simplify(PARK, tmp_path / "x.parquet", 1)
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"x"])
+def test_a_reader_that_writes_no_arrow_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes
+) -> None:
+    """More than the pipe holds: without a reader, the process would never end."""
+    monkeypatch.setattr(reader, "_PROGRAM", f"import sys; sys.stdout.buffer.write({garbage!r} * 2**20)")
+    source = SourceFile(tmp_path / "a.geojson", Format.GEOJSON, "UTF-8")
+    with pytest.raises(UnreadableVector, match=r"^a.geojson cannot be read: "), read_layer(source):
+        pass

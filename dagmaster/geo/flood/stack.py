@@ -9,14 +9,12 @@ from rasterio.crs import CRS
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
 from dagmaster.geo.flood.names import Place
-from dagmaster.geo.footprint import footprint_of
-from dagmaster.geo.raster.header import Header, find_differences, find_grid, read_header, refuse
+from dagmaster.geo.footprint import Bbox, footprint_of
+from dagmaster.geo.raster.header import Grid, Header, find_differences, find_grid, read_header, refuse
 from dagmaster.geo.raster.mosaic import Mosaic, join, source_file
 
 # Of the size of a tile: names are whole degrees, and grids may be shifted by some pixels.
 NAME_TOLERANCE: Final = 0.02
-
-Bbox = tuple[float, float, float, float]
 
 
 class StackFiles(BaseModel, frozen=True):
@@ -50,14 +48,16 @@ def arrange_stacks(stacks: Sequence[StackFiles], bands: Sequence[str]) -> Mosaic
 def find_cell_grid(stacks: Sequence[Header]) -> CellGrid:
     """Raises RasterRejected if the tiles of a cell do not fit together, with all reasons."""
     grid = find_grid(stacks)
-    footprint = footprint_of(CRS.from_user_input(grid.crs), grid.transform, grid.width, grid.height)
-    return CellGrid(width=grid.width, height=grid.height, bbox=footprint.bbox)
+    return CellGrid(width=grid.width, height=grid.height, bbox=_bbox_of(grid))
+
+
+def _bbox_of(grid: Grid) -> Bbox:
+    return footprint_of(CRS.from_user_input(grid.crs), grid.transform, grid.width, grid.height).bbox
 
 
 def check_place(header: Header, place: Place) -> None:
     """Raises RasterRejected if the point that a tile is named after is not in the tile or on its edge."""
-    crs = CRS.from_user_input(header.crs)
-    west, south, east, north = footprint_of(crs, header.transform, header.width, header.height).bbox
+    west, south, east, north = _bbox_of(header)
     if west > east:
         east += 360
     across, down = (east - west) * NAME_TOLERANCE, (north - south) * NAME_TOLERANCE

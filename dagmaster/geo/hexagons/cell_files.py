@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import shapely
 
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.hexagons.raster_statistics import INDEX
 from dagmaster.geo.vector import geoparquet
-from dagmaster.geo.vector.cleaner import boxes_array
 
 
 def write(table: Any, path: Path) -> None:
@@ -36,11 +33,8 @@ def write_polygons(source: Path, target: Path) -> None:
     """The same values as GeoParquet, with the hexagons as geometries and their ids as strings."""
     table = pq.read_table(source)
     numbers = table.column(INDEX).to_numpy()
-    shapes = h3_cells.polygons(numbers)
     names = pa.array([f"{number:x}" for number in numbers.tolist()])
     columns = table.set_column(0, INDEX, names)
-    schema = geoparquet.schema_of(columns.schema, (), (-180.0, -90.0, 180.0, 90.0))
-    wkb = pa.array(shapely.to_wkb(shapes, flavor="iso"), pa.binary())
-    boxes = boxes_array(np.asarray(shapely.bounds(shapes)).reshape(-1, 4))
+    schema = geoparquet.schema_of(columns.schema)
     target.parent.mkdir(parents=True, exist_ok=True)
-    geoparquet.write(target, schema, [pa.Table.from_arrays([*columns.columns, wkb, boxes], schema=schema)])
+    geoparquet.write(target, schema, [geoparquet.table_of(columns, h3_cells.polygons(numbers), schema)])

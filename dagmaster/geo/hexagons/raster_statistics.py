@@ -16,7 +16,7 @@ from shapely.geometry import mapping, shape
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.errors import RasterRejected
-from dagmaster.geo.footprint import footprint_of
+from dagmaster.geo.footprint import Bbox, footprint_of
 from dagmaster.geo.hexagons import cells as h3_cells
 from dagmaster.geo.raster.reader import open_geotiff
 
@@ -32,7 +32,7 @@ class ChunkCell(BaseModel, frozen=True):
     """A cell of resolution 3 with descendants that the raster may touch: one task of the fan-out."""
 
     cell: str
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
 
 
 def discover(path: Path) -> list[ChunkCell]:

@@ -11,11 +11,10 @@ from rasterio.enums import ColorInterp, MaskFlags
 
 from dagmaster.geo.errors import ModelRejected, RasterRejected
 from dagmaster.geo.prediction.model import Model, Size
-from dagmaster.geo.raster.header import exact_name
+from dagmaster.geo.raster.header import Part, exact_name
 from dagmaster.geo.raster.image import Image, ImageSource
 from dagmaster.geo.raster.mosaic import Mosaic, open_mosaic
-from dagmaster.geo.raster.part import Part
-from dagmaster.geo.raster.validate import JsonFloat
+from dagmaster.geo.raster.validate import JsonFloat, fits
 
 DEFAULT_BLOCK: Final = 512
 MAX_BANDS: Final = 256
@@ -191,8 +190,7 @@ def _check_type(kinds: Sequence[str], model: Model, fill: float) -> None:
     wide = [kind for kind in kinds if not np.can_cast(kind, dtype)]
     if wide:
         raise ModelRejected(f"the model takes {dtype}, and the raster has {wide[0]}; convert one of them")
-    limits = np.iinfo(dtype)
-    if not (fill == int(fill) and limits.min <= fill <= limits.max):
+    if not fits(fill, dtype):
         raise ModelRejected(f"fill: {fill:g} is no value of {dtype}, which the model takes")
 
 
@@ -203,10 +201,8 @@ def _may_have_holes(image: Image) -> bool:
 
 def _choose_nodata(chosen: float | None, dtype: Any, has_holes: bool) -> float | None:
     if chosen is not None:
-        if dtype.kind != "f":
-            limits = np.iinfo(dtype)
-            if not (math.isfinite(chosen) and chosen == int(chosen) and limits.min <= chosen <= limits.max):
-                raise ModelRejected(f"nodata: {chosen:g} is no value of {dtype}, which the model returns")
+        if not fits(chosen, dtype):
+            raise ModelRejected(f"nodata: {chosen:g} is no value of {dtype}, which the model returns")
         return chosen
     if dtype.kind == "f":
         return math.nan

@@ -13,14 +13,7 @@ from dagmaster.geo.raster.mosaic import GDAL_TYPES
 INPUT_TYPES: Final = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(uint8)": "uint8",
-    "tensor(int8)": "int8",
-    "tensor(uint16)": "uint16",
-    "tensor(int16)": "int16",
-    "tensor(uint32)": "uint32",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
+    **{f"tensor({name})": name for name in ("float16", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")},
 }
 # Results of types that no raster has.
 STORED_AS: Final = {"bool": "uint8", "float16": "float32"}

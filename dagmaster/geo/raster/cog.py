@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from rasterio.errors import RasterioError
 
 from dagmaster.geo.errors import UnreadableRaster
-from dagmaster.geo.footprint import footprint_of
-from dagmaster.geo.raster.image import ImageSource, open_image, settle_image
+from dagmaster.geo.footprint import Bbox, footprint_of
+from dagmaster.geo.raster.image import ImageSource, open_image
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import MB
 from dagmaster.geo.raster.reader import describe, open_geotiff
@@ -31,7 +31,7 @@ class CogInfo(BaseModel, frozen=True):
     height: int
     crs: str
     transform: list[float]
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
     footprint: dict[str, Any]
     bands: list[Band]
     overviews: list[int]
@@ -62,35 +62,20 @@ class ParallelWriter(BaseModel, frozen=True):
             return bool(image.width * image.height * pixel_bytes >= self.above_mb * MB)
 
 
-def create_cog(
-    source: Path,
-    target: Path,
-    profile: Profile,
-    *,
-    assigned_crs: str | None = None,
-    target_crs: str | None = None,
-    on_progress: OnProgress | None = None,
-    parallel: ParallelWriter | None = None,
-) -> CogInfo:
-    """Write `target`, which appears only when it is complete.
-
-    `assigned_crs` is for a source without a CRS. With `parallel`, large images are written by several processes, and
-    continue where an earlier attempt stopped. GDAL's own writer neither reports progress nor can be stopped: run it in
-    a separate process. Its result is read back, every block.
-    """
-    image = settle_image(source, profile.resampling, assigned_crs=assigned_crs, target_crs=target_crs)
-    return write_image(image, target, profile, parallel, on_progress=on_progress)
-
-
 def write_image(
     source: ImageSource,
     target: Path,
     profile: Profile,
-    parallel: ParallelWriter | None,
+    parallel: ParallelWriter | None = None,
     *,
     on_progress: OnProgress | None = None,
 ) -> CogInfo:
-    """Like `create_cog`, for an image whose grid is already determined."""
+    """Write `target`, which appears only when it is complete.
+
+    With `parallel`, large images are written by several processes, and continue where an earlier attempt stopped.
+    GDAL's own writer neither reports progress nor can be stopped: run it in a separate process. Its result is read
+    back, every block.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.stem}.part.tif")
     try:

@@ -10,7 +10,6 @@ from rasterio.crs import CRS
 from rasterio.enums import ColorInterp, MaskFlags
 
 from dagmaster.geo.errors import RasterRejected
-from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.reader import open_geotiff
 from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated
 
@@ -20,19 +19,34 @@ MAX_PROBLEMS: Final = 20
 Transform = tuple[float, float, float, float, float, float]
 
 
-class Header(BaseModel, frozen=True):
-    """`name` is what messages call the file."""
+class Part(BaseModel, frozen=True):
+    """A rectangle of pixels."""
 
-    name: str
+    column: int
+    row: int
+    width: int
+    height: int
+
+
+class Grid(BaseModel, frozen=True):
     crs: str
     transform: Transform
     width: int
     height: int
+
+
+class Bands(Grid):
     dtypes: list[str]
     colours: list[str]
     descriptions: list[str | None]
     palette: dict[int, tuple[int, int, int, int]] | None = None
     nodata: JsonFloat | None
+
+
+class Header(Bands):
+    """`name` is what messages call the file."""
+
+    name: str
     has_mask: bool
     block_width: int
     block_height: int
@@ -50,13 +64,9 @@ class Header(BaseModel, frozen=True):
         return float(max(abs(number - round(number)) for number in (left, top, right, bottom)))
 
 
-class Grid(BaseModel, frozen=True):
+class CommonGrid(Grid):
     """The smallest grid that holds all files, and the place of each in it."""
 
-    crs: str
-    transform: Transform
-    width: int
-    height: int
     places: list[Part]
 
 
@@ -105,14 +115,14 @@ def find_differences(first: Header, other: Header) -> Iterator[str]:
         yield f"{other.name} is not on the grid of {first.name}: {reason}; resample it to that grid first"
 
 
-def find_grid(headers: Sequence[Header]) -> Grid:
+def find_grid(headers: Sequence[Header]) -> CommonGrid:
     """Raises RasterRejected if the files are not parts of one grid, with the reason for each."""
     first = headers[0]
     refuse([problem for header in headers for problem in find_differences(first, header)])
     west, north = min(header.transform[2] for header in headers), max(header.transform[5] for header in headers)
     origin = Affine(first.transform[0], 0, west, 0, first.transform[4], north)
     places = [_place(header, origin) for header in headers]
-    return Grid(
+    return CommonGrid(
         crs=first.crs,
         transform=tuple(origin)[:6],
         width=max(place.column + place.width for place in places),

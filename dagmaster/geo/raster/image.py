@@ -1,7 +1,7 @@
-"""The pixels to write: unchanged, reprojected, or a part of either."""
+"""The pixels to write: unchanged, reprojected, or cut out of either."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,12 +14,14 @@ from rasterio.enums import ColorInterp, MaskFlags, Resampling
 from rasterio.errors import RasterioError
 from rasterio.features import geometry_mask
 from rasterio.vrt import WarpedVRT
-from rasterio.warp import calculate_default_transform
+from rasterio.warp import calculate_default_transform, transform_bounds, transform_geom
 from rasterio.windows import Window
+from shapely.geometry import shape
 
 from dagmaster.geo.errors import RasterRejected, UnreadableRaster
+from dagmaster.geo.footprint import WGS84, Bbox
+from dagmaster.geo.raster.header import Grid, Part
 from dagmaster.geo.raster.mosaic import Mosaic, open_mosaic
-from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.reader import CACHE_MB, describe, open_geotiff
 from dagmaster.geo.raster.statistics import read_statistics
 from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated, parse_crs
@@ -27,14 +29,10 @@ from dagmaster.geo.raster.validate import JsonFloat, crs_name, is_rotated, parse
 WARP_MEMORY_MB: Final = 64
 
 
-class Warp(BaseModel, frozen=True):
+class Warp(Grid):
     """The target grid of a warp."""
 
     source_crs: str
-    crs: str
-    transform: tuple[float, float, float, float, float, float]
-    width: int
-    height: int
     resampling: str
     nodata: JsonFloat | None = None
     add_alpha: bool = False
@@ -53,13 +51,9 @@ class ImageSource(BaseModel, frozen=True):
     part: Part | None = None
     cutline: dict[str, Any] | None = None
 
-    @property
-    def files(self) -> list[Path]:
-        return [self.path] if self.mosaic is None else self.mosaic.paths
-
     def state_of_files(self) -> str:
         """Another one when a file has been replaced or changed."""
-        states = [path.stat() for path in self.files]
+        states = [path.stat() for path in ([self.path] if self.mosaic is None else self.mosaic.paths)]
         return " ".join(f"{state.st_size}:{state.st_mtime_ns}" for state in states)
 
 
@@ -114,13 +108,11 @@ class Image:
 def open_image(source: ImageSource, cache_mb: int = CACHE_MB) -> Iterator[Image]:
     mosaic = source.mosaic
     opened = open_geotiff(source.path, cache_mb) if mosaic is None else open_mosaic(mosaic, cache_mb)
-    with opened as dataset, ExitStack() as stack:
-        warp = source.warp
-        if warp is None:
+    with opened as dataset:
+        if (warp := source.warp) is None:
             yield Image(source, dataset)
             return
-        options = {"nodata": warp.nodata} if warp.nodata is not None else {}
-        warped = WarpedVRT(
+        with WarpedVRT(
             dataset,
             src_crs=CRS.from_user_input(warp.source_crs),
             crs=CRS.from_user_input(warp.crs),
@@ -130,9 +122,9 @@ def open_image(source: ImageSource, cache_mb: int = CACHE_MB) -> Iterator[Image]
             resampling=Resampling[warp.resampling],
             add_alpha=warp.add_alpha,
             warp_mem_limit=WARP_MEMORY_MB,
-            **options,
-        )
-        yield Image(source, stack.enter_context(warped))
+            **({"nodata": warp.nodata} if warp.nodata is not None else {}),
+        ) as warped:
+            yield Image(source, warped)
 
 
 class Derivation(Protocol):
@@ -151,7 +143,7 @@ def open_derived(source: ImageSource, derivation: Derivation | None, cache_mb: i
         yield image if derivation is None else stack.enter_context(derivation.derive(image))
 
 
-def settle_image(
+def resolve_image(
     source: Path | Mosaic, resampling: str, *, assigned_crs: str | None = None, target_crs: str | None = None
 ) -> ImageSource:
     """Decide whether the pixels have to be warped, and to which grid."""
@@ -208,3 +200,39 @@ def _empty_pixels(dataset: Any) -> dict[str, Any]:
     if all(band.maximum is None or band.maximum < limit.max for band, limit in bands):
         return {"nodata": limits[0].max}
     raise RasterRejected("it needs a nodata value to be reprojected, and all values of its type occur; set one")
+
+
+def clip_to_bbox(source: ImageSource, bbox: Bbox) -> ImageSource:
+    """The pixels that touch the box, which is west, south, east, north in degrees."""
+    west, south, east, north = bbox
+    if not (west < east and south < north):
+        raise RasterRejected("bbox: must be west, south, east, north, and must not cross the antimeridian")
+    with open_image(source) as image:
+        bounds = transform_bounds(WGS84, image.crs, west, south, east, north)
+        return source.model_copy(update={"part": _part(image, bounds)})
+
+
+def clip_to_geometry(source: ImageSource, geometry: Mapping[str, Any]) -> ImageSource:
+    """The pixels whose centres are in the polygons, a GeoJSON geometry in longitude and latitude."""
+    if geometry.get("type") not in ("Polygon", "MultiPolygon"):
+        raise RasterRejected("geometry: must be a GeoJSON Polygon or MultiPolygon")
+    with open_image(source) as image:
+        try:
+            cutline = transform_geom(WGS84, image.crs, dict(geometry))
+            bounds = shape(cutline).bounds
+        except (ValueError, KeyError, TypeError) as error:
+            raise RasterRejected(f"geometry: cannot be read: {error}") from error
+        return source.model_copy(update={"part": _part(image, bounds), "cutline": cutline})
+
+
+def _part(image: Image, bounds: Bbox) -> Part:
+    if not all(map(math.isfinite, bounds)):
+        raise RasterRejected("it is nowhere in the CRS of the raster")
+    left, bottom, right, top = bounds
+    first, last = ~image.transform * (left, top), ~image.transform * (right, bottom)
+    # After two transformations, a coordinate on the edge of a pixel may be slightly beside it.
+    column, row = max(math.floor(first[0] + 1e-6), 0), max(math.floor(first[1] + 1e-6), 0)
+    end_column, end_row = min(math.ceil(last[0] - 1e-6), image.width), min(math.ceil(last[1] - 1e-6), image.height)
+    if column >= end_column or row >= end_row:
+        raise RasterRejected("it does not touch the raster")
+    return Part(column=column, row=row, width=end_column - column, height=end_row - row)

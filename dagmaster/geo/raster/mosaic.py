@@ -15,10 +15,8 @@ from rasterio.enums import ColorInterp
 from shapely import box, union_all
 
 from dagmaster.geo.errors import RasterRejected
-from dagmaster.geo.raster.header import Grid, Header, find_grid, read_header
-from dagmaster.geo.raster.part import Part
+from dagmaster.geo.raster.header import Bands, CommonGrid, Header, Part, find_grid, read_header
 from dagmaster.geo.raster.reader import CACHE_MB, GDAL_OPTIONS, check_signature
-from dagmaster.geo.raster.validate import JsonFloat
 
 # A row of blocks may touch many files; each of them is opened again if it is not among these. GDAL takes 2 to 1000.
 OPEN_FILES: Final = 400
@@ -55,18 +53,9 @@ class MosaicTile(BaseModel, frozen=True):
         return (self.files[0], band) if len(self.files) == 1 else (self.files[band - 1], 1)
 
 
-class Mosaic(BaseModel, frozen=True):
+class Mosaic(Bands):
     """A grid with a place for each tile; where tiles overlap, the later one is on top."""
 
-    crs: str
-    transform: tuple[float, float, float, float, float, float]
-    width: int
-    height: int
-    dtypes: list[str]
-    colours: list[str]
-    descriptions: list[str | None]
-    palette: dict[int, tuple[int, int, int, int]] | None
-    nodata: JsonFloat | None
     needs_mask: bool
     tiles: list[MosaicTile]
 
@@ -92,22 +81,12 @@ def join(headers: Sequence[Header], files: Sequence[list[SourceFile]]) -> Mosaic
     grid, first = find_grid(headers), headers[0]
     has_own = first.nodata is not None or "alpha" in first.colours
     has_holes = any(header.has_mask for header in headers) or _has_gaps(grid)
-    return Mosaic(
-        crs=grid.crs,
-        transform=grid.transform,
-        width=grid.width,
-        height=grid.height,
-        dtypes=first.dtypes,
-        colours=first.colours,
-        descriptions=first.descriptions,
-        palette=first.palette,
-        nodata=first.nodata,
-        needs_mask=not has_own and has_holes,
-        tiles=[MosaicTile(place=place, files=of_tile) for place, of_tile in zip(grid.places, files, strict=True)],
-    )
+    tiles = [MosaicTile(place=place, files=of_tile) for place, of_tile in zip(grid.places, files, strict=True)]
+    bands = {name: value for name, value in {**dict(first), **dict(grid)}.items() if name in Bands.model_fields}
+    return Mosaic(**bands, needs_mask=not has_own and has_holes, tiles=tiles)
 
 
-def _has_gaps(grid: Grid) -> bool:
+def _has_gaps(grid: CommonGrid) -> bool:
     boxes = [
         box(place.column, place.row, place.column + place.width, place.row + place.height) for place in grid.places
     ]

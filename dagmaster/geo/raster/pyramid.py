@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from dagmaster.geo.raster.part import Part
+from dagmaster.geo.raster.header import Part
 from dagmaster.geo.raster.validate import COG_BLOCK
 
 LARGEST_SUPERBLOCK: Final = 4096

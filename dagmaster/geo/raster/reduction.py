@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dagmaster.geo.raster.validate import fits
+
 Reduction = Literal["average", "nearest"]
 
 
@@ -37,16 +39,9 @@ def _validity(band: Any, shared: Any | None, nodata: float | None) -> Any | None
         numbers = ~np.isnan(band)
         valid = numbers if valid is None else valid & numbers
     if nodata is not None and nodata == nodata:  # NaN is not equal to itself
-        others = band != band.dtype.type(nodata) if _fits(band.dtype, nodata) else None
+        others = band != band.dtype.type(nodata) if fits(nodata, band.dtype) else None
         valid = others if valid is None else valid if others is None else valid & others
     return None if valid is None or valid.all() else valid
-
-
-def _fits(dtype: Any, nodata: float) -> bool:
-    if dtype.kind == "f":
-        return True
-    limits = np.iinfo(dtype)
-    return nodata == int(nodata) and int(limits.min) <= int(nodata) <= int(limits.max)
 
 
 def _quarters(band: Any) -> list[Any]:
@@ -99,7 +94,7 @@ def _filled(average: Any, is_empty: Any, nodata: float | None) -> Any:
     """Nodata where nothing is valid, and only there."""
     if average.dtype.kind == "f":
         empty = np.nan if nodata is None else nodata
-    elif nodata is None or not _fits(average.dtype, nodata):
+    elif nodata is None or not fits(nodata, average.dtype):
         empty = 0
     else:
         empty = int(nodata)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rasterio.errors import RasterioIOError
 from rasterio.windows import Window
 
@@ -34,25 +34,19 @@ class BandStatistics(BaseModel, frozen=True):
     classes: int | None
 
 
-class Moments(BaseModel, frozen=True):
-    """Partial statistics of a band, which can be combined."""
+class Moments(BaseModel):
+    """Statistics of a part of a band, which can be combined.
 
-    total: int
-    count: int
+    Chan's parallel algorithm: sums of squares of large values would lose digits.
+    """
+
+    total: int = 0
+    count: int = 0
     minimum: float | None = None
     maximum: float | None = None
     mean: float = 0.0
     squares: float = 0.0
-    values: list[float] | None = None
-
-
-class Accumulator:
-    """Chan's parallel algorithm: sums of squares of large values would lose digits."""
-
-    def __init__(self) -> None:
-        self.minimum, self.maximum = math.inf, -math.inf
-        self.count, self.total, self.mean, self.squares = 0, 0, 0.0, 0.0
-        self.values: set[float] | None = set()
+    values: set[float] | None = Field(default_factory=set)
 
     def add(self, values: Any, total: int) -> None:
         self.total += total
@@ -63,21 +57,17 @@ class Accumulator:
             mean = float(numbers.mean())
             numbers -= mean
             self._combine(int(numbers.size), mean, float(np.dot(numbers, numbers)))
-        self.minimum, self.maximum = min(self.minimum, float(values.min())), max(self.maximum, float(values.max()))
+        self._extend(float(values.min()), float(values.max()))
         # A small sample identifies most images with many values; sorting all pixels would take longer than the rest.
         for part in (values[:SAMPLE], values):
             if self.values is not None:
-                self._count_values(np.unique(part).tolist())
+                self._count_values(set(np.unique(part).astype("float64").tolist()))
 
-    def merge(self, other: Moments) -> None:
+    def merge(self, other: "Moments") -> None:
         self.total += other.total
-        if not other.count or other.minimum is None or other.maximum is None:
-            return
-        self._combine(other.count, other.mean, other.squares)
-        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
-        if other.values is None:
-            self.values = None
-        else:
+        if other.minimum is not None and other.maximum is not None:
+            self._combine(other.count, other.mean, other.squares)
+            self._extend(other.minimum, other.maximum)
             self._count_values(other.values)
 
     def _combine(self, count: int, mean: float, squares: float) -> None:
@@ -86,29 +76,19 @@ class Accumulator:
         self.mean += delta * count / whole
         self.count = whole
 
-    def _count_values(self, values: list[float]) -> None:
-        if self.values is not None:
-            self.values.update(values)
-            if len(self.values) > MAX_CLASSES:
-                self.values = None
+    def _extend(self, minimum: float, maximum: float) -> None:
+        self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
+        self.maximum = maximum if self.maximum is None else max(self.maximum, maximum)
 
-    def moments(self) -> Moments:
-        has_any = self.count > 0
-        return Moments(
-            total=self.total,
-            count=self.count,
-            minimum=self.minimum if has_any else None,
-            maximum=self.maximum if has_any else None,
-            mean=self.mean,
-            squares=self.squares,
-            values=None if self.values is None else sorted(self.values),
-        )
+    def _count_values(self, values: set[float] | None) -> None:
+        known = None if self.values is None or values is None else self.values | values
+        self.values = None if known is None or len(known) > MAX_CLASSES else known
 
     def statistics(self) -> BandStatistics:
         has_any = self.count > 0
         return BandStatistics(
-            minimum=self.minimum if has_any else None,
-            maximum=self.maximum if has_any else None,
+            minimum=self.minimum,
+            maximum=self.maximum,
             mean=self.mean if has_any else None,
             stddev=math.sqrt(self.squares / self.count) if has_any else None,
             valid_percent=round(100 * self.count / self.total, 4) if self.total else 0.0,
@@ -118,7 +98,7 @@ class Accumulator:
 
 def read_statistics(dataset: Any, on_progress: OnProgress | None = None) -> list[BandStatistics]:
     """Raises UnreadableRaster for the first unreadable block."""
-    bands = [Accumulator() for _ in dataset.indexes]
+    bands = [Moments() for _ in dataset.indexes]
     windows = _windows(dataset)
     for number, window in enumerate(windows, 1):
         for index, band in zip(dataset.indexes, bands, strict=True):

@@ -1,10 +1,10 @@
 """Compress the blocks of one superblock and its overviews, and store them as files in a work folder."""
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from pydantic import BaseModel
@@ -13,7 +13,7 @@ from dagmaster.geo.raster.encoding import Encoded, Encoding, encode
 from dagmaster.geo.raster.image import Derivation, Image, ImageSource, open_derived
 from dagmaster.geo.raster.pyramid import Pyramid, Superblock
 from dagmaster.geo.raster.reduction import Pixels, Reduction, halve
-from dagmaster.geo.raster.statistics import Accumulator, Moments
+from dagmaster.geo.raster.statistics import Moments
 
 # Source blocks are needed by one superblock, or by neighbours that follow soon.
 SOURCE_CACHE_MB: Final = 64
@@ -67,19 +67,15 @@ def read_index(folder: Path, superblock: Superblock) -> SuperblockIndex:
 
 
 class SuperblockMaker:
-    """Keeps the source open between superblocks."""
+    def __init__(self, job: WriteJob, image: Image) -> None:
+        self._job, self._image = job, image
 
-    def __init__(self, job: WriteJob, derivation: Derivation | None = None) -> None:
-        self._job, self._derivation = job, derivation
-        self._stack = ExitStack()
-        self._image: Image | None = None
-
-    def __enter__(self) -> "SuperblockMaker":
-        self._image = self._stack.enter_context(open_derived(self._job.source, self._derivation, SOURCE_CACHE_MB))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    @classmethod
+    @contextmanager
+    def open(cls, job: WriteJob, derivation: Derivation | None = None) -> Iterator[Self]:
+        """Keeps the source open between superblocks."""
+        with open_derived(job.source, derivation, SOURCE_CACHE_MB) as image:
+            yield cls(job, image)
 
     def make(self, superblock: Superblock) -> None:
         job = self._job
@@ -110,13 +106,11 @@ class SuperblockMaker:
         part.replace(index_path(job.folder, superblock))
 
     def _read(self, superblock: Superblock) -> Pixels:
-        image, encoding = self._image, self._job.encoding
-        assert image is not None
-        part = self._job.pyramid.part(superblock)
-        bands = image.read(part)
+        encoding, part = self._job.encoding, self._job.pyramid.part(superblock)
+        bands = self._image.read(part)
         if encoding.alpha_is_mask:
             return Pixels(bands[:-1], np.where(bands[-1] > 0, 255, 0).astype("uint8"))
-        return Pixels(bands, image.read_mask(part) if encoding.has_mask else None)
+        return Pixels(bands, self._image.read_mask(part) if encoding.has_mask else None)
 
     def _gather(self, superblock: Superblock) -> Pixels:
         """Assemble the pixels of the previous stage."""
@@ -175,9 +169,9 @@ def _moments_of(band: Any, shared: Any | None, nodata: float | None) -> Moments:
         valid &= np.isfinite(band)
     if nodata is not None and nodata == nodata:  # NaN is not equal to itself
         valid &= band != nodata
-    accumulator = Accumulator()
-    accumulator.add(band.reshape(-1) if valid.all() else band[valid], band.size)
-    return accumulator.moments()
+    moments = Moments()
+    moments.add(band.reshape(-1) if valid.all() else band[valid], band.size)
+    return moments
 
 
 def _unique(path: Path) -> Path:

@@ -1,28 +1,39 @@
-"""Make superblocks in several processes, or in this one."""
+"""Make superblocks in several processes, or in this one.
 
+Run as a module, it is one of the processes: the first input line is the job, the others are superblocks.
+"""
+
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from selectors import EVENT_READ, DefaultSelector
-from typing import IO, Final
+from typing import IO, Final, Literal
+
+from pydantic import BaseModel
 
 from dagmaster.geo.errors import UnreadableRaster
 from dagmaster.geo.raster.image import Derivation
 from dagmaster.geo.raster.pyramid import Superblock
 from dagmaster.geo.raster.superblock import SuperblockMaker, WriteJob
-from dagmaster.geo.raster.superblock_process import Answer
 
 STOP_SECONDS: Final = 5
 
 Make = Callable[[Iterable[Superblock]], Iterator[Superblock]]
 
 
+class Answer(BaseModel, frozen=True):
+    superblock: Superblock
+    outcome: Literal["made", "unreadable"] = "made"
+    message: str = ""
+
+
 @contextmanager
 def open_pool(job: WriteJob, processes: int, derivation: Derivation | None = None) -> Iterator[Make]:
     """A function that makes superblocks and yields each when it is stored. A derivation stays in this process."""
     if processes == 1 or derivation is not None:
-        with SuperblockMaker(job, derivation) as maker:
+        with SuperblockMaker.open(job, derivation) as maker:
             yield lambda superblocks: _made_here(maker, superblocks)
         return
     pool = _Pool(job, processes)
@@ -40,7 +51,7 @@ def _made_here(maker: SuperblockMaker, superblocks: Iterable[Superblock]) -> Ite
 
 class _Pool:
     def __init__(self, job: WriteJob, processes: int) -> None:
-        command = [sys.executable, "-m", "dagmaster.geo.raster.superblock_process"]
+        command = [sys.executable, "-m", "dagmaster.geo.raster.superblock_pool"]
         self._processes = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for _ in range(processes)
@@ -95,3 +106,27 @@ def _receive(process: "subprocess.Popen[str]") -> Superblock:
 def _stream(stream: IO[str] | None) -> IO[str]:
     assert stream is not None
     return stream
+
+
+def main() -> None:
+    """Ends with its input, so that it does not outlive its parent."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # Output of libraries must not mix with the answers.
+    job = WriteJob.model_validate_json(sys.stdin.readline())
+    with SuperblockMaker.open(job) as maker:
+        for line in sys.stdin:
+            _answer(maker, Superblock.model_validate_json(line), answers)
+
+
+def _answer(maker: SuperblockMaker, superblock: Superblock, answers: IO[str]) -> None:
+    try:
+        maker.make(superblock)
+    except UnreadableRaster as error:
+        answer = Answer(superblock=superblock, outcome="unreadable", message=str(error))
+    else:
+        answer = Answer(superblock=superblock)
+    answers.write(answer.model_dump_json() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -95,19 +95,17 @@ def lay_out(
         for number, level in enumerate(levels)
         for is_mask in range(1 + has_mask)
     ]
-    form = _CLASSIC
-    if _start(directories, form, has_mask=has_mask) + blocks > largest_classic:
-        form = _BIG
-    start = _start(directories, form, has_mask=has_mask)
-    offsets = _offsets(levels, start, 1 + has_mask)
-    header = bytearray(_ghost(has_mask))
-    position = form.prefix + len(header)
+    ghost = _ghost(has_mask)
+    starts = {
+        form: form.prefix + len(ghost) + sum(draft.size(form) for draft in directories) for form in (_CLASSIC, _BIG)
+    }
+    form = _CLASSIC if starts[_CLASSIC] + blocks <= largest_classic else _BIG
+    offsets = _offsets(levels, starts[form], 1 + has_mask)
+    header = form.opening(form.prefix + len(ghost)) + ghost
     for number, draft in enumerate(directories):
         is_last = number == len(directories) - 1
-        directory = draft.write(form, position, offsets[number], is_last=is_last)
-        header += directory
-        position += len(directory)
-    return Layout(form.opening(_first_directory(form, has_mask=has_mask)) + bytes(header), start + blocks)
+        header += draft.write(form, len(header), offsets[number], is_last=is_last)
+    return Layout(header, starts[form] + blocks)
 
 
 def _ghost(has_mask: bool) -> bytes:
@@ -115,14 +113,6 @@ def _ghost(has_mask: bool) -> bytes:
     structure = MASKED_STRUCTURE if has_mask else STRUCTURE
     ghost = f"GDAL_STRUCTURAL_METADATA_SIZE={len(structure):06d} bytes\n{structure}".encode()
     return ghost + b"\0" * (len(ghost) % 2)
-
-
-def _first_directory(form: "_Form", *, has_mask: bool) -> int:
-    return form.prefix + len(_ghost(has_mask))
-
-
-def _start(directories: Sequence["_Draft"], form: "_Form", *, has_mask: bool) -> int:
-    return _first_directory(form, has_mask=has_mask) + sum(draft.size(form) for draft in directories)
 
 
 def _stored(level: Level) -> Any:
@@ -179,16 +169,13 @@ class _Draft:
         lifted = {tag: field for tag, field in template.items() if not (is_reduced and tag in ONLY_OF_THE_WHOLE)}
         self.fields = {**lifted, **own}
 
-    def _complete(self, form: _Form, offsets: Any) -> list[tuple[int, Field]]:
-        numbers = np.asarray(offsets).astype("<u4" if form.offset_kind == LONG else "<u8")
-        fields = {**self.fields, TILE_OFFSETS: Field(form.offset_kind, numbers.size, numbers.tobytes())}
-        return sorted(fields.items())
-
     def size(self, form: _Form) -> int:
         return len(self.write(form, 0, np.zeros(self.sizes.size), is_last=True))
 
     def write(self, form: _Form, position: int, offsets: Any, *, is_last: bool) -> bytes:
-        fields = self._complete(form, offsets)
+        numbers = np.asarray(offsets).astype("<u4" if form.offset_kind == LONG else "<u8")
+        own = {TILE_OFFSETS: Field(form.offset_kind, numbers.size, numbers.tobytes())}
+        fields = sorted({**self.fields, **own}.items())
         entry_bytes = form.entry.size + form.offset.size
         place = position + form.count.size + entry_bytes * len(fields) + form.offset.size
         entries, outside = bytearray(), bytearray()

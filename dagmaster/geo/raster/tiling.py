@@ -6,18 +6,16 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from dagmaster.geo.errors import RasterRejected
-from dagmaster.geo.footprint import footprint_of
+from dagmaster.geo.footprint import Bbox, footprint_of
 from dagmaster.geo.raster.cog import CogInfo, describe_cog
+from dagmaster.geo.raster.header import Part
 from dagmaster.geo.raster.image import ImageSource, Warp, open_image
-from dagmaster.geo.raster.part import Part
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.validate import COG_BLOCK
 from dagmaster.geo.raster.writer import write_cog
 
 MAX_TILES: Final = 1000
 MAX_TILE: Final = 65_536
-
-Bbox = tuple[float, float, float, float]
 
 
 class Tile(BaseModel, frozen=True):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,30 +13,17 @@ from rasterio.errors import CRSError
 from rasterio.warp import calculate_default_transform
 
 from dagmaster.geo.errors import RasterRejected
-from dagmaster.geo.footprint import Footprint, footprint_of
+from dagmaster.geo.footprint import Bbox, Footprint, footprint_of
 from dagmaster.geo.raster.profiles import Profile, RasterType, Tier, choose_profile, detect_type
 from dagmaster.geo.raster.reader import open_geotiff
 from dagmaster.geo.raster.statistics import BandStatistics, OnProgress, read_statistics
+from dagmaster.geo.validation import CrsSource, Outcome, outcome_of
 
 # A full pyramid of overviews adds a third.
 OVERVIEW_FACTOR: Final = 4 / 3
 # A tile of a COG, in pixels.
 COG_BLOCK: Final = 512
 MAX_PIXELS: Final = 2**36
-
-
-class Outcome(StrEnum):
-    ACCEPTED = "accepted"
-    ACCEPTED_WITH_WARNINGS = "accepted_with_warnings"
-    REJECTED = "rejected"
-
-
-class CrsSource(StrEnum):
-    """The source of the CRS: the file alone, both in agreement, or only the caller."""
-
-    FILE = "file"
-    CONFIRMED = "confirmed"
-    ASSIGNED = "assigned"
 
 
 class Band(BaseModel, frozen=True):
@@ -63,7 +49,7 @@ class RasterReport(BaseModel, frozen=True):
     crs_source: CrsSource | None = None
     transform: list[float]
     pixel_size: tuple[float, float]
-    bbox: tuple[float, float, float, float] | None = None
+    bbox: Bbox | None = None
     footprint: dict[str, Any] | None = None
     raster_type: RasterType | None = None
     is_cog: bool = False
@@ -110,7 +96,7 @@ def validate(
     target = parse_crs(target_crs, "target_crs") if target_crs else None
     with open_geotiff(path) as dataset:
         findings = _Findings()
-        crs, source = findings.settle_crs(dataset.crs, given)
+        crs, source = findings.resolve_crs(dataset.crs, given)
         findings.check_grid(dataset)
         findings.check_types(dataset)
         statistics = read_statistics(dataset, on_progress) if findings.can_be_read else []
@@ -123,7 +109,7 @@ def validate(
             kind = raster_type or detect_type(colours, dtypes, statistics, has_palette=has_palette)
             profile = choose_profile(kind, tier, dtypes[0], has_nodata=dataset.nodata is not None)
         return RasterReport(
-            outcome=findings.outcome,
+            outcome=outcome_of(findings.problems, findings.warnings),
             problems=findings.problems,
             warnings=findings.warnings,
             size_bytes=path.stat().st_size,
@@ -154,13 +140,7 @@ class _Findings:
         self.warnings: list[str] = []
         self.can_be_read = True
 
-    @property
-    def outcome(self) -> Outcome:
-        if self.problems:
-            return Outcome.REJECTED
-        return Outcome.ACCEPTED_WITH_WARNINGS if self.warnings else Outcome.ACCEPTED
-
-    def settle_crs(self, own: CRS | None, given: CRS | None) -> tuple[CRS | None, CrsSource | None]:
+    def resolve_crs(self, own: CRS | None, given: CRS | None) -> tuple[CRS | None, CrsSource | None]:
         """The file and the sender may each have one: four cases."""
         if own and given:
             if own != given:
@@ -212,7 +192,7 @@ class _Findings:
         elif empty:
             self.warnings.append(f"all pixels of band {', '.join(map(str, empty))} are nodata")
         for index, nodata, dtype in zip(dataset.indexes, dataset.nodatavals, dataset.dtypes, strict=True):
-            if nodata is not None and not _fits(nodata, dtype):
+            if nodata is not None and not fits(nodata, dtype):
                 self.warnings.append(f"the nodata value {nodata:g} of band {index} cannot occur in {dtype}")
 
     def find_footprint(self, dataset: Any, crs: CRS | None) -> Footprint | None:
@@ -262,12 +242,13 @@ def json_number(value: float | None) -> float | str | None:
 JsonFloat = Annotated[float, PlainSerializer(json_number)]
 
 
-def _fits(nodata: float, dtype: str) -> bool:
+def fits(value: float, dtype: Any) -> bool:
+    """Whether the type can hold the value. Floating point holds all."""
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
         return True
     limits = np.iinfo(kind)
-    return math.isfinite(nodata) and nodata == int(nodata) and limits.min <= nodata <= limits.max
+    return math.isfinite(value) and value == int(value) and limits.min <= int(value) <= limits.max
 
 
 def _estimate_bytes(dataset: Any, crs: CRS | None, target: CRS | None) -> int:

@@ -15,7 +15,7 @@ from dagmaster.geo.raster.encoding import encoding_of, template_of
 from dagmaster.geo.raster.image import Derivation, ImageSource, open_derived
 from dagmaster.geo.raster.profiles import Profile
 from dagmaster.geo.raster.pyramid import LARGEST_SUPERBLOCK, MB, Pyramid, Superblock, divide
-from dagmaster.geo.raster.statistics import Accumulator, BandStatistics
+from dagmaster.geo.raster.statistics import BandStatistics, Moments
 from dagmaster.geo.raster.superblock import SuperblockIndex, WriteJob, data_path, index_path, read_index
 from dagmaster.geo.raster.superblock_pool import open_pool
 from dagmaster.geo.raster.tiff import LARGEST_CLASSIC, LEADER, Directory, Level, lay_out
@@ -120,7 +120,7 @@ def _is_made(job: WriteJob, superblock: Superblock) -> bool:
 
 
 def _statistics(job: WriteJob) -> list[BandStatistics]:
-    bands = [Accumulator() for _ in range(job.encoding.count)]
+    bands = [Moments() for _ in range(job.encoding.count)]
     for superblock in job.pyramid.superblocks(0):
         for band, moments in zip(bands, read_index(job.folder, superblock).statistics, strict=True):
             band.merge(moments)

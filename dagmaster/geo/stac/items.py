@@ -1,4 +1,4 @@
-"""Build STAC items and collections, valid by the core schema, with the projection, raster and file extensions."""
+"""Build STAC items of rasters, and collections, valid by the schemas of STAC and its extensions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,9 @@ from dagmaster.errors import Invalid
 from dagmaster.geo.raster.cog import CogInfo
 from dagmaster.geo.raster.validate import Band
 
-EXTENSIONS: Final = (
-    "https://stac-extensions.github.io/projection/v2.0.0/schema.json",
-    "https://stac-extensions.github.io/raster/v2.0.0/schema.json",
-    "https://stac-extensions.github.io/file/v2.1.0/schema.json",
-)
+PROJECTION: Final = "https://stac-extensions.github.io/projection/v2.0.0/schema.json"
+RASTER: Final = "https://stac-extensions.github.io/raster/v2.0.0/schema.json"
+FILE: Final = "https://stac-extensions.github.io/file/v2.1.0/schema.json"
 # Multihash: the code of SHA2-256 and its length, before the digest.
 SHA256_MULTIHASH: Final = "1220"
 MAX_ID: Final = 256
@@ -38,7 +36,7 @@ class Moment(BaseModel, frozen=True):
     source: DatetimeSource
 
 
-def settle_datetime(given: datetime | None, in_file: str | None, now: datetime) -> Moment:
+def resolve_datetime(given: datetime | None, in_file: str | None, now: datetime) -> Moment:
     """Times without a zone are UTC."""
     if given is not None:
         return Moment(at=_utc(given), source=DatetimeSource.GIVEN)
@@ -74,37 +72,52 @@ def make_item(
     platform: Mapping[str, str | int] | None = None,
     title: str | None = None,
 ) -> dict[str, Any]:
-    """`platform` becomes the properties `platform:NAME`."""
-    properties: dict[str, Any] = {
+    """The item of a raster."""
+    bands = [{**_band(band), "raster:sampling": cog.sampling} for band in cog.bands]
+    return build_item(
+        item_id,
+        collection_id,
+        moment,
+        platform,
+        title,
+        properties=_projection(cog),
+        stac_extensions=[PROJECTION, RASTER, FILE],
+        geometry=cog.footprint,
+        bbox=list(cog.bbox),
+        assets={"data": file_asset(href, pystac.MediaType.COG, "data", cog.size_bytes, cog.sha256, bands=bands)},
+    )
+
+
+def build_item(
+    item_id: str,
+    collection_id: str,
+    moment: Moment,
+    platform: Mapping[str, str | int] | None,
+    title: str | None,
+    *,
+    properties: Mapping[str, Any],
+    **content: Any,
+) -> dict[str, Any]:
+    """`platform` becomes the properties `platform:NAME`. `content` are other arguments of pystac's Item."""
+    common = {
         **({"title": title} if title else {}),
         "platform:datetime_source": str(moment.source),
         **{f"platform:{name}": value for name, value in (platform or {}).items()},
     }
     item = pystac.Item(
         id=check_id(item_id, "item_id"),
-        geometry=cog.footprint,
-        bbox=list(cog.bbox),
         datetime=moment.at,
-        properties=properties,
         collection=check_id(collection_id, "collection_id"),
-        stac_extensions=list(EXTENSIONS),
+        properties={**common, **properties},
+        **content,
     )
-    item.properties |= _projection(cog)
     item.add_link(pystac.Link(pystac.RelType.COLLECTION, f"../../{collection_id}", pystac.MediaType.JSON))
-    item.add_asset(
-        "data",
-        pystac.Asset(
-            href=href,
-            media_type=pystac.MediaType.COG,
-            roles=["data"],
-            extra_fields={
-                "bands": [{**_band(band), "raster:sampling": cog.sampling} for band in cog.bands],
-                "file:size": cog.size_bytes,
-                "file:checksum": f"{SHA256_MULTIHASH}{cog.sha256}",
-            },
-        ),
-    )
     return dict(item.to_dict(include_self_link=False))
+
+
+def file_asset(href: str, media_type: str, role: str, size_bytes: int, sha256: str, **extra: Any) -> pystac.Asset:
+    about = {"file:size": size_bytes, "file:checksum": f"{SHA256_MULTIHASH}{sha256}", **extra}
+    return pystac.Asset(href=href, media_type=media_type, roles=[role], extra_fields=about)
 
 
 def _projection(cog: CogInfo) -> dict[str, Any]:
@@ -120,19 +133,11 @@ def _projection(cog: CogInfo) -> dict[str, Any]:
 
 
 def _band(band: Band) -> dict[str, Any]:
-    numbers = band.statistics
-    statistics = {
-        "minimum": numbers.minimum,
-        "maximum": numbers.maximum,
-        "mean": numbers.mean,
-        "stddev": numbers.stddev,
-        "valid_percent": numbers.valid_percent,
-    }
     return {
         "name": band.description or (f"band_{band.index}" if band.colour in ("gray", "undefined") else band.colour),
         "data_type": band.dtype,
         **({"nodata": band.nodata} if band.nodata is not None else {}),
-        "statistics": {name: value for name, value in statistics.items() if value is not None},
+        "statistics": band.statistics.model_dump(exclude={"classes"}, exclude_none=True),
     }
 
 

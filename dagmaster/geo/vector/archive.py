@@ -30,8 +30,9 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) 
             _check_sizes(archive, members, max_bytes)
             target = _choose(archive, members)
             folder.mkdir(parents=True, exist_ok=True)
-            for member in _parts_of(target, members):
-                _extract(opened, member, folder / _name_in(target, member))
+            places = {place: member for member in members if (place := _place_of(member, target)) is not None}
+            for place, member in places.items():
+                _extract(opened, member, folder / place)
     except (BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UnreadableVector(f"{archive.name} cannot be unpacked: {error}") from error
     return folder / target.name
@@ -73,25 +74,16 @@ def _layer_of(path: PurePosixPath) -> PurePosixPath | None:
     return path if path.suffix.lower() in EXTENSIONS else None
 
 
-def _parts_of(target: PurePosixPath, members: Iterable[ZipInfo]) -> list[ZipInfo]:
-    """The layer file with its companion files."""
-    return [member for member in members if _belongs(target, PurePosixPath(member.filename))]
-
-
-def _belongs(target: PurePosixPath, path: PurePosixPath) -> bool:
-    if target.suffix.lower() == _DATABASE_SUFFIX:
-        return path.parent == target
-    is_sibling = path.parent == target.parent and path.stem.lower() == target.stem.lower()
-    return path == target or (target.suffix.lower() == ".shp" and is_sibling and path.suffix.lower() in SHAPEFILE_PARTS)
-
-
-def _name_in(target: PurePosixPath, member: ZipInfo) -> PurePosixPath:
+def _place_of(member: ZipInfo, target: PurePosixPath) -> PurePosixPath | None:
+    """Where it is unpacked; None if it is neither the layer file nor a companion file."""
     path = PurePosixPath(member.filename)
+    if target.suffix.lower() == _DATABASE_SUFFIX:
+        return PurePosixPath(target.name, path.name) if path.parent == target else None
     if path == target:
         return PurePosixPath(target.name)
-    if target.suffix.lower() == _DATABASE_SUFFIX:
-        return PurePosixPath(target.name, path.name)
-    return PurePosixPath(f"{target.stem}{path.suffix.lower()}")
+    is_sibling = path.parent == target.parent and path.stem.lower() == target.stem.lower()
+    is_part = is_sibling and target.suffix.lower() == ".shp" and path.suffix.lower() in SHAPEFILE_PARTS
+    return PurePosixPath(f"{target.stem}{path.suffix.lower()}") if is_part else None
 
 
 def _extract(opened: ZipFile, member: ZipInfo, path: Path) -> None:

@@ -8,9 +8,9 @@ import shapely
 from shapely import GeometryType
 
 from dagmaster.geo.errors import VectorRejected
-from dagmaster.geo.vector import geometries, hilbert
+from dagmaster.geo.vector import geometries
 from dagmaster.geo.vector.columns import MAX_COLUMNS, Column, safe_names, simple_type, simplify_column
-from dagmaster.geo.vector.crs import SettledCrs
+from dagmaster.geo.vector.crs import ResolvedCrs
 from dagmaster.geo.vector.report import Box, FeatureCounts
 
 GEOMETRY: Final = "geometry"
@@ -19,6 +19,8 @@ BBOX: Final = "bbox"
 SORT_KEY: Final = "\x1fhilbert"
 CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 BBOX_TYPE: Final = pa.struct([(corner, pa.float64()) for corner in CORNERS])
+# Per coordinate: two centimetres at the equator, and the distance fits into 64 bits.
+HILBERT_BITS: Final = 31
 # Allows for rounding in transformations.
 _SLACK_DEGREES: Final = 1e-6
 
@@ -26,7 +28,7 @@ _SLACK_DEGREES: Final = 1e-6
 class LayerCleaner:
     """Also counts for the report."""
 
-    def __init__(self, schema: Any, geometry: str, crs: SettledCrs) -> None:
+    def __init__(self, schema: Any, geometry: str, crs: ResolvedCrs) -> None:
         self._crs = crs
         self._geometry = geometry
         self._sources = [name for name in schema.names if name != geometry]
@@ -108,7 +110,7 @@ class LayerCleaner:
                 *columns,
                 pa.array(shapely.to_wkb(shapes, flavor="iso"), pa.binary()),
                 boxes_array(boxes),
-                pa.array(hilbert.distances(middle_x, middle_y)),
+                pa.array(hilbert_distances(middle_x, middle_y)),
             ],
             schema=self.schema,
         )
@@ -125,3 +127,28 @@ def boxes_array(boxes: Any) -> Any:
     return pa.StructArray.from_arrays(
         [pa.array(np.ascontiguousarray(boxes[:, side])) for side in range(4)], fields=list(BBOX_TYPE)
     )
+
+
+def hilbert_distances(longitudes: Any, latitudes: Any) -> Any:
+    """The position of each point on the Hilbert curve over the globe: points close on the curve are close on the globe.
+
+    As uint64. Points beyond the globe are clamped to its edge.
+    """
+    x, y = _grid_cells(longitudes, -180.0, 360.0), _grid_cells(latitudes, -90.0, 180.0)
+    distance = np.zeros(len(x), np.uint64)
+    full = np.uint64(2**HILBERT_BITS - 1)
+    for bit in range(HILBERT_BITS - 1, -1, -1):
+        side, shift = np.uint64(1 << bit), np.uint64(bit)
+        right, upper = (x & side) >> shift, (y & side) >> shift
+        distance += (side * side) * ((np.uint64(3) * right) ^ upper)
+        # Lower quadrants are rotated; right ones are mirrored as well.
+        is_lower = upper == 0
+        mirrored = is_lower & (right == 1)
+        x, y = np.where(mirrored, full - x, x), np.where(mirrored, full - y, y)
+        x, y = np.where(is_lower, y, x), np.where(is_lower, x, y)
+    return distance
+
+
+def _grid_cells(degrees: Any, lowest: float, extent: float) -> Any:
+    scaled = (np.asarray(degrees, np.float64) - lowest) / extent * 2**HILBERT_BITS
+    return np.clip(scaled, 0, 2**HILBERT_BITS - 1).astype(np.uint64)

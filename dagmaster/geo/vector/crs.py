@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -11,22 +10,15 @@ from pyproj.exceptions import CRSError, ProjError
 from pyproj.transformer import TransformerGroup
 
 from dagmaster.geo.errors import VectorRejected
+from dagmaster.geo.validation import CrsSource
 
 WGS84: Final = "EPSG:4326"
 # A less accurate transformation causes a warning.
 EXACT_METRES: Final = 1.0
 
 
-class CrsSource(StrEnum):
-    """The source of the CRS: the file alone, both in agreement, or only the caller."""
-
-    FILE = "file"
-    CONFIRMED = "confirmed"
-    ASSIGNED = "assigned"
-
-
 @dataclass(frozen=True, slots=True)
-class SettledCrs:
+class ResolvedCrs:
     """`to_wgs84` is None if the coordinates are already longitude and latitude."""
 
     name: str
@@ -54,7 +46,7 @@ def crs_name(crs: CRS) -> str:
     return ":".join(authority) if authority else crs.to_wkt()
 
 
-def settle_crs(in_file: str | None, assigned: str | None) -> SettledCrs:
+def resolve_crs(in_file: str | None, assigned: str | None) -> ResolvedCrs:
     """Raises VectorRejected if there is none, or two that differ."""
     own = parse_crs(in_file, "the CRS of the file") if in_file else None
     chosen = parse_crs(assigned, "assigned_crs") if assigned else None
@@ -71,10 +63,10 @@ def settle_crs(in_file: str | None, assigned: str | None) -> SettledCrs:
     return _with_transformation(own, CrsSource.FILE if chosen is None else CrsSource.CONFIRMED)
 
 
-def _with_transformation(crs: CRS, source: CrsSource, *doubts: str) -> SettledCrs:
+def _with_transformation(crs: CRS, source: CrsSource, *doubts: str) -> ResolvedCrs:
     flat = crs.to_2d()
     if flat.equals(CRS.from_user_input(WGS84), ignore_axis_order=True):
-        return SettledCrs(crs_name(crs), source, None, 0.0, doubts)
+        return ResolvedCrs(crs_name(crs), source, None, 0.0, doubts)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # A missing grid is reported below.
@@ -85,7 +77,7 @@ def _with_transformation(crs: CRS, source: CrsSource, *doubts: str) -> SettledCr
             f"coordinates in {crs_name(crs)} cannot be transformed to longitude and latitude"
         ) from error
     accuracy = transformer.accuracy if transformer.accuracy >= 0 else None
-    return SettledCrs(crs_name(crs), source, transformer, accuracy, (*doubts, *_doubts(crs, accuracy, group)))
+    return ResolvedCrs(crs_name(crs), source, transformer, accuracy, (*doubts, *_doubts(crs, accuracy, group)))
 
 
 def _doubts(crs: CRS, accuracy: float | None, group: TransformerGroup) -> list[str]:

@@ -12,28 +12,26 @@ import shapely
 
 from dagmaster.geo.errors import UnreadableVector, VectorRejected
 from dagmaster.geo.vector import geoparquet
-from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY, boxes_array
-from dagmaster.geo.vector.report import Box
+from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY
 
 # Per degree of latitude, and of longitude at the equator.
 METRES_PER_DEGREE: Final = 111_320.0
 COUNT: Final = "feature_count"
 # At the poles a degree of longitude has no length.
 _LEAST_COSINE: Final = 0.01
-_WORLD: Final[Box] = (-180.0, -90.0, 180.0, 90.0)
 
 
 def simplify(source: Path, target: Path, tolerance_metres: float) -> None:
     """Remove points within the tolerance of the simpler shape. Shared borders may separate."""
     with _opened(source) as file:
-        fields = _attributes(file.schema_arrow)
-        schema = geoparquet.schema_of(fields, (), _WORLD)
+        fields = geoparquet.attributes_of(file.schema_arrow)
+        schema = geoparquet.schema_of(fields)
 
         def row_groups() -> Iterator[Any]:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number)
                 shapes = _simplified(shapely.from_wkb(group.column(GEOMETRY).to_numpy()), tolerance_metres)
-                yield _table(group.select([field.name for field in fields]), shapes, schema)
+                yield geoparquet.table_of(group.select([field.name for field in fields]), shapes, schema)
 
         geoparquet.write(target, schema, row_groups())
 
@@ -58,7 +56,7 @@ def dissolve(source: Path, target: Path, by: Sequence[str]) -> None:
     """One feature per combination of these columns, with the number of merged features."""
     with _opened(source) as file:
         table = file.read()
-    known = [field.name for field in _attributes(table.schema)]
+    known = [field.name for field in geoparquet.attributes_of(table.schema)]
     if unknown := [name for name in by if name not in known]:
         raise VectorRejected(f"the layer has no column {', '.join(unknown)}; it has: {', '.join(known[:50])}")
     shapes = shapely.from_wkb(table.column(GEOMETRY).to_numpy())
@@ -69,8 +67,8 @@ def dissolve(source: Path, target: Path, by: Sequence[str]) -> None:
     merged = [shapely.union_all(shapes[np.asarray(rows)]) for rows in groups.column("row_list").to_pylist()]
     values = {name: groups.column(str(number)) for number, name in enumerate(by)}
     attributes = pa.table({**values, COUNT if COUNT not in by else f"{COUNT}_2": groups.column("row_count")})
-    schema = geoparquet.schema_of(attributes.schema, (), _WORLD)
-    geoparquet.write(target, schema, [_table(attributes, np.array(merged, dtype=object), schema)])
+    schema = geoparquet.schema_of(attributes.schema)
+    geoparquet.write(target, schema, [geoparquet.table_of(attributes, np.array(merged, dtype=object), schema)])
 
 
 @contextmanager
@@ -82,13 +80,3 @@ def _opened(source: Path) -> Iterator[Any]:
             yield file
     except pa.ArrowException as error:
         raise UnreadableVector(f"{source.name} is not a GeoParquet file: {error}") from error
-
-
-def _attributes(schema: Any) -> list[Any]:
-    return [field for field in schema if field.name not in (GEOMETRY, BBOX)]
-
-
-def _table(attributes: Any, shapes: Any, schema: Any) -> Any:
-    wkb = pa.array(shapely.to_wkb(shapes, flavor="iso"), pa.binary())
-    columns = [*attributes.columns, wkb, boxes_array(shapely.bounds(shapes))]
-    return pa.Table.from_arrays(columns, schema=schema)

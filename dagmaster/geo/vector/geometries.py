@@ -50,20 +50,14 @@ def _of_dimension(shape: Any, dimension: int) -> Any:
     return shapely.union_all(kept) if len(kept) else None
 
 
-def promote(shapes: Any) -> Any:
-    """Convert single parts to multi parts."""
+def promoted(table: Any, column: str) -> Any:
+    """The table with the single parts in this WKB column converted to multi parts."""
+    shapes = shapely.from_wkb(table.column(column).to_numpy())
     kinds = shapely.get_type_id(shapes)
-    result = shapes.copy()
     for single, (_, collect) in _MULTI_CLASSES.items():
         if len(places := np.flatnonzero(kinds == single)):
-            result[places] = collect(shapes[places], indices=np.arange(len(places)))
-    return result
-
-
-def promoted(table: Any, column: str) -> Any:
-    """The table with this WKB column promoted."""
-    shapes = shapely.from_wkb(table.column(column).to_numpy())
-    values = pa.array(shapely.to_wkb(promote(shapes), flavor="iso"), pa.binary())
+            shapes[places] = collect(shapes[places], indices=np.arange(len(places)))
+    values = pa.array(shapely.to_wkb(shapes, flavor="iso"), pa.binary())
     return table.set_column(table.schema.get_field_index(column), column, values)
 
 

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import shapely
 from pyproj import CRS
 
 from dagmaster.geo.errors import UnreadableVector
-from dagmaster.geo.vector.cleaner import BBOX, BBOX_TYPE, CORNERS, GEOMETRY
+from dagmaster.geo.vector.cleaner import BBOX, BBOX_TYPE, CORNERS, GEOMETRY, boxes_array
 from dagmaster.geo.vector.columns import Column
 from dagmaster.geo.vector.report import Box
 
@@ -18,9 +19,15 @@ VERSION: Final = "1.1.0"
 MEDIA_TYPE: Final = "application/vnd.apache.parquet"
 # Longitude before latitude, like the coordinates.
 _CRS84: Final = "OGC:CRS84"
+WORLD: Final[Box] = (-180.0, -90.0, 180.0, 90.0)
 
 
-def schema_of(fields: Iterable[Any], geometry_types: Sequence[str], bbox: Box) -> Any:
+def attributes_of(schema: Any) -> list[Any]:
+    """The layer's own columns."""
+    return [field for field in schema if field.name not in (GEOMETRY, BBOX)]
+
+
+def schema_of(fields: Iterable[Any], geometry_types: Sequence[str] = (), bbox: Box = WORLD) -> Any:
     """The schema of a file with these columns besides geometry and box."""
     described = {
         "version": VERSION,
@@ -52,20 +59,21 @@ def read_description(path: Path) -> dict[str, Any]:
         return {
             "bbox": tuple(described["bbox"]),
             "rows": metadata.num_rows,
-            "columns": [
-                Column(name=field.name, type=str(field.type)) for field in schema if field.name not in (GEOMETRY, BBOX)
-            ],
+            "columns": [Column(name=field.name, type=str(field.type)) for field in attributes_of(schema)],
             "geometry_types": described["geometry_types"],
         }
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
         raise UnreadableVector(f"{path.name} is not a GeoParquet file with a box: {error}") from error
 
 
-def write(path: Path, schema: Any, row_groups: Iterable[Any]) -> int:
-    """Write each table as a row group; returns the number of rows."""
-    rows = 0
+def table_of(attributes: Any, shapes: Any, schema: Any) -> Any:
+    """A table of this schema, with the geometries and boxes of the shapes."""
+    wkb = pa.array(shapely.to_wkb(shapes, flavor="iso"), pa.binary())
+    return pa.Table.from_arrays([*attributes.columns, wkb, boxes_array(shapely.bounds(shapes))], schema=schema)
+
+
+def write(path: Path, schema: Any, row_groups: Iterable[Any]) -> None:
+    """Write each table as a row group."""
     with pq.ParquetWriter(path, schema, compression="zstd", write_statistics=True) as writer:
         for table in row_groups:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
-            rows += table.num_rows
-    return rows

@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from dagmaster.geo.validation import outcome_of
 from dagmaster.geo.vector import geometries, geoparquet, preview_tiles
-from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY, SORT_KEY, LayerCleaner
+from dagmaster.geo.vector.cleaner import GEOMETRY, SORT_KEY, LayerCleaner
 from dagmaster.geo.vector.columns import Column
-from dagmaster.geo.vector.crs import SettledCrs, settle_crs
+from dagmaster.geo.vector.crs import ResolvedCrs, resolve_crs
 from dagmaster.geo.vector.preview_tiles import Preview
 from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
-from dagmaster.geo.vector.report import Box, VectorReport, outcome_of, warnings_about
+from dagmaster.geo.vector.report import Box, VectorReport, warnings_about
 from dagmaster.geo.vector.sorted_features import DEFAULT_CHUNK_ROWS, Chunk, FeatureSorter
 
 OnProgress = Callable[[float], None]
@@ -81,7 +82,7 @@ def prepare(
         work = Path(folder)
         opened = open_source(source, work, encoding=encoding)
         with read_layer(opened, layer) as read:
-            crs = settle_crs(read.crs, assigned_crs)
+            crs = resolve_crs(read.crs, assigned_crs)
             cleaner = LayerCleaner(read.schema, read.geometry, crs)
             sorter = FeatureSorter(work, cleaner.schema)
             _sort(read, cleaner, sorter, on_progress)
@@ -114,7 +115,7 @@ def _sort(read: Layer, cleaner: LayerCleaner, sorter: FeatureSorter, on_progress
         sorter.close()
 
 
-def _report(source: SourceFile, layer: Layer, crs: SettledCrs, cleaner: LayerCleaner) -> VectorReport:
+def _report(source: SourceFile, layer: Layer, crs: ResolvedCrs, cleaner: LayerCleaner) -> VectorReport:
     counts = cleaner.counts
     problems = []
     if not counts.read:
@@ -145,7 +146,7 @@ def _write(
     report: VectorReport, cleaner: LayerCleaner, sorter: FeatureSorter, chunk_rows: int, target: Path
 ) -> tuple[list[Chunk], Preview]:
     assert report.bbox is not None
-    fields = [field for field in cleaner.schema if field.name not in (GEOMETRY, BBOX, SORT_KEY)]
+    fields = [field for field in geoparquet.attributes_of(cleaner.schema) if field.name != SORT_KEY]
     schema = geoparquet.schema_of(fields, report.geometry_types, report.bbox)
     has_mixture = geometries.needs_promotion(cleaner.kinds)
     chunks: list[Chunk] = []

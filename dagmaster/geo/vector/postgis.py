@@ -1,5 +1,6 @@
-"""Load the chunks of a layer into a PostGIS table, each in one idempotent transaction."""
+"""Load the chunks of a layer into a PostGIS table, each in one idempotent transaction; the owners of tables."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ import pyarrow.parquet as pq
 from pgpq import ArrowToPostgresBinaryEncoder
 from psycopg import Connection
 from psycopg.sql import SQL, Composable, Identifier, Literal
+from pydantic import BaseModel
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY
+from dagmaster.geo.vector.geoparquet import attributes_of
 from dagmaster.geo.vector.sorted_features import Chunk
 
 SCHEMA: Final = "geo"
@@ -23,6 +26,7 @@ FEATURE_ID: Final = "feature_id"
 SRID: Final = 4326
 BATCH_ROWS: Final = 8192
 MAX_NAME: Final = 63
+_OWNER_KEY: Final = "dagmaster"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _TYPES: Final = {
     pa.bool_(): "boolean",
@@ -90,7 +94,7 @@ def create_table(
     schema = pq.read_schema(parquet)
     kind = geometry_types[0] if len(geometry_types) == 1 else "Geometry"
     columns: list[Composable] = [
-        SQL("{} {}").format(Identifier(field.name), SQL(_TYPES[field.type])) for field in _attributes(schema)
+        SQL("{} {}").format(Identifier(field.name), SQL(_TYPES[field.type])) for field in attributes_of(schema)
     ]
     geometry = SQL("{} {}.geometry({}, {}) NOT NULL").format(
         Identifier(GEOMETRY), Identifier(postgis), SQL(_checked_kind(kind)), Literal(SRID)
@@ -108,10 +112,6 @@ def create_table(
 def _checked_kind(kind: str) -> Any:
     assert kind.isalpha()
     return kind
-
-
-def _attributes(schema: Any) -> list[Any]:
-    return [field for field in schema if field.name not in (GEOMETRY, BBOX)]
 
 
 def load_chunk(conn: Connection[Any], table: Table, parquet: Path, chunk: Chunk) -> int:
@@ -157,3 +157,50 @@ def index_table(conn: Connection[Any], table: Table, rows: int) -> None:
         )
     )
     conn.execute(SQL("ANALYZE {}").format(table.identifier))
+
+
+class TableOwner(BaseModel, frozen=True):
+    """The job that created a table, and its version. `is_loaded` when all rows are there.
+
+    Stored in the comment on the table, so that it is dropped with it.
+    """
+
+    job_id: int
+    asset_id: str | None = None
+    version_ordinal: int | None = None
+    is_loaded: bool = False
+
+
+def set_owner(conn: Connection[Any], table: Table, owner: TableOwner) -> None:
+    comment = json.dumps({_OWNER_KEY: owner.model_dump()})
+    conn.execute(SQL("COMMENT ON TABLE {} IS {}").format(table.identifier, Literal(comment)))
+
+
+def mark_loaded(conn: Connection[Any], table: Table) -> None:
+    """No effect on a table without an owner."""
+    owner = list_owners(conn).get(table)
+    if owner is not None:
+        set_owner(conn, table, owner.model_copy(update={"is_loaded": True}))
+
+
+def list_owners(conn: Connection[Any]) -> dict[Table, TableOwner]:
+    """The tables that jobs have created. Other tables of the schema are not touched."""
+    rows = conn.execute(
+        "SELECT c.relname, obj_description(c.oid, 'pg_class') FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY 1",
+        [SCHEMA],
+    ).fetchall()
+    owners = {name: _parse_owner(comment) for name, comment in rows}
+    return {Table(name): owner for name, owner in owners.items() if owner is not None}
+
+
+def _parse_owner(comment: str | None) -> TableOwner | None:
+    try:
+        return TableOwner.model_validate(json.loads(comment or "")[_OWNER_KEY])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def drop_table(conn: Connection[Any], table: Table) -> None:
+    """Fails if objects of others depend on the table."""
+    conn.execute(SQL("DROP TABLE IF EXISTS {}").format(table.identifier))

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pyogrio.raw import write_arrow
 
 from dagmaster.geo.vector.cleaner import BBOX, CORNERS, GEOMETRY
+from dagmaster.geo.vector.geoparquet import attributes_of
 
 MEDIA_TYPE: Final = "application/vnd.pmtiles"
 LAYER: Final = "features"
@@ -80,8 +81,8 @@ def write_preview(parquet: Path, target: Path, geometry_types: Sequence[str]) ->
 
 
 def _shown_columns(schema: Any) -> list[str]:
-    shown = [field.name for field in schema if field.name not in (GEOMETRY, BBOX)][:MAX_COLUMNS]
-    return [*(name for name in shown if not pa.types.is_binary(schema.field(name).type)), GEOMETRY]
+    shown = attributes_of(schema)[:MAX_COLUMNS]
+    return [*(field.name for field in shown if not pa.types.is_binary(field.type)), GEOMETRY]
 
 
 def _every(file: Any, step: int, columns: list[str]) -> Iterator[Any]:

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyogrio
 
 from dagmaster.geo.errors import UnreadableVector
-from dagmaster.geo.vector import text_encoding
 from dagmaster.geo.vector.archive import unpack
-from dagmaster.geo.vector.formats import DRIVERS, Format, detect, is_zip
-from dagmaster.geo.vector.reader_protocol import LAYER_KEY, REFUSED
+from dagmaster.geo.vector.formats import DRIVERS, UTF_8, Format, check_encoding, detect, encoding_of, is_zip, transcode
+from dagmaster.geo.vector.reader_process import LAYER_KEY, REFUSED
 
 MAX_MESSAGE_BYTES: Final = 2000
 # pyogrio would import these if they are installed, which takes longer than everything else.
@@ -59,13 +58,13 @@ def open_source(path: Path, folder: Path, *, encoding: str | None = None) -> Sou
         path = unpack(path, folder / "unpacked")
     kind = detect(path)
     if encoding is not None:
-        text_encoding.check_encoding(encoding)
-    chosen = encoding or text_encoding.encoding_of(path, kind)
+        check_encoding(encoding)
+    chosen = encoding or encoding_of(path, kind)
     warnings = []
-    if encoding is None and chosen != text_encoding.UTF_8:
+    if encoding is None and chosen != UTF_8:
         warnings.append(f"its text is not in UTF-8: it is read as {chosen}; pass `encoding` if that is wrong")
-    if kind in (Format.GEOJSON, Format.CSV) and chosen != text_encoding.UTF_8:
-        path = text_encoding.transcode(path, chosen, folder / "transcoded" / path.name)
+    if kind in (Format.GEOJSON, Format.CSV) and chosen != UTF_8:
+        path = transcode(path, chosen, folder / "transcoded" / path.name)
     return SourceFile(path, kind, chosen, tuple(warnings))
 
 
@@ -120,6 +119,8 @@ def _layer(source: SourceFile, process: "subprocess.Popen[bytes]", messages: IO[
 
 
 def _failure(source: SourceFile, process: "subprocess.Popen[bytes]", messages: IO[bytes]) -> UnreadableVector:
+    assert process.stdout is not None
+    process.stdout.close()  # A process that still writes would wait for its reader.
     code = process.wait()
     messages.seek(0)
     text = messages.read(MAX_MESSAGE_BYTES).decode(errors="replace").strip()

@@ -17,9 +17,11 @@ import pyogrio
 from pyogrio.errors import DataSourceError
 from pyogrio.raw import open_arrow
 
-from dagmaster.geo.vector.reader_protocol import LAYER_KEY, REFUSED
-
 BATCH_ROWS: Final = 16_384
+# In the metadata of the schema: the file's description of the layer, as JSON.
+LAYER_KEY: Final = b"dagmaster:layer"
+# The exit code after a rejection, with the reason on standard error.
+REFUSED: Final = 3
 CSV_OPTIONS: Final = {
     "X_POSSIBLE_NAMES": "lon,long,longitude,lng,x,easting",
     "Y_POSSIBLE_NAMES": "lat,latitude,y,northing",
@@ -63,15 +65,11 @@ def _open_gdal(path: Path, request: dict[str, Any]) -> Iterator[tuple[Any, dict[
     ):
         column = meta["geometry_name"] or "wkb_geometry"
         if column not in reader.schema.names:
-            _refuse(f"{path.name} has no geometries; {_how_to_name(request['format'])}")
+            is_csv = request["format"] == "csv"
+            advice = "name the columns lon and lat, x and y, or wkt" if is_csv else "choose a layer that has some"
+            _refuse(f"{path.name} has no geometries; {advice}")
         about = {"name": layer, "crs": meta["crs"], "features": count, "geometry": column}
         yield reader.schema, about, reader
-
-
-def _how_to_name(kind: str) -> str:
-    if kind == "csv":
-        return "name the columns lon and lat, x and y, or wkt"
-    return "choose a layer that has some"
 
 
 def _choose_layer(path: Path, name: str | None) -> str:

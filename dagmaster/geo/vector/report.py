@@ -1,21 +1,13 @@
 """The result of reading a layer: its properties, the repairs, and why it may be unusable."""
 
-from enum import StrEnum
-
 from pydantic import BaseModel, Field
 
 from dagmaster.geo.errors import VectorRejected
+from dagmaster.geo.validation import CrsSource, Outcome
 from dagmaster.geo.vector.columns import Column
-from dagmaster.geo.vector.crs import CrsSource
 from dagmaster.geo.vector.formats import Format
 
 Box = tuple[float, float, float, float]
-
-
-class Outcome(StrEnum):
-    ACCEPTED = "accepted"
-    ACCEPTED_WITH_WARNINGS = "accepted_with_warnings"
-    REJECTED = "rejected"
 
 
 class FeatureCounts(BaseModel):
@@ -52,12 +44,6 @@ class VectorReport(BaseModel, frozen=True):
         if self.outcome is Outcome.REJECTED:
             raise VectorRejected("; ".join(self.problems))
         return self
-
-
-def outcome_of(problems: list[str], warnings: list[str]) -> Outcome:
-    if problems:
-        return Outcome.REJECTED
-    return Outcome.ACCEPTED_WITH_WARNINGS if warnings else Outcome.ACCEPTED
 
 
 def warnings_about(counts: FeatureCounts) -> list[str]:

@@ -3,7 +3,7 @@
 Load them with `DAGMASTER_HANDLERS=dagmaster.handlers.raster`; they need the extra `geo`.
 """
 
-from dagmaster.handlers.raster import cog, containers, fathom, files, legacy, stac, tiles, tools
+from dagmaster.handlers.raster import cog, containers, fathom, mount, stac, tiles, tools
 from dagmaster.handlers.raster.stac import MAX_ITEMS
 
-__all__ = ["MAX_ITEMS", "cog", "containers", "fathom", "files", "legacy", "stac", "tiles", "tools"]
+__all__ = ["MAX_ITEMS", "cog", "containers", "fathom", "mount", "stac", "tiles", "tools"]

@@ -8,15 +8,24 @@ from typing import Self
 from pydantic import BaseModel, model_validator
 
 from dagmaster.errors import Invalid
+from dagmaster.geo.footprint import Bbox
 from dagmaster.geo.raster import validate
 from dagmaster.geo.raster.cog import CogInfo, ParallelWriter, write_image
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.raster.image import ImageSource, resolve_image
 from dagmaster.geo.raster.profiles import Profile, RasterType, Tier
 from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.geo.raster.writer import OnSuperblock
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
-from dagmaster.handlers.raster.common import mount_reference, open_zones, remove_work_folder, work_folder
+from dagmaster.handlers.geo_task import (
+    CopyDiffers,
+    Params,
+    Reference,
+    invalid_is_permanent,
+    on_fraction,
+    open_zones,
+    store_file,
+)
+from dagmaster.handlers.raster.mount import mount_reference, remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
 from dagmaster.settings import load_settings
 from dagmaster.storage import LocalFile, Storage
@@ -35,7 +44,7 @@ class ValidateParams(Params):
 @handler("raster.validate", params=ValidateParams, isolation="process")
 def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
     """Read every block of a GeoTIFF. An unusable raster fails the task with all problems."""
-    with refusing():
+    with invalid_is_permanent():
         report = validate.validate(
             open_zones().local_path(params.path),
             assigned_crs=params.assigned_crs,
@@ -47,6 +56,12 @@ def validate_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport
         for warning in report.warnings:
             ctx.logger.warning("%s: %s", params.path, warning)
         return report.check()
+
+
+@handler("raster_validate", params=ValidateParams, isolation="process")
+def validate_stored_raster(ctx: HandlerContext, params: ValidateParams) -> RasterReport:
+    """Like raster.validate, for a file anywhere in the storage."""
+    return validate_raster(ctx, params.model_copy(update={"path": fetch(ctx, params.path)}))
 
 
 class CogParams(Params):
@@ -75,11 +90,12 @@ class CogOutput(BaseModel):
 
     blob_path: str
     content_hash: str
-    bbox: tuple[float, float, float, float]
+    bbox: Bbox
     cog: CogInfo
     taken_at: str | None = None
 
 
+@handler("create_cog", params=CogParams, isolation="process")  # The name in older workflows.
 @handler("raster.create_cog", params=CogParams, isolation="process")
 def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
     """Write a cloud-optimised GeoTIFF, reprojected if `target_crs` differs, and store it at `target`.
@@ -88,10 +104,10 @@ def create_cog(ctx: HandlerContext, params: CogParams) -> CogOutput:
     """
     storage, report = open_zones(), params.report
     profile = params.profile or (report.profile if report else None)
-    with refusing():
+    with invalid_is_permanent():
         if profile is None:
             raise Invalid("the report has no profile: the raster was rejected")
-        source = settle_image(
+        source = resolve_image(
             storage.local_path(params.path),
             profile.resampling,
             assigned_crs=params.assigned_crs or (report.crs if report else None),
@@ -152,15 +168,9 @@ def record_superblocks(ctx: HandlerContext) -> OnSuperblock:
     return record
 
 
-class CopyDiffers(RuntimeError):
-    """The copy does not have the bytes that were written."""
-
-
 def store_cog(storage: Storage, local: Path, info: CogInfo, target: str) -> CogOutput:
-    copied = asyncio.run(storage.copy(str(local), target))
-    if copied.sha256 != info.sha256:
-        raise CopyDiffers(f"the copy at {copied.reference} differs from the file that was made")
-    return CogOutput(blob_path=copied.reference, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
+    reference = store_file(storage, local, target, info.sha256)
+    return CogOutput(blob_path=reference, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
 
 
 class ProcessParams(ValidateParams):
@@ -173,6 +183,7 @@ class ProcessOutput(CogOutput):
     report: RasterReport
 
 
+@handler("raster_cog_docker", params=ProcessParams, isolation="process")  # The name in older workflows.
 @handler("raster.process", params=ProcessParams, isolation="process")
 def process_raster(ctx: HandlerContext, params: ProcessParams) -> ProcessOutput:
     """Copy, validate and convert a raster to a COG in one task."""
@@ -185,7 +196,7 @@ def process_raster(ctx: HandlerContext, params: ProcessParams) -> ProcessOutput:
 def fetch(ctx: HandlerContext, reference: str) -> str:
     """A reference to the file on this machine."""
     storage = open_zones()
-    with refusing():
+    with invalid_is_permanent():
         source = storage.locate(reference)
         if isinstance(source, LocalFile):
             return source.reference

@@ -1,28 +1,25 @@
 """Catalogue the rasters of a whole folder or container, unchanged."""
 
-import asyncio
 import re
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Self
-from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, Field, model_validator
 
 from dagmaster.errors import Invalid, NotFound
-from dagmaster.geo.raster.cog import CogInfo, inspect_cog
+from dagmaster.geo.footprint import bbox_around
+from dagmaster.geo.raster.cog import inspect_cog
 from dagmaster.geo.stac.items import SHA256_MULTIHASH, make_collection
 from dagmaster.handlers.contract import HandlerContext, Permanent
-from dagmaster.handlers.geo_task import Params, Reference, VersionParams, refusing
+from dagmaster.handlers.geo_task import Params, Reference, VersionParams, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, fetch
-from dagmaster.handlers.raster.common import open_zones, remove_work_folder
-from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, ItemOptions, describe_cog_item, register
+from dagmaster.handlers.raster.stac import MAX_ITEMS, ItemVersionParams, describe_cog_item, register
 from dagmaster.handlers.registry import handler
 
 MAX_LISTED = 100_000
 MAX_SLUG = 100
-INDEX = "index.geojson"
 Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9]{1,10}$")]
 
 
@@ -50,7 +47,7 @@ class ListOutput(BaseModel):
 @handler("list_raster_files", params=ListParams)
 async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutput:
     """List the rasters of a folder and its subfolders, by file extension."""
-    with refusing():
+    with invalid_is_permanent():
         listed = await open_zones().list(params.folder, limit=MAX_LISTED + 1)
         suffixes = {suffix.lower() for suffix in params.suffixes}
         files = [file for file in listed if PurePosixPath(file.reference).suffix.lower() in suffixes]
@@ -66,7 +63,7 @@ async def list_raster_files(ctx: HandlerContext, params: ListParams) -> ListOutp
     )
 
 
-class MetadataParams(CollectionVersionParams, ItemOptions):
+class MetadataParams(ItemVersionParams):
     """`path`, or `paths` of many files, each of which gets its own id."""
 
     path: Reference | None = None
@@ -88,8 +85,8 @@ def extract_stac_metadata(ctx: HandlerContext, params: MetadataParams) -> dict[s
     With many files, those that cannot be described are listed in `problems`, and the others are described.
     """
     if params.path is not None:
-        with refusing():
-            return register(ctx, params, params, _inspect(ctx, params.path))
+        with invalid_is_permanent():
+            return register(ctx, params, _inspect(ctx, params.path))
     items, problems = [], []
     for number, path in enumerate(params.paths or [], 1):
         try:
@@ -106,9 +103,11 @@ def _inspect(ctx: HandlerContext, reference: str) -> CogOutput:
     local = fetch(ctx, reference)
     path = storage.local_path(local)
     source = storage.locate(reference).reference
-    info: CogInfo = inspect_cog(path)
-    if local != source:
-        path.unlink()  # One copy at a time: a container may be larger than this machine's disk.
+    try:
+        info = inspect_cog(path)
+    finally:
+        if local != source:
+            path.unlink()  # One copy at a time: a container may be larger than this machine's disk.
     return CogOutput(blob_path=source, content_hash=f"sha256:{info.sha256}", bbox=info.bbox, cog=info)
 
 
@@ -117,8 +116,7 @@ def _item_id(version: VersionParams, reference: str) -> str:
     path = PurePosixPath(reference).with_suffix("")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(path.parts[1:])).strip("-")[-MAX_SLUG:].lstrip("-") or "raster"
     digest = sha256(reference.encode()).hexdigest()[:8]
-    owner = f"{version.asset_id}-{version.version_ordinal or 0}-" if version.asset_id is not None else ""
-    return f"{owner}{slug}-{digest}"
+    return "-".join(filter(None, [version.version_id, slug, digest]))
 
 
 class Extracted(BaseModel):
@@ -144,7 +142,7 @@ async def stac_catalog_container(ctx: HandlerContext, params: ContainerParams) -
     """
     items = [item for part in params.extracted for item in part.stac_items]
     problems = [problem for part in params.extracted for problem in part.problems]
-    with refusing():
+    with invalid_is_permanent():
         if not items:
             reasons = "; ".join(f"{problem['path']}: {problem['problem']}" for problem in problems[:3])
             raise Invalid(f"no raster can be catalogued: {reasons or 'the folder has none'}")
@@ -158,24 +156,17 @@ async def catalogue(
 ) -> dict[str, Any]:
     """The entries of a version of many files, whose own file is the index of them."""
     index = orjson.dumps({"type": "FeatureCollection", "features": [_feature(item) for item in items]})
-    target = target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/{INDEX}"
+    target = target or f"silver/catalogues/{ctx.job_id}/{ctx.retry_count}/index.geojson"
+    stored = await open_zones().write(target, index)
     return {
         "stac_collection": collection,
         "stac_collection_id": collection["id"],
         "stac_items": items,
-        "blob_path": await _store(ctx, index, target),
-        "content_hash": f"sha256:{sha256(index).hexdigest()}",
+        "blob_path": stored.reference,
+        "content_hash": f"sha256:{stored.sha256}",
         "bbox": bbox_around([item["bbox"] for item in items]),
         "item_count": len(items),
     }
-
-
-def bbox_around(boxes: list[list[float]]) -> list[float]:
-    """Spans the globe from west to east if a box crosses the antimeridian."""
-    west, south, east, north = zip(*boxes, strict=True)
-    if any(box[0] > box[2] for box in boxes):
-        return [-180.0, min(south), 180.0, max(north)]
-    return [min(west), min(south), max(east), max(north)]
 
 
 def _feature(item: dict[str, Any]) -> dict[str, Any]:
@@ -187,14 +178,3 @@ def _feature(item: dict[str, Any]) -> dict[str, Any]:
         "size_bytes": data["file:size"],
     }
     return {"type": "Feature", "bbox": item["bbox"], "geometry": item["geometry"], "properties": properties}
-
-
-async def _store(ctx: HandlerContext, content: bytes, target: str) -> str:
-    storage = open_zones()
-    local: Path = storage.local_path(f"mount/{ctx.job_id}/{uuid4().hex}/{INDEX}")
-    await asyncio.to_thread(local.parent.mkdir, parents=True, exist_ok=True)
-    try:
-        await asyncio.to_thread(local.write_bytes, content)
-        return (await storage.copy(str(local), target)).reference
-    finally:
-        remove_work_folder(local.parent)

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
 from dagmaster.errors import Invalid
 from dagmaster.geo.flood.names import DEFAULT_PATTERN, FloodTile, NamePattern, Place, take_inventory
 from dagmaster.geo.flood.stack import (
-    Bbox,
+    CellGrid,
     StackFiles,
     arrange_stacks,
     check_place,
@@ -19,16 +19,17 @@ from dagmaster.geo.flood.stack import (
     find_cell_grid,
 )
 from dagmaster.geo.raster.header import Header
-from dagmaster.geo.raster.image import settle_image
+from dagmaster.geo.raster.image import resolve_image
 from dagmaster.geo.raster.mosaic import Mosaic
 from dagmaster.geo.raster.profiles import RasterType, Tier, choose_profile
+from dagmaster.geo.raster.reduction import Reduction
 from dagmaster.geo.stac.items import make_collection
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, refusing
+from dagmaster.handlers.geo_task import ItemOptions, Params, Reference, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, store_image
-from dagmaster.handlers.raster.common import mount_reference, open_zones
 from dagmaster.handlers.raster.containers import MAX_LISTED, catalogue
-from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, ItemOptions, describe_cog_item
+from dagmaster.handlers.raster.mount import mount_reference
+from dagmaster.handlers.raster.stac import MAX_ITEMS, CollectionVersionParams, describe_cog_item
 from dagmaster.handlers.registry import handler
 from dagmaster.storage import LocalFile, Storage
 
@@ -70,7 +71,7 @@ class InventoryOutput(BaseModel):
 @handler("fathom_tile_inventory", params=InventoryParams)
 async def fathom_tile_inventory(ctx: HandlerContext, params: InventoryParams) -> InventoryOutput:
     """Find the flood tiles of a folder by the names of their files. Each needs a file for each return period."""
-    with refusing():
+    with invalid_is_permanent():
         pattern = NamePattern(params.pattern)
         listed = await open_zones().list(params.folder, limit=MAX_LISTED + 1)
         if len(listed) > MAX_LISTED:
@@ -118,7 +119,7 @@ def fathom_band_stack(ctx: HandlerContext, params: StackParams) -> StackOutput:
     The pixels are read when the tiles are merged, once.
     """
     stacks = []
-    with refusing():
+    with invalid_is_permanent():
         for number, tile in enumerate(params.tiles, 1):
             stacks.append(_stack(ctx, params, tile))
             ctx.progress(number, len(params.tiles), "tiles stacked")
@@ -143,22 +144,17 @@ def band_names(return_periods: Iterable[int]) -> list[str]:
 
 def _fetch(ctx: HandlerContext, storage: Storage, tile: FloodTile) -> StackFiles:
     """The files of a tile on this machine: as they are, or copies, which have names of their own."""
-    paths = [_local_path(ctx, storage, reference) for reference in tile.files]
-    missing = {
-        reference: path
-        for reference, path in zip(tile.files, paths, strict=True)
-        if not isinstance(storage.locate(reference), LocalFile) and not path.exists()
-    }
+    paths, missing = [], {}
+    for reference in tile.files:
+        place = storage.locate(reference)
+        is_local = isinstance(place, LocalFile)
+        path = storage.local_path(reference if is_local else mount_reference(ctx, place.reference))
+        paths.append(path)
+        if not is_local and not path.exists():
+            missing[reference] = path
     if missing:
         asyncio.run(_copy(storage, missing))
     return StackFiles(paths=paths, names=tile.files)
-
-
-def _local_path(ctx: HandlerContext, storage: Storage, reference: str) -> Path:
-    place = storage.locate(reference)
-    if isinstance(place, LocalFile):
-        return place.path
-    return storage.local_path(mount_reference(ctx, place.reference))
 
 
 async def _copy(storage: Storage, files: dict[str, Path]) -> None:
@@ -171,15 +167,12 @@ async def _copy(storage: Storage, files: dict[str, Path]) -> None:
     await asyncio.gather(*(copy(reference, path) for reference, path in files.items()))
 
 
-Overviews = Literal["nearest", "average"]
-
-
-def _write(ctx: HandlerContext, storage: Storage, mosaic: Mosaic, target: str, overviews: Overviews) -> CogOutput:
+def _write(ctx: HandlerContext, storage: Storage, mosaic: Mosaic, target: str, overviews: Reduction) -> CogOutput:
     """In parallel whatever the size: GDAL's driver reads bands of many files one after the other, several times."""
     profile = choose_profile(RasterType.MULTISPECTRAL, Tier.ANALYSIS, mosaic.dtypes[0], has_nodata=True)
     profile = profile.model_copy(update={"resampling": "nearest", "overview_resampling": overviews})
     return store_image(
-        ctx, storage, settle_image(mosaic, profile.resampling), profile, target=target, parallel_above_mb=0
+        ctx, storage, resolve_image(mosaic, profile.resampling), profile, target=target, parallel_above_mb=0
     )
 
 
@@ -190,15 +183,12 @@ class GridParams(Params):
     cell_degrees: Annotated[int, Field(ge=1, le=90)] = 5
 
 
-class Cell(BaseModel):
+class Cell(CellGrid):
     """The tiles of one scenario in one square of whole degrees, named after its south-west corner."""
 
     key: str
     scenario: str
     place: Place
-    bbox: Bbox
-    width: int
-    height: int
     tiles: list[FloodTile]
 
 
@@ -213,7 +203,7 @@ def fathom_grid_inventory(ctx: HandlerContext, params: GridParams) -> GridOutput
     groups: dict[tuple[str, Place], list[Stack]] = {}
     for stack in params.stacks:
         groups.setdefault((stack.scenario, stack.place.cell(params.cell_degrees)), []).append(stack)
-    with refusing():
+    with invalid_is_permanent():
         if len(groups) > MAX_ITEMS:
             raise Invalid(f"there are {len(groups)} cells, a catalogue takes {MAX_ITEMS} at once: make cells larger")
         cells = [_cell(scenario, place, stacks) for (scenario, place), stacks in groups.items()]
@@ -221,14 +211,11 @@ def fathom_grid_inventory(ctx: HandlerContext, params: GridParams) -> GridOutput
 
 
 def _cell(scenario: str, place: Place, stacks: Sequence[Stack]) -> Cell:
-    grid = find_cell_grid([stack.header for stack in stacks])
     return Cell(
+        **dict(find_cell_grid([stack.header for stack in stacks])),
         key=f"{scenario} {place.name}",
         scenario=scenario,
         place=place,
-        bbox=grid.bbox,
-        width=grid.width,
-        height=grid.height,
         tiles=[FloodTile(**stack.model_dump(include=set(FloodTile.model_fields))) for stack in stacks],
     )
 
@@ -238,7 +225,7 @@ class MergeParams(Params):
 
     cell: Cell
     return_periods: ReturnPeriods = RETURN_PERIODS
-    overviews: Overviews = "nearest"
+    overviews: Reduction = "nearest"
     folder: str | None = None
 
 
@@ -258,7 +245,7 @@ def fathom_spatial_merge(ctx: HandlerContext, params: MergeParams) -> MergeOutpu
     """
     storage, cell = open_zones(), params.cell
     folder = params.folder or f"silver/flood/{ctx.job_id}/{ctx.retry_count}"
-    with refusing():
+    with invalid_is_permanent():
         stacks = [_fetch(ctx, storage, tile) for tile in cell.tiles]
         mosaic = arrange_stacks(stacks, band_names(params.return_periods))
         target = f"{folder}/{cell.scenario}_{cell.place.name}.tif"
@@ -290,15 +277,14 @@ async def fathom_stac_register(ctx: HandlerContext, params: RegisterParams) -> d
 
     They enter the catalogue with the asset's version, when the job completes.
     """
-    with refusing():
+    with invalid_is_permanent():
         items = [_item(ctx, params, merged) for merged in params.merged]
         collection = make_collection(params.collection_id, title=params.title)
         return await catalogue(ctx, collection, items, params.target)
 
 
 def _item(ctx: HandlerContext, params: RegisterParams, merged: MergeOutput) -> dict[str, Any]:
-    owner = f"{params.asset_id}-{params.version_ordinal or 0}" if params.asset_id is not None else str(ctx.job_id)
     title = f"{params.title or 'Flood depth'}: {merged.scenario} {merged.place.name}"
-    item_id = f"{owner}-{merged.scenario}-{merged.place.name}"
+    item_id = f"{params.version_id or ctx.job_id}-{merged.scenario}-{merged.place.name}"
     options = ItemOptions(acquired_at=params.acquired_at, title=title)
     return describe_cog_item(ctx, params, options, merged.file, item_id)

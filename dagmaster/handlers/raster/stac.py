@@ -1,7 +1,6 @@
 """Describe rasters as STAC items and collections."""
 
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -9,8 +8,8 @@ from pydantic import Field
 from dagmaster.errors import Invalid
 from dagmaster.geo.stac import items
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, VersionParams, refusing
-from dagmaster.handlers.raster.cog import CogOutput
+from dagmaster.handlers.geo_task import ItemOptions, Params, VersionParams, invalid_is_permanent
+from dagmaster.handlers.raster.cog import CogOutput, ProcessParams, process_raster
 from dagmaster.handlers.raster.tiles import TileOutput
 from dagmaster.handlers.registry import handler
 
@@ -28,23 +27,9 @@ class CollectionParams(Params):
 @handler("raster.stac_ensure_collection", params=CollectionParams)
 async def stac_ensure_collection(ctx: HandlerContext, params: CollectionParams) -> dict[str, Any]:
     """Create the collection that items are added to. If it exists by the end of the job, it stays as it is."""
-    with refusing():
-        collection = items.make_collection(
-            params.collection_id,
-            title=params.title,
-            description=params.description,
-            licence=params.licence,
-            keywords=params.keywords,
-        )
+    with invalid_is_permanent():
+        collection = items.make_collection(**dict(params))
     return {"stac_collection_id": params.collection_id, "stac_collection": collection}
-
-
-class ItemOptions(Params):
-    """Without `item_id`, asset and version identify the item."""
-
-    item_id: str | None = None
-    acquired_at: datetime | None = None
-    title: str | None = None
 
 
 class ItemSource(ItemOptions):
@@ -56,13 +41,16 @@ class ItemSource(ItemOptions):
 class CollectionVersionParams(VersionParams):
     collection_id: str
 
-    def id_of(self, cog: CogOutput, ctx: HandlerContext) -> str:
-        if self.asset_id is not None:
-            return f"{self.asset_id}-{self.version_ordinal or 0}"
-        return f"{PurePosixPath(cog.blob_path).stem}-{ctx.job_id}"
+
+class ItemVersionParams(CollectionVersionParams, ItemOptions):
+    pass
 
 
-class ItemParams(CollectionVersionParams, ItemSource):
+class ItemParams(ItemVersionParams, ItemSource):
+    pass
+
+
+class CompleteParams(ProcessParams, ItemVersionParams):
     pass
 
 
@@ -74,8 +62,8 @@ class ItemsParams(CollectionVersionParams):
     acquired_at: datetime | None = None
     title: str | None = None
 
-    def sources(self, ctx: HandlerContext) -> list[ItemSource]:
-        """The sources, each with its id."""
+    def sources(self, ctx: HandlerContext) -> list[tuple[str, ItemSource]]:
+        """The sources with the ids of their items."""
         numbered = [(source, str(number)) for number, source in enumerate(self.items)]
         of_tiles = [
             (ItemSource(cog=tile.file, acquired_at=self.acquired_at, title=self.title), f"{tile.row}-{tile.column}")
@@ -83,7 +71,7 @@ class ItemsParams(CollectionVersionParams):
             if tile.file is not None
         ]
         return [
-            source.model_copy(update={"item_id": source.item_id or f"{self.id_of(source.cog, ctx)}-{suffix}"})
+            (source.item_id or f"{self.default_item_id(ctx, source.cog.blob_path)}-{suffix}", source)
             for source, suffix in numbered + of_tiles
         ]
 
@@ -91,7 +79,7 @@ class ItemsParams(CollectionVersionParams):
 def describe_cog_item(
     ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput, item_id: str
 ) -> dict[str, Any]:
-    moment = items.settle_datetime(options.acquired_at, cog.taken_at, datetime.now(UTC))
+    moment = items.resolve_datetime(options.acquired_at, cog.taken_at, datetime.now(UTC))
     return items.make_item(
         item_id,
         version.collection_id,
@@ -103,20 +91,20 @@ def describe_cog_item(
     )
 
 
+@handler("raster.stac_register", params=ItemParams)  # The name in older workflows.
 @handler("raster.stac_register_item", params=ItemParams)
 async def stac_register_item(ctx: HandlerContext, params: ItemParams) -> dict[str, Any]:
     """Describe a raster as a STAC item. It enters the catalogue with the asset's version, when the job completes."""
-    return register(ctx, params, params, params.cog)
+    return register(ctx, params, params.cog)
 
 
-def register(
-    ctx: HandlerContext, version: CollectionVersionParams, options: ItemOptions, cog: CogOutput
-) -> dict[str, Any]:
-    with refusing():
-        item = describe_cog_item(ctx, version, options, cog, options.item_id or version.id_of(cog, ctx))
+def register(ctx: HandlerContext, params: ItemVersionParams, cog: CogOutput) -> dict[str, Any]:
+    item_id = params.item_id or params.default_item_id(ctx, cog.blob_path)
+    with invalid_is_permanent():
+        item = describe_cog_item(ctx, params, params, cog, item_id)
     return {
         "stac_item_id": item["id"],
-        "stac_collection_id": version.collection_id,
+        "stac_collection_id": params.collection_id,
         "stac_item": item,
         "blob_path": cog.blob_path,
         "content_hash": cog.content_hash,
@@ -124,18 +112,22 @@ def register(
     }
 
 
+@handler("raster_process_complete", params=CompleteParams, isolation="process")
+def raster_process_complete(ctx: HandlerContext, params: CompleteParams) -> dict[str, Any]:
+    """Like raster.process and raster.stac_register_item in one task."""
+    made = process_raster(ctx, ProcessParams(**params.model_dump(include=set(ProcessParams.model_fields))))
+    return {**register(ctx, params, made), "report": made.report.model_dump(mode="json")}
+
+
 @handler("raster.stac_register_items", params=ItemsParams)
 async def stac_register_items(ctx: HandlerContext, params: ItemsParams) -> dict[str, Any]:
     """Describe many rasters of one version as STAC items, such as the tiles of a mosaic."""
-    with refusing():
+    with invalid_is_permanent():
         sources = params.sources(ctx)
-        ids = [str(source.item_id) for source in sources]
+        ids = [item_id for item_id, _ in sources]
         if not ids:
             raise Invalid("there is nothing to register: pass items, or tiles that are not empty")
         if len(set(ids)) < len(ids):
             raise Invalid("two items have the same item_id")
-        items = [
-            describe_cog_item(ctx, params, source, source.cog, item_id)
-            for source, item_id in zip(sources, ids, strict=True)
-        ]
+        items = [describe_cog_item(ctx, params, source, source.cog, item_id) for item_id, source in sources]
     return {"stac_item_ids": ids, "stac_collection_id": params.collection_id, "stac_items": items}

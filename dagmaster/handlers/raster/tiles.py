@@ -8,14 +8,15 @@ import orjson
 from pydantic import BaseModel, Field
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.raster.image import ImageSource, Warp, settle_image
+from dagmaster.geo.footprint import Bbox
+from dagmaster.geo.raster.image import ImageSource, Warp, resolve_image
 from dagmaster.geo.raster.profiles import Profile
-from dagmaster.geo.raster.tiling import Bbox, Tile, TilingScheme, divide_into_tiles, write_tile
+from dagmaster.geo.raster.tiling import Tile, TilingScheme, divide_into_tiles, write_tile
 from dagmaster.geo.raster.validate import RasterReport
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, refusing
+from dagmaster.handlers.geo_task import Params, Reference, invalid_is_permanent, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, store_cog
-from dagmaster.handlers.raster.common import open_zones, remove_work_folder, work_folder
+from dagmaster.handlers.raster.mount import remove_work_folder, work_folder
 from dagmaster.handlers.registry import handler
 from dagmaster.storage import Storage
 
@@ -44,10 +45,10 @@ class SchemeOutput(TilingScheme):
 def generate_tiling_scheme(ctx: HandlerContext, params: SchemeParams) -> SchemeOutput:
     """Divide a raster, after its reprojection, into tiles on one grid."""
     report, profile = params.report, params.report.profile
-    with refusing():
+    with invalid_is_permanent():
         if profile is None:
             raise Invalid("the report has no profile: the raster was rejected")
-        source = settle_image(
+        source = resolve_image(
             open_zones().local_path(params.path),
             profile.resampling,
             assigned_crs=report.crs,
@@ -104,7 +105,7 @@ def process_tile_batch(ctx: HandlerContext, params: BatchParams) -> BatchOutput:
     """Write the files of some tiles, with a checkpoint after each: a later attempt writes only the others."""
     storage = open_zones()
     made = _made_before(ctx)
-    with refusing():
+    with invalid_is_permanent():
         source = ImageSource(path=storage.local_path(params.path), warp=params.warp)
         folder = work_folder(storage, ctx)
         for number, tile in enumerate(params.tiles, 1):
@@ -157,21 +158,17 @@ class FinalizeParams(Params):
 @handler("finalize", params=FinalizeParams)
 async def finalize(ctx: HandlerContext, params: FinalizeParams) -> dict[str, Any]:
     """Write the index of all tiles, a GeoJSON file with the name, checksum and box of each."""
-    storage = open_zones()
     files = [(tile, tile.file) for tile in params.tiles if tile.file is not None]
-    with refusing():
+    with invalid_is_permanent():
         if not files:
             raise Invalid("all tiles are empty")
         features = [_feature(tile, file) for tile, file in sorted(files, key=lambda pair: _key(pair[0]))]
         target = params.target or f"silver/rasters/{ctx.job_id}/tiles/index.geojson"
-        local = storage.local_path(f"mount/{ctx.job_id}/{ctx.task_id}/index.geojson")
-        local.parent.mkdir(parents=True, exist_ok=True)
-        local.write_bytes(orjson.dumps({"type": "FeatureCollection", "features": features}))
-        copied = await storage.copy(str(local), target)
-    shutil.rmtree(local.parent)
+        index = orjson.dumps({"type": "FeatureCollection", "features": features})
+        stored = await open_zones().write(target, index)
     return {
-        "blob_path": copied.reference,
-        "content_hash": f"sha256:{copied.sha256}",
+        "blob_path": stored.reference,
+        "content_hash": f"sha256:{stored.sha256}",
         "bbox": params.bbox,
         "geometry": params.footprint,
         "tile_count": len(files),

@@ -4,20 +4,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 
-import orjson
 from pydantic import Field, model_validator
 
 from dagmaster.errors import Invalid
-from dagmaster.geo.raster import clip, validate
-from dagmaster.geo.raster.image import ImageSource, settle_image
+from dagmaster.geo.footprint import Bbox
+from dagmaster.geo.raster import validate
+from dagmaster.geo.raster.image import ImageSource, clip_to_bbox, clip_to_geometry, resolve_image
 from dagmaster.geo.raster.mosaic import arrange
 from dagmaster.geo.raster.profiles import Profile, Resampling, Tier
-from dagmaster.geo.raster.tiling import MAX_TILES, Bbox
+from dagmaster.geo.raster.tiling import MAX_TILES
 from dagmaster.geo.raster.zonal import Statistic, zonal_statistics
 from dagmaster.handlers.contract import HandlerContext
-from dagmaster.handlers.geo_task import Params, Reference, on_fraction, refusing
+from dagmaster.handlers.export import parse_features
+from dagmaster.handlers.geo_task import Params, Reference, invalid_is_permanent, on_fraction, open_zones
 from dagmaster.handlers.raster.cog import CogOutput, default_target, fetch, store_image
-from dagmaster.handlers.raster.common import open_zones
 from dagmaster.handlers.registry import handler
 
 MAX_ZONES_BYTES = 64 * 1024 * 1024
@@ -60,23 +60,23 @@ class MosaicParams(TargetParams):
 def raster_reproject(ctx: HandlerContext, params: ReprojectParams) -> CogOutput:
     """Reproject a raster to `target_crs`, as a COG."""
 
-    def settle(path: Path, profile: Profile) -> ImageSource:
-        return settle_image(path, params.resampling or profile.resampling, target_crs=params.target_crs)
+    def resolve(path: Path, profile: Profile) -> ImageSource:
+        return resolve_image(path, params.resampling or profile.resampling, target_crs=params.target_crs)
 
-    return _derive(ctx, params, params.path, settle)
+    return _derive(ctx, params, params.path, resolve)
 
 
 @handler("raster_clip", params=ClipParams, isolation="process")
 def raster_clip(ctx: HandlerContext, params: ClipParams) -> CogOutput:
     """Cut a raster to a box or a polygon, as a COG. Pixels outside the polygon are nodata or masked."""
 
-    def settle(path: Path, profile: Profile) -> ImageSource:
-        source = settle_image(path, profile.resampling)
+    def resolve(path: Path, profile: Profile) -> ImageSource:
+        source = resolve_image(path, profile.resampling)
         if params.bbox is not None:
-            return clip.clip_to_bbox(source, params.bbox)
-        return clip.clip_to_geometry(source, params.geometry or {})
+            return clip_to_bbox(source, params.bbox)
+        return clip_to_geometry(source, params.geometry or {})
 
-    return _derive(ctx, params, params.path, settle)
+    return _derive(ctx, params, params.path, resolve)
 
 
 @handler("raster_mosaic", params=MosaicParams, isolation="process")
@@ -84,22 +84,22 @@ def raster_mosaic(ctx: HandlerContext, params: MosaicParams) -> CogOutput:
     """Merge rasters of one grid into one COG; where they overlap, the later one is on top."""
     paths = [open_zones().local_path(fetch(ctx, reference)) for reference in params.paths]
 
-    def settle(_: Path, profile: Profile) -> ImageSource:
-        return settle_image(arrange(paths), profile.resampling, target_crs=params.target_crs)
+    def resolve(_: Path, profile: Profile) -> ImageSource:
+        return resolve_image(arrange(paths), profile.resampling, target_crs=params.target_crs)
 
-    return _derive(ctx, params, params.paths[0], settle)
+    return _derive(ctx, params, params.paths[0], resolve)
 
 
 def _derive(
-    ctx: HandlerContext, params: TargetParams, reference: str, settle: Callable[[Path, Profile], ImageSource]
+    ctx: HandlerContext, params: TargetParams, reference: str, resolve: Callable[[Path, Profile], ImageSource]
 ) -> CogOutput:
     storage = open_zones()
-    with refusing():
+    with invalid_is_permanent():
         path = storage.local_path(fetch(ctx, reference))
         profile = params.profile or _detect(ctx, path, params.tier)
         name = f"{PurePosixPath(reference).stem}.tif"
         return store_image(
-            ctx, storage, settle(path, profile), profile, target=params.target or default_target(ctx, name)
+            ctx, storage, resolve(path, profile), profile, target=params.target or default_target(ctx, name)
         )
 
 
@@ -121,7 +121,7 @@ class ZonalParams(Params):
 @handler("stats_zonal", params=ZonalParams, isolation="process")
 def stats_zonal(ctx: HandlerContext, params: ZonalParams) -> dict[str, Any]:
     """Statistics of a band under each zone; partly covered pixels count in part."""
-    with refusing():
+    with invalid_is_permanent():
         path = open_zones().local_path(fetch(ctx, params.path))
         zones = _read_zones(ctx, params.zones) if isinstance(params.zones, str) else params.zones
         return {"zones": zonal_statistics(path, zones, params.statistics, params.band)}
@@ -131,11 +131,5 @@ def _read_zones(ctx: HandlerContext, reference: str) -> list[dict[str, Any]]:
     path = open_zones().local_path(fetch(ctx, reference))
     if path.stat().st_size > MAX_ZONES_BYTES:
         raise Invalid(f"{path.name} has more than {MAX_ZONES_BYTES} bytes; divide the zones")
-    try:
-        collection = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f"{path.name} is not JSON: {error}") from error
-    features = collection.get("features") if isinstance(collection, dict) else None
-    if not isinstance(features, list) or not all(isinstance(feature, dict) for feature in features):
-        raise Invalid(f"{path.name} is not a GeoJSON FeatureCollection")
+    features: list[dict[str, Any]] = parse_features(path.read_bytes(), path.name)["features"]
     return features
