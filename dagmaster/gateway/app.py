@@ -13,9 +13,8 @@ from dagmaster.gateway.api import admin, assets, layers, platform, probes, proxy
 from dagmaster.gateway.readiness import Readiness, ReadyGate
 from dagmaster.gateway.services import opened_services
 from dagmaster.http.access import check_decisions
-from dagmaster.http.admission import Admission
+from dagmaster.http.admission import Admission, BodyLimit
 from dagmaster.http.errors import ErrorResponses, documented
-from dagmaster.http.limits import BodyLimit
 from dagmaster.http.request_log import Requests
 from dagmaster.settings import Settings
 

@@ -278,13 +278,8 @@ async def check_task(conn: Connection, services: Services, caller: Caller, task_
         raise Forbidden("this token is not for that task")
 
 
-def decision(route: Any) -> Allow | None:
-    """The access rule of a route; None if it declares none."""
-    return find_decision(route, Allow)
-
-
 async def admit(request: HTTPConnection) -> None:
     """Before the body is read. Raises Unauthorized or Forbidden."""
-    allow = decision(request.scope.get("route"))
+    allow = find_decision(request.scope.get("route"), Allow)
     if allow is not None:
         await allow(request, request.app.state.services)

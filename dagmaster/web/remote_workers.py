@@ -13,7 +13,8 @@ from fastapi import Depends
 
 from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.errors import Forbidden, Invalid, TaskOver, TooLarge, UnknownTask
-from dagmaster.handlers.contract import Progress, clean_text
+from dagmaster.handlers.contract import Permanent, Progress, clean_text
+from dagmaster.handlers.invocation import TooLong, encode_output
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.contracts import Contract
 from dagmaster.model.redact import redact_text
@@ -46,7 +47,6 @@ from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.sealer import open_sealer
 from dagmaster.web.access import Admitted, Caller
-from dagmaster.web.external_reports import encoded
 from dagmaster.web.services import Conn, Services
 
 log = logging.getLogger(__name__)
@@ -350,3 +350,13 @@ async def _check_held(conn: Connection, worker_id: WorkerId, task_id: TaskId) ->
     _, withdrawn = await tasks.orders(conn, worker_id, [task_id])
     if withdrawn:
         raise TaskOver(f"this worker does not hold task {task_id}, or no longer; stop it and report nothing")
+
+
+def encoded(output: object, max_bytes: int) -> bytes:
+    """Raises TooLarge and Invalid."""
+    try:
+        return encode_output(output, max_bytes)
+    except TooLong as error:
+        raise TooLarge(str(error)) from error
+    except Permanent as error:  # Such as an integer of more than 64 bits.
+        raise Invalid(str(error)) from error

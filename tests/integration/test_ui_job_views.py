@@ -17,9 +17,9 @@ from dagmaster.store.jobs import get_job
 from dagmaster.store.nodes import NodeFilter, find_nodes
 from dagmaster.store.workflows import load_definitions
 from dagmaster.web.ui import job, waits
+from dagmaster.web.ui.filters import MAX_DEPTH, MAX_TREE, value_of
 from dagmaster.web.ui.gantt import Gantt, attempt_number, gantt_of
 from dagmaster.web.ui.job_nodes import definition_of, node_line
-from dagmaster.web.ui.values import MAX_DEPTH, MAX_TREE, value_of
 
 STUMBLES = graph(
     {"step": task("flaky_echo", "spread", params={"fail_attempts": 2}, retry=retry(2))}

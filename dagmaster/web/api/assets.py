@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 
 from dagmaster.errors import UnknownVersion
 from dagmaster.http.asset_filter import FilterOfQuery
+from dagmaster.http.errors import documented
 from dagmaster.schemas.assets import (
     AssetEventReply,
     AssetReply,
@@ -30,7 +31,6 @@ from dagmaster.store.assets import list_assets as list_asset_rows
 from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Admitted
 from dagmaster.web.api.submission import submitted_reply
 from dagmaster.web.assets import Actor, IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, ServicesDep

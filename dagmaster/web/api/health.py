@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from dagmaster.errors import Forbidden, Unauthorized, Unavailable
+from dagmaster.http.errors import documented
 from dagmaster.schemas.system import Alive, CheckReply, HealthReply, Welcome
 from dagmaster.web.access import EVERYBODY, caller_of
 from dagmaster.web.checks import Check, Health, Verdict, examine, get_check, overall
-from dagmaster.web.errors import documented
 from dagmaster.web.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])

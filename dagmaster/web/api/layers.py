@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from dagmaster.assets import layer_metadata
 from dagmaster.errors import UnknownLayer
+from dagmaster.http.errors import documented
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.layers import CatalogEntryReply, LayerReplacement, LayerReply, NewLayer
 from dagmaster.store import layers as layer_store
@@ -13,7 +14,6 @@ from dagmaster.store.layer_catalog import get_catalog_entry, list_catalog
 from dagmaster.store.layers import LayerRow
 from dagmaster.web.access import LAYER_READERS, OPERATORS, Admitted
 from dagmaster.web.assets import Actor
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn
 

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from psycopg_pool import PoolClosed
 
 from dagmaster.errors import Invalid, NotFound
+from dagmaster.http.errors import documented
 from dagmaster.ids import NodeId, TaskId
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
@@ -20,7 +21,6 @@ from dagmaster.store.connect import LOST, Pool
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import LogRange, LogSelection, NodeLog, NodeState, why_none
 from dagmaster.web.access import READERS_OF_OWN, Job
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn, ServicesDep
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, WebSocket, WebSocketDisco
 from fastapi.responses import StreamingResponse
 
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unauthorized, Unavailable
+from dagmaster.http.errors import documented
 from dagmaster.model.access import Role
 from dagmaster.model.states import NODE_MOVES
 from dagmaster.model.workflow import CHILD_SEPARATOR
@@ -28,10 +29,9 @@ from dagmaster.web.access import (
     caller_of,
     check_visible,
 )
-from dagmaster.web.entries import entry_of
-from dagmaster.web.errors import documented
 from dagmaster.web.services import services_of
 from dagmaster.web.streams import Row, Streams
+from dagmaster.web.views import timeline_entry
 
 router = APIRouter(tags=["timeline"])
 
@@ -84,7 +84,7 @@ async def _lines(watched: AsyncGenerator[Row | None, None]) -> AsyncIterator[byt
 
 
 def _line(event: Row) -> bytes:
-    entry = entry_of(event)
+    entry = timeline_entry(event)
     return f"id: {entry.event_id}\nevent: {entry.event_type}\ndata: {entry.model_dump_json()}\n\n".encode()
 
 
@@ -179,7 +179,7 @@ async def _job(socket: WebSocket, job_id: str, caller: Caller) -> Row:
 async def _entries(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
     async with aclosing(watched) as events:
         async for event in events:
-            yield None if event is None else entry_of(event).model_dump_json()
+            yield None if event is None else timeline_entry(event).model_dump_json()
 
 
 async def _digests(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
@@ -214,7 +214,7 @@ class Digest:
 
     def text(self) -> str:
         newest = list(self.nodes.values())[-MOST_NODES:]
-        nodes = [orjson.Fragment(entry_of(event).model_dump_json()) for event in newest]
+        nodes = [orjson.Fragment(timeline_entry(event).model_dump_json()) for event in newest]
         return orjson.dumps({"event_id": str(self.event_id), "events": self.events, "nodes": nodes}).decode()
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Response
 
 from dagmaster.errors import Forbidden
+from dagmaster.http.errors import documented
 from dagmaster.model.access import Role
 from dagmaster.schemas.assets import Submission, Submitted
 from dagmaster.schemas.jobs import SubmitJob
@@ -15,7 +16,6 @@ from dagmaster.service.context import ServiceContext
 from dagmaster.web.access import SUBMITTERS, Admitted, Caller
 from dagmaster.web.api.jobs import create_job, submit_request_of
 from dagmaster.web.assets import check_platform
-from dagmaster.web.errors import documented
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Services, ServicesDep
 

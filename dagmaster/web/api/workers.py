@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
+from dagmaster.http.errors import documented
 from dagmaster.ids import WorkerId
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.dynamic_nodes import AddedByWorker, AddedTaken
@@ -37,7 +38,6 @@ from dagmaster.store.job_control import control_worker
 from dagmaster.store.remote_workers import leave_remote
 from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.remote_workers import Own
 from dagmaster.web.services import Conn, ServicesDep

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 
 from dagmaster.authoring.sample import write_sample
 from dagmaster.errors import Conflict, Forbidden
+from dagmaster.http.errors import documented
 from dagmaster.model.inputs import input_schema
 from dagmaster.model.params import described
 from dagmaster.model.workflow import Workflow
@@ -14,9 +15,7 @@ from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowRepl
 from dagmaster.store.audit import note_command
 from dagmaster.store.notifications import RELOAD
 from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
-from dagmaster.web.errors import documented
 from dagmaster.web.graph_view import workflow_edges, workflow_nodes
-from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
@@ -32,7 +31,7 @@ async def list_workflows(services: ServicesDep) -> WorkflowList:
 async def reload_workflows(caller: Admitted, services: ServicesDep, conn: Conn) -> WorkflowList:
     """Reload changed files on all servers of the fleet. Running jobs are not affected."""
     services.catalog.reload()
-    await sync_catalog(conn, services, actor=caller.name or None)
+    await services.sync_schedules(conn, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
     services.notifier.notify(RELOAD)
     return _workflow_list(services)

@@ -9,7 +9,6 @@ import orjson
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
-from dagmaster.errors import NotFound
 from dagmaster.ids import NodeId
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
@@ -17,17 +16,16 @@ from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import Node
 from dagmaster.store import attempts as attempt_store
-from dagmaster.store import events as event_store
 from dagmaster.store import node_counts
 from dagmaster.store import nodes as node_store
 from dagmaster.store.node_counts import children_of_rows
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
-from dagmaster.web.graph_view import draw_columns, task_of
+from dagmaster.web.graph_view import draw_columns, read_graph, task_of
 from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.pages import Shown, ShownJob
-from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why_node
+from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
@@ -99,13 +97,7 @@ class Item:
 @drawn.get("/graph", dependencies=[READERS_OF_OWN])
 async def show_graph(services: ServicesDep, conn: Conn, job: Job) -> Response:
     """For the page of the job; programs use /api/v1/jobs/ID/graph."""
-    graph = await services.pinned.find(conn, job["workflow_hash"])
-    if graph is None:
-        raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
-    seen = await event_store.last_event_of_job(conn, job)  # First: an event that is applied twice does no harm.
-    rows = await node_store.view_graph(conn, job["job_id"])
-    counts = await node_counts.count_folded(conn, job["job_id"])
-    packed = draw_columns(job, graph, rows, counts, last_event_id=seen)
+    packed = draw_columns(await read_graph(conn, services.pinned, job))
     return Response(orjson.dumps(packed), media_type="application/json")
 
 
@@ -125,7 +117,7 @@ async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: NodeId) ->
         {
             "node": panel,
             "may_decide": panel.is_decided_by_people and may_decide(page, panel.approvers),
-            "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
+            "why": await why(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": row["status"] not in NODE_TERMINAL and not is_explained,
             "log": await _last_lines(page.services, row) if panel.has_log else "",
         },

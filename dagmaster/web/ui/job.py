@@ -24,16 +24,15 @@ from dagmaster.store.jobs import get_job, returned_by
 from dagmaster.store.nodes import NodeFilter
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.etag import mark_of, unchanged
+from dagmaster.web.ui.filters import value_of
 from dagmaster.web.ui.gantt import MAX_ROWS, gantt_of
 from dagmaster.web.ui.gantt_chart import draw_gantt
 from dagmaster.web.ui.job_map import job_shapes, job_tiles, without_tiles
 from dagmaster.web.ui.job_nodes import PAGE_SIZE, Definition, definition_of, node_page
 from dagmaster.web.ui.jobs import JobLine, job_line
-from dagmaster.web.ui.pages import Page, Shown, ShownJob
+from dagmaster.web.ui.pages import Page, Shown, ShownJob, mark_of, unchanged
 from dagmaster.web.ui.timeline import ICONS, TYPES, SelectedEvents, timeline_page
-from dagmaster.web.ui.values import value_of
-from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
+from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why
 from dagmaster.web.views import snapshot_counts
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -181,7 +180,7 @@ async def _head(view: JobView) -> JobHead:
         known=known,
         estimate=await view.page.services.histories.estimate(conn, view.snapshot),
         causes=await _causes(view) if job["status"] != JobStatus.CANCELLED else (),
-        why=await why_job(conn, view.page, job["job_id"]) if is_explained else None,
+        why=await why(conn, view.page, job["job_id"]) if is_explained else None,
         waiting=Waiting()
         if job["status"] in JOB_TERMINAL
         else await waiting_for(conn, view.page, job["job_id"], view.definition),

@@ -22,12 +22,11 @@ from dagmaster.store.nodes import get_node
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn, Services
-from dagmaster.web.ui.etag import mark_of, unchanged
+from dagmaster.web.ui.filters import Value, value_of
 from dagmaster.web.ui.gantt import attempt_number
 from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
-from dagmaster.web.ui.pages import Shown, ShownJob
-from dagmaster.web.ui.values import Value, value_of
-from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why_node
+from dagmaster.web.ui.pages import Shown, ShownJob, mark_of, unchanged
+from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -132,7 +131,7 @@ async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> 
             "attempts": attempts,
             "log": _log(job, node, attempts),
             "mark": mark,
-            "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
+            "why": await why(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": is_open and not is_explained,
             "waiting": await waiting_for(conn, page, job["job_id"], definition, node_id) if is_open else Waiting(),
             "params": params,

@@ -1,4 +1,4 @@
-"""Shared by all pages: the templates and the caller."""
+"""Shared by all pages: the templates, the caller, and ETags."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,14 @@ from importlib.metadata import version
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dagmaster.model.access import Role
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.store.connect import Connection
+from dagmaster.store.events import last_event_of_job
 from dagmaster.web.access import Admitted, Caller, Job
 from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.change_feed import beat_now
@@ -95,3 +98,19 @@ async def job_shown(page: Shown, job: Job) -> dict[str, Any]:
 
 
 ShownJob = Annotated[dict[str, Any], Depends(job_shown)]
+
+
+async def mark_of(conn: Connection, job: dict[str, Any]) -> str:
+    """The ETag of a page of an ended job, so that it is not rendered again when other jobs change; empty while it runs.
+
+    Read before the rest: a page may be newer than its ETag, never older.
+    """
+    if job["status"] not in JOB_TERMINAL:
+        return ""
+    return f'"{job["version"]}-{await last_event_of_job(conn, job)}"'
+
+
+def unchanged(page: Page, mark: str) -> Response | None:
+    """The 304 response for a page that is up to date."""
+    is_known = bool(mark) and page.request.headers.get("if-none-match") == mark
+    return Response(status_code=304) if is_known else None

@@ -18,7 +18,7 @@ from dagmaster.web.access import READERS, Admitted
 from dagmaster.web.services import Conn, ServicesDep
 from dagmaster.web.ui.filters import plural, pretty
 from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.ui.table_rows import first_rows
+from dagmaster.web.ui.sql import first_rows
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 

@@ -1,19 +1,26 @@
-"""The reason for which a job waits, and the possible actions: decide, or send a signal."""
+"""Why a job waits, and the possible actions: decide, or send a signal."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
 from dagmaster.errors import NotFound
-from dagmaster.explain.facts import Explanation, Kind
+from dagmaster.explain.facts import Kind
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.redact import redact, redact_text
+from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.node_counts import has_more_nodes
 from dagmaster.store.nodes import waiting_nodes
-from dagmaster.web.ui.pages import Page
+from dagmaster.web.access import READERS_OF_OWN
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Page, Shown, ShownJob
+
+router = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 Row = Mapping[str, Any]
 
@@ -55,30 +62,27 @@ class Waiting:
     signals: tuple[AwaitedSignal, ...] = ()
 
 
+@router.get("/why", dependencies=[READERS_OF_OWN])
+async def show_why(job: ShownJob, page: Shown, conn: Conn) -> HTMLResponse:
+    """A part of the page of a large job, loaded later. Empty for an ended job, whose page shows the cause."""
+    is_over = job["status"] in JOB_TERMINAL
+    return page.render("why.html", {"why": None if is_over else await why(conn, page, job["job_id"])})
+
+
+@router.get("/nodes/{node_id}/why", dependencies=[READERS_OF_OWN])
+async def show_why_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> HTMLResponse:
+    return page.render("why.html", {"why": await why(conn, page, job["job_id"], node_id)})
+
+
 async def is_quickly_explained(conn: Connection, job_id: JobId) -> bool:
     return not await has_more_nodes(conn, job_id, QUICKLY_EXPLAINED)
 
 
-async def why_job(conn: Connection, page: Page, job_id: JobId) -> Why | None:
-    threshold = page.services.settings.orphan_threshold_seconds
+async def why(conn: Connection, page: Page, job_id: JobId, node_id: NodeId | None = None) -> Why | None:
     try:
-        return why(await explain_job(conn, job_id, threshold_seconds=threshold, pinned=page.services.pinned))
+        explanation = await page.services.explain(conn, job_id, node_id)
     except NotFound:  # Its definition is gone, or it is.
         return None
-
-
-async def why_node(conn: Connection, page: Page, job_id: JobId, node_id: NodeId) -> Why | None:
-    threshold = page.services.settings.orphan_threshold_seconds
-    try:
-        explanation = await explain_node(
-            conn, job_id, node_id, threshold_seconds=threshold, pinned=page.services.pinned
-        )
-        return why(explanation)
-    except NotFound:
-        return None
-
-
-def why(explanation: Explanation) -> Why:
     tone = "paused" if explanation.kind in HELP_NEEDED else "running" if explanation.kind in MOVING else "waiting"
     icon = {"paused": "alert-circle", "running": "activity", "waiting": "clock"}[tone]
     also = [fact.get("sentence") or f"{fact['text']}." for fact in explanation.data.get("also", ())]
