@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -99,19 +98,6 @@ class VersionView:
     export_error: str | None
     is_latest: bool
     actions: frozenset[VersionAction]
-
-
-@dataclass(frozen=True, slots=True)
-class EventView:
-    """An entry in the history."""
-
-    event_id: int
-    at: datetime
-    tone: str
-    title: str
-    actor: str | None
-    reason: str | None
-    job_id: str | None
 
 
 async def asset_shown(asset_id: str, page: Shown, conn: Conn) -> AssetRow:
@@ -225,15 +211,9 @@ def extents(rows: list[VersionRow]) -> Shapes:
     return shapes_of(boxes)
 
 
-def event_view(row: AssetEventRow) -> EventView:
+def event_view(row: AssetEventRow) -> dict[str, Any]:
+    """An entry in the history."""
     tone, title = TITLES[row["event_type"]]
     to = (row["event_data"] or {}).get("to", "")
-    return EventView(
-        event_id=row["event_id"],
-        at=row["created_at"],
-        tone=tone,
-        title=title.format(ordinal=row["version_ordinal"], to=EXPOSURES.get(to, to)),
-        actor=row["actor"],
-        reason=redact(row["reason"]),
-        job_id=str(row["job_id"]) if row["job_id"] is not None else None,
-    )
+    title = title.format(ordinal=row["version_ordinal"], to=EXPOSURES.get(to, to))
+    return {**row, "at": row["created_at"], "tone": tone, "title": title, "reason": redact(row["reason"])}

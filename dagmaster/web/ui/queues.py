@@ -14,7 +14,6 @@ from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.handlers import workflows_by
 from dagmaster.web.ui.pages import Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -55,7 +54,7 @@ async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     rows = await list_queues(conn, lost_after_seconds=settings.worker_lost_after_seconds)
     fleet = await page.services.fleet(conn)
     active = [worker for worker in fleet.workers if worker["wanted"] == "run"]
-    queues = queue_lines(rows, active, workflows_by(page.services, queues_of))
+    queues = queue_lines(rows, active, page.services.workflows_by(queues_of))
     running = await list_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
     own = page.services.own_stats()
     stats = [own.get(row["orchestrator_id"]) or row["stats"] for row in running]

@@ -1,7 +1,7 @@
 """The page of a workflow: graph, runs, inputs, versions and definition."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -56,16 +56,6 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    hash: str
-    version: int
-    runs: int
-    first_at: datetime
-    last_at: datetime | None
-    is_current: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """A node of a run; `tip` has the details."""
 
@@ -106,7 +96,7 @@ class Grid:
 async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLResponse:
     workflow = await _find(page, conn, workflow_id)
     runs = await runs_of_workflow(conn, workflow_id, runs=RUNS)
-    definition = redact(without_defaults(workflow))
+    definition, current = redact(without_defaults(workflow)), _current_hash(page, workflow)
     return page.render(
         "workflow.html",
         {
@@ -119,7 +109,7 @@ async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLRespon
             "seconds": median_seconds(runs),
             "durations": draw_durations(runs),
             "grid": await _grid(page, conn, workflow, runs[:GRID_RUNS]),
-            "versions": _versions(await workflow_versions(conn, workflow_id), _current_hash(page, workflow)),
+            "versions": [_version(row, current) for row in await workflow_versions(conn, workflow_id)],
             "most_runs": SCAN_RUNS,
             "as_yaml": yaml.safe_dump(definition, sort_keys=False, allow_unicode=True, width=110),
             "as_json": pretty(definition),
@@ -199,18 +189,13 @@ def _values(spec: InputSpec) -> str:
     return spec.format or ""
 
 
-def _versions(rows: Iterable[Row], current: str | None) -> list[Version]:
-    return [
-        Version(
-            row["workflow_hash"],
-            row["version"],
-            row["runs"],
-            row["created_at"],
-            row["last_at"],
-            row["workflow_hash"] == current,
-        )
-        for row in rows
-    ]
+def _version(row: Row, current: str | None) -> Row:
+    return {
+        **row,
+        "hash": row["workflow_hash"],
+        "first_at": row["created_at"],
+        "is_current": row["workflow_hash"] == current,
+    }
 
 
 async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | None:
