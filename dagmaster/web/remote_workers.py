@@ -262,14 +262,9 @@ async def tell(conn: Connection, worker_id: WorkerId, reports: Sequence[Progress
 async def save(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
     """The id of the checkpoint. Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
-    limit = _max_output_bytes(services)
-    encoded([body.data, body.artifacts], limit)
-    fields = {
-        "phase_name": clean_text(body.phase),
-        "state_data": orjson.loads(encoded(body.data, limit)),
-        "artifacts_completed": orjson.loads(encoded(body.artifacts, limit)) if body.artifacts is not None else None,
-        "worker_id": worker_id,
-    }
+    data, artifacts = orjson.loads(encoded([body.data, body.artifacts], _max_output_bytes(services)))
+    phase = clean_text(body.phase)
+    fields = {"phase_name": phase, "state_data": data, "artifacts_completed": artifacts, "worker_id": worker_id}
     checkpoint_id = await task_reports.save_checkpoint(conn, body.task_id, fields, is_claimed=True)
     services.wake()
     return checkpoint_id

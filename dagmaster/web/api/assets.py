@@ -20,7 +20,7 @@ from dagmaster.schemas.assets import (
     VersionReply,
 )
 from dagmaster.schemas.common import Page
-from dagmaster.service.asset_contract import AssetSubmitResult, DeleteAsset, DeleteVersion, Expose, Reprocess
+from dagmaster.service.asset_contract import DeleteAsset, DeleteVersion, Expose, Reprocess
 from dagmaster.service.asset_submission import reprocess
 from dagmaster.service.assets import decide
 from dagmaster.service.context import ServiceContext
@@ -33,7 +33,7 @@ from dagmaster.web.api.submission import submitted_reply
 from dagmaster.web.assets import Actor, IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Conn, ServicesDep
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/assets", tags=["assets"])
 
@@ -123,9 +123,7 @@ async def reprocess_version(
     asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context, body: Reprocessing | None = None
 ) -> Submitted:
     """Process a version again: a new revision; ordinal and approval stay."""
-    await services.learn(context.conn)
-    command = _reprocess(ordinal, body, resubmits=False)
-    return submitted_reply(await reprocess(context, services.definitions, asset["asset_id"], command))
+    return await _reprocess(asset, ordinal, services, context, body, resubmits=False)
 
 
 @router.post("/{asset_id}/versions/{ordinal}/resubmit", dependencies=[ASSET_SUBMITTERS], **CREATED)
@@ -133,15 +131,20 @@ async def resubmit_version(
     asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context, body: Reprocessing | None = None
 ) -> Submitted:
     """Send a version that was rejected, or whose processing failed, to review again with a new revision."""
-    await services.learn(context.conn)
-    command = _reprocess(ordinal, body, resubmits=True)
-    result: AssetSubmitResult = await reprocess(context, services.definitions, asset["asset_id"], command)
-    return submitted_reply(result)
+    return await _reprocess(asset, ordinal, services, context, body, resubmits=True)
 
 
-def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> Reprocess:
+async def _reprocess(
+    asset: AssetRow,
+    ordinal: int,
+    services: Services,
+    context: ServiceContext,
+    body: Reprocessing | None,
+    *,
+    resubmits: bool,
+) -> Submitted:
     body = body or Reprocessing()
-    return Reprocess(
+    command = Reprocess(
         ordinal,
         workflow=body.workflow_id,
         inputs=body.input_params,
@@ -149,6 +152,8 @@ def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> R
         version_label=body.version_label,
         resubmits=resubmits,
     )
+    await services.learn(context.conn)
+    return submitted_reply(await reprocess(context, services.definitions, asset["asset_id"], command))
 
 
 @router.patch("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)

@@ -24,7 +24,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.notifications import RELOAD
 from dagmaster.store.schema import current_revision
 from dagmaster.store.task_cache import clear_results
-from dagmaster.web.access import OPERATORS, Admitted, Caller, Keyring
+from dagmaster.web.access import OPERATING, OPERATORS, Admitted, Caller, Keyring
 from dagmaster.web.assets import Actor
 from dagmaster.web.services import Conn, Services, ServicesDep
 
@@ -120,7 +120,6 @@ async def reindex_assets(context: CommandContext, _: NoParams) -> Json:
     return {"assets_corrected": corrected, "layers": asdict(report)}
 
 
-OPERATING = frozenset({Role.ADMIN, Role.OPERATOR})
 COMMANDS = {
     command.name: command
     for command in (

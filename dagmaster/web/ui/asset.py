@@ -31,7 +31,7 @@ from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, visible_asset
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.assets import Refs, ordered_refs
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.ui.timeline import ICONS
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -124,7 +124,6 @@ async def show_asset(
             "platform_name": platform.display_name if platform else asset["platform_id"],
             "actions": asset_actions(asset) if page.may_review else frozenset(),
             "exposures": EXPOSURES,
-            "offset": offset,
             "tabs": TABS,
             "tab": tab,
             **values,
@@ -144,8 +143,7 @@ async def _versions(page: Page, asset: AssetRow, conn: Conn, offset: int) -> dic
     return {
         "versions": [version_view(asset, row, may_review=page.may_review) for row in page_rows],
         "shapes": extents(page_rows),
-        "page_size": VERSIONS_PER_PAGE,
-        "has_more": len(rows) > VERSIONS_PER_PAGE,
+        **paged(rows, VERSIONS_PER_PAGE, offset),
     }
 
 
@@ -154,8 +152,7 @@ async def _history(page: Page, asset: AssetRow, conn: Conn, offset: int) -> dict
     return {
         "events": [event_view(row) for row in rows[:EVENTS_PER_PAGE]],
         "icons": ICONS,
-        "page_size": EVENTS_PER_PAGE,
-        "has_more": len(rows) > EVENTS_PER_PAGE,
+        **paged(rows, EVENTS_PER_PAGE, offset),
     }
 
 

@@ -18,7 +18,7 @@ from dagmaster.store.platforms import list_platforms
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, platform_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.ui.submit import server_of
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -94,9 +94,7 @@ async def show_assets(
         "assets.html",
         {
             "assets": [asset_line(row, unresolved.get(row["asset_id"]), names) for row in rows[:PAGE_SIZE]],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "query": query,
             "own": own,
             "platform_ids": [platform["platform_id"] for platform in platforms],

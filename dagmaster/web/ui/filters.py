@@ -25,12 +25,7 @@ def duration(seconds: float | None) -> str:
 
 def ago(then: datetime | str | None) -> Markup:
     """How long ago, with the exact time as a tooltip; scripts keep it up to date."""
-    if then is None:
-        return Markup("–")
-    when = _time(then)
-    return Markup('<time datetime="{}" title="{}" data-time="ago">{}</time>').format(
-        when.isoformat(), utc(when), since(when)
-    )
+    return _written("ago", then, since)
 
 
 def since(when: datetime, now: datetime | None = None) -> str:
@@ -197,14 +192,12 @@ FILTERS: Final = {
     "duration": duration,
     "exact": exact,
     "first_line": first_line,
-    "minute": minute,
     "number": number,
     "percent": percent,
     "plural": plural,
     "pretty": pretty,
     "progress_words": progress_words,
     "prose": prose,
-    "short": short,
     "size": size,
     "utc": utc,
 }

@@ -11,7 +11,7 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.store.handlers import view_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -35,9 +35,7 @@ async def show_handlers(
         {
             "handlers": [_line(row, used) for row in rows[:PAGE_SIZE]],
             "unregistered": [(name, used[name]) for name in unregistered],
-            "offset": offset,
-            "page_size": PAGE_SIZE,
-            "has_more": len(rows) > PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
         },
     )
 

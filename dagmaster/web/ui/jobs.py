@@ -18,7 +18,7 @@ from dagmaster.store.node_counts import NodeCounts
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.list_filters import ENDED, PERIOD_NAMES, FromAddress
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.views import run_seconds
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -122,9 +122,7 @@ async def show_jobs(
         "jobs.html",
         {
             "jobs": lines[:PAGE_SIZE],
-            "has_more": len(lines) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(lines, PAGE_SIZE, offset),
             "query": query,
             "statuses": statuses,
             "schedule": schedule,

@@ -14,7 +14,7 @@ from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
 from dagmaster.web.ui.list_filters import PERIOD_NAMES, FromAddress
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -60,9 +60,7 @@ async def show_nodes(
                 node_line(row, known[row["job_id"]].children.get(row["node_id"], NO_CHILDREN))
                 for row in rows[:PAGE_SIZE]
             ],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "query": query,
             "statuses": statuses,
             "periods": {"Jobs created": PERIOD_NAMES},

@@ -1,6 +1,6 @@
 """Shared by all pages: the templates, the caller, and ETags."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,20 +11,15 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dagmaster.model.access import Role
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import last_event_of_job
-from dagmaster.web.access import Admitted, Caller, Job
+from dagmaster.web.access import OPERATING, REVIEWING, SUBMITTING, Admitted, Caller, Job
 from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.change_feed import beat_now
 from dagmaster.web.ui.filters import FILTERS, share
 from dagmaster.web.ui.navigation import current_place, places_for
 from dagmaster.web.ui.static_files import static
-
-OPERATING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
-REVIEWING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER})
-SUBMITTING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
 
 
 def _environment() -> Environment:
@@ -83,6 +78,11 @@ class Page:
             **(values or {}),
         )
         return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+
+
+def paged(rows: Sequence[Any], size: int, offset: int) -> dict[str, Any]:
+    """The values of a paged list; the query returns one row more than `size` if there are more."""
+    return {"has_more": len(rows) > size, "page_size": size, "offset": offset}
 
 
 async def page_of(request: Request, services: ServicesDep, caller: Admitted, conn: Conn) -> Page:

@@ -12,7 +12,7 @@ from dagmaster.store.api_requests import RequestRow, list_requests
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import platform_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -46,9 +46,7 @@ async def show_requests(
         "requests.html",
         {
             "requests": [RequestLine(row, redact(row["error_message"])) for row in rows[:PAGE_SIZE]],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "text": text,
             "status": status,
             "all_statuses": list(JobStatus),

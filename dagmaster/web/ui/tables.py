@@ -17,7 +17,7 @@ from dagmaster.store.data_objects import LINEAGE_TABLES, get_object, lineage, li
 from dagmaster.web.access import READERS, Admitted
 from dagmaster.web.services import Conn, ServicesDep
 from dagmaster.web.ui.filters import plural, pretty
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.ui.sql import first_rows
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -97,9 +97,7 @@ async def show_tables(
         "tables.html",
         {
             "tables": [_view(row) for row in rows[:PAGE_SIZE]],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "text": text,
             "scope": scope,
             "job": job,

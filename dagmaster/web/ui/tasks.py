@@ -16,7 +16,7 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import Chart
 from dagmaster.web.ui.histogram import draw_histogram
 from dagmaster.web.ui.list_filters import PERIOD_NAMES, PERIODS
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -58,9 +58,7 @@ async def show_tasks(
         "tasks.html",
         {
             "tasks": tasks[:SHOWN_TASKS],
-            "has_more": len(tasks) > SHOWN_TASKS,
-            "offset": offset,
-            "page_size": SHOWN_TASKS,
+            **paged(tasks, SHOWN_TASKS, offset),
             "results": [_result(row) for row in rows[:SHOWN_RESULTS]],
             "result_count": len(rows),
             "is_cut": len(rows) >= NEWEST_RESULTS,

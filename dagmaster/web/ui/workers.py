@@ -14,7 +14,7 @@ from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.workers import WorkerRow, list_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -85,9 +85,7 @@ async def show_workers(
             and chosen in ("", "active"),
             "status_chosen": chosen,
             "statuses": STATUSES,
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
         },
     )
 
