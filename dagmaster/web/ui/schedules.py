@@ -45,7 +45,6 @@ class ScheduleLine:
     words: str
     rule: str
     timezone: str
-    catchup: str
     catchup_words: str
     inputs: Mapping[str, Any]
     is_paused: bool
@@ -93,7 +92,6 @@ def schedule_line(row: Mapping[str, Any], missed: Mapping[str, Any] | None) -> S
         words=rule_in_words(row["cron"], row["interval_seconds"], row["timezone"]),
         rule=row["rule"],
         timezone=row["timezone"],
-        catchup=row["catchup"],
         catchup_words=CATCHUP[row["catchup"]],
         inputs=redact(row["input_params"]),
         is_paused=row["paused_at"] is not None,

@@ -1,8 +1,7 @@
 """Why a job waits, and the possible actions: decide, or send a signal."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -41,25 +40,9 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
-    node_id: NodeId
-    message: str
-    approvers: tuple[str, ...]
-    since: datetime
-    may_decide: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedSignal:
-    node_id: NodeId
-    name: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Waiting:
-    approvals: tuple[Approval, ...] = ()
-    signals: tuple[AwaitedSignal, ...] = ()
+    approvals: Sequence[Row] = ()
+    signals: Sequence[Row] = ()
 
 
 @router.get("/why", dependencies=[READERS_OF_OWN])
@@ -96,8 +79,12 @@ async def waiting_for(
     names = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]
     rows = await waiting_nodes(conn, job_id, names)
     return Waiting(
-        tuple(_approval(row, page) for row in rows if nodes[row["node_id"]]["type"] == "approval"),
-        tuple(_signal(row, nodes) for row in rows if nodes[row["node_id"]]["type"] == "wait"),
+        [_approval(row, page) for row in rows if nodes[row["node_id"]]["type"] == "approval"],
+        [
+            {"node_id": row["node_id"], "name": str(nodes[row["node_id"]]["signal"]), "since": row["started_at"]}
+            for row in rows
+            if nodes[row["node_id"]]["type"] == "wait"
+        ],
     )
 
 
@@ -105,16 +92,17 @@ def _asks(node: Row) -> bool:
     return node["type"] == "approval" or bool(node["type"] == "wait" and node.get("signal"))
 
 
-def _approval(row: Row, page: Page) -> Approval:
+def _approval(row: Row, page: Page) -> Row:
     params = row["input_params"] or {}
-    approvers = tuple(params.get("approvers") or ())
-    message = redact(str(params.get("message") or ""))
-    return Approval(row["node_id"], message, approvers, row["started_at"], may_decide(page, approvers))
+    approvers = params.get("approvers") or ()
+    return {
+        "node_id": row["node_id"],
+        "message": redact(str(params.get("message") or "")),
+        "approvers": approvers,
+        "since": row["started_at"],
+        "may_decide": may_decide(page, approvers),
+    }
 
 
 def may_decide(page: Page, approvers: Collection[str]) -> bool:
     return page.may_operate and (not approvers or page.caller.name in approvers)
-
-
-def _signal(row: Row, nodes: Mapping[str, Row]) -> AwaitedSignal:
-    return AwaitedSignal(row["node_id"], str(nodes[row["node_id"]]["signal"]), row["started_at"])

@@ -31,7 +31,7 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import draw_durations, draw_ticks, median_seconds
 from dagmaster.web.ui.filters import duration, first_line, pretty
 from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.ui.workflows import ScheduleState, last_run, schedule_state, waiting_runs
+from dagmaster.web.ui.workflows import last_run, schedule_state, waiting_runs
 from dagmaster.web.views import run_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -159,7 +159,7 @@ def without_defaults(workflow: Workflow) -> dict[str, Any]:
     return definition
 
 
-async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
+async def _schedule(conn: Conn, workflow_id: str) -> Row | None:
     try:
         return schedule_state(await get_schedule(conn, workflow_id))
     except UnknownSchedule:
