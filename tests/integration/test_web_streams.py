@@ -201,6 +201,14 @@ async def test_a_websocket_requires_a_key_that_may_see_the_job(dsn: str) -> None
         assert await watch(url, "/ws/jobs/17", additional_headers=viewer) == ([], 4404)
 
 
+async def test_an_event_id_of_thousands_of_digits_is_invalid(dsn: str) -> None:
+    async with web(dsn, single()) as api, api.real_server() as url:
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        headers = {"Last-Event-ID": "9" * 5000}
+        await api.get(f"/api/v1/jobs/{submitted['job_id']}/stream", 422, headers=headers)
+        assert await watch(url, f"/ws/jobs/{submitted['job_id']}?after={'9' * 5000}") == ([], 4422)
+
+
 async def test_streams_end_when_their_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
     monkeypatch.setattr(api_streams, "CHECK_SECONDS", 0.1)

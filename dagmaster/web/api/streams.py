@@ -88,7 +88,7 @@ def _line(event: Row) -> bytes:
 
 
 def _event_id(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < 2**63):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) < 2**63):
         raise Invalid(f"Last-Event-ID must be the id of an event, not {text[:40]!r}")
     return int(text)
 
