@@ -15,6 +15,7 @@ from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unaut
 from dagmaster.http.errors import documented
 from dagmaster.model.states import NODE_MOVES
 from dagmaster.model.workflow import CHILD_SEPARATOR
+from dagmaster.store.connect import AWAY
 from dagmaster.store.jobs import get_job_head
 from dagmaster.web.access import (
     EVERYBODY,
@@ -130,6 +131,8 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
     except DagmasterError as error:
         code = next((code for kind, code in CLOSE_CODES.items() if isinstance(error, kind)), 1011)
         await socket.close(code, str(error)[:100])
+    except AWAY:
+        await socket.close(CLOSE_CODES[Unavailable], "the database cannot be reached")
     except WebSocketDisconnect:
         return
 
