@@ -64,17 +64,15 @@ def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
     ]
 
 
-def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
+def workflow_edges(workflow: Workflow) -> Iterator[WorkflowEdge]:
     inbound = find_inbound(workflow.nodes)
-    return [
-        WorkflowEdge(
-            source=source,
-            target=target,
-            branch=", ".join(branches) or None,
-            rule="any_of" if source in inbound[target].any_of else "all_of",
-        )
-        for source, target, branches in _edges(workflow)
-    ]
+    for source, targets in find_targets(inbound).items():
+        node = workflow.nodes[source]
+        branches = node.branches if isinstance(node, ConditionalNode) else ()
+        for target in targets:
+            names = [branch.name for branch in branches if target in branch.next]
+            rule = "any_of" if source in inbound[target].any_of else "all_of"
+            yield WorkflowEdge(source=source, target=target, branch=", ".join(names) or None, rule=rule)
 
 
 @dataclass(slots=True)
@@ -291,15 +289,6 @@ def task_of(node: Node) -> ChildTask | None:
             return node.task
         case _:
             return None
-
-
-def _edges(workflow: Workflow) -> Iterator[tuple[str, str, list[str]]]:
-    """Source, target, and the names of the branches between them."""
-    for source, targets in find_targets(find_inbound(workflow.nodes)).items():
-        node = workflow.nodes[source]
-        branches = node.branches if isinstance(node, ConditionalNode) else ()
-        for target in targets:
-            yield source, target, [branch.name for branch in branches if target in branch.next]
 
 
 def _kind(source: Row, branches: Sequence[str], children: Mapping[str, int]) -> str:

@@ -65,13 +65,16 @@ class OneOrAllLayers(Body):
         return self
 
 
+RunCommand = Callable[[CommandContext, Any], Awaitable[Json]]
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     name: str
     description: str
     roles: frozenset[Role]
     params: type[Body]
-    run: Callable[[CommandContext, Any], Awaitable[Json]]
+    run: RunCommand
 
     def summary(self) -> CommandSummary:
         return CommandSummary(
@@ -82,91 +85,69 @@ class Command:
         )
 
 
+COMMANDS: dict[str, Command] = {}
+
+
+def command(
+    name: str, params: type[Body] = NoParams, roles: frozenset[Role] = OPERATING
+) -> Callable[[RunCommand], RunCommand]:
+    """Register a command; its docstring is its description."""
+
+    def register(run: RunCommand) -> RunCommand:
+        COMMANDS[name] = Command(name, run.__doc__ or "", roles, params, run)
+        return run
+
+    return register
+
+
+@command("schema.migrate", roles=frozenset({Role.ADMIN}))
 async def migrate_schema(context: CommandContext, _: NoParams) -> Json:
+    """Upgrade the database schema to this version of dagmaster."""
     before = await current_revision(context.conn)
     await asyncio.to_thread(store.migrate.upgrade, context.services.dsn)
     after = await current_revision(context.conn)
     return {"before": before, "after": after, "is_changed": before != after}
 
 
+@command("cache.invalidate")
 async def invalidate_caches(context: CommandContext, _: NoParams) -> Json:
-    context.services.catalog.reload()
+    """Reload the workflows and clear the cache of keys."""
+    catalog = context.services.catalog
+    catalog.reload()
     await context.services.sync_schedules(context.conn)
     context.app.state.keyring = Keyring(context.services.pool)
-    catalog = context.services.catalog
     return {"workflows": len(catalog.workflows), "files_with_problems": len(catalog.problems)}
 
 
+@command("metadata.publish", OneOrAllLayers)
 async def publish_layers(context: CommandContext, params: OneOrAllLayers) -> Json:
+    """Write the layer of an asset, or those of all, to the catalogue and the STAC collection."""
     if params.asset_id is None:
         return asdict(await layers.publish_all(context.conn, actor=context.actor))
     return (await layers.publish(context.conn, params.asset_id, actor=context.actor)).as_record()
 
 
+@command("metadata.unpublish", OneAsset)
 async def unpublish_layer(context: CommandContext, params: OneAsset) -> Json:
+    """Remove the layer of an asset from the catalogues and the STAC collection."""
     dsn = context.services.settings.external_dsn()
     return (await layers.unpublish(context.conn, params.asset_id, actor=context.actor, external_dsn=dsn)).as_record()
 
 
+@command("metadata.publish_external", OneAsset)
 async def publish_layer_externally(context: CommandContext, params: OneAsset) -> Json:
+    """Write the layer of a public asset to the external database."""
     dsn = context.services.settings.external_dsn()
     publication = await layers.publish_externally(context.conn, params.asset_id, actor=context.actor, external_dsn=dsn)
     return publication.as_record()
 
 
+@command("asset.reindex")
 async def reindex_assets(context: CommandContext, _: NoParams) -> Json:
+    """Recompute the latest approved version of every asset, and the projections of published layers."""
     dsn = context.services.settings.external_dsn()
     corrected, report = await layers.reindex(context.conn, actor=context.actor, external_dsn=dsn)
     return {"assets_corrected": corrected, "layers": asdict(report)}
-
-
-COMMANDS = {
-    command.name: command
-    for command in (
-        Command(
-            "schema.migrate",
-            "Upgrade the database schema to this version of dagmaster.",
-            frozenset({Role.ADMIN}),
-            NoParams,
-            migrate_schema,
-        ),
-        Command(
-            "cache.invalidate",
-            "Reload the workflows and clear the cache of keys.",
-            OPERATING,
-            NoParams,
-            invalidate_caches,
-        ),
-        Command(
-            "metadata.publish",
-            "Write the layer of an asset, or those of all, to the catalogue and the STAC collection.",
-            OPERATING,
-            OneOrAllLayers,
-            publish_layers,
-        ),
-        Command(
-            "metadata.unpublish",
-            "Remove the layer of an asset from the catalogues and the STAC collection.",
-            OPERATING,
-            OneAsset,
-            unpublish_layer,
-        ),
-        Command(
-            "metadata.publish_external",
-            "Write the layer of a public asset to the external database.",
-            OPERATING,
-            OneAsset,
-            publish_layer_externally,
-        ),
-        Command(
-            "asset.reindex",
-            "Recompute the latest approved version of every asset, and the projections of published layers.",
-            OPERATING,
-            NoParams,
-            reindex_assets,
-        ),
-    )
-}
 
 
 @router.get("/commands", dependencies=[OPERATORS])

@@ -35,7 +35,7 @@ async def livez() -> Alive:
 @router.get("/readyz", responses=documented(503), dependencies=[EVERYBODY])
 async def readyz(request: Request, services: ServicesDep) -> Alive:
     """Return 200 if ready: the database responds, its schema is current, and no shutdown is in progress."""
-    if getattr(request.app.state, "is_stopping", False):
+    if request.app.state.is_stopping:
         raise Unavailable("the server is stopping")
     for check, verdict in (await examine(services, READY)).items():
         if verdict.health is not Health.HEALTHY:

@@ -60,7 +60,7 @@ async def get_workflow(workflow_id: str, services: ServicesDep, conn: Conn) -> W
         workflow_hash=workflow.content_hash,
         inputs=input_schema(described(workflow, services.contracts)),
         nodes=workflow_nodes(workflow),
-        edges=workflow_edges(workflow),
+        edges=list(workflow_edges(workflow)),
         warnings=await services.warnings_for(conn, workflow),
     )
 

@@ -61,7 +61,6 @@ ROUTERS = (
     timeline.router,
     waits.router,
     node.router,
-    graphs.drawn,
     graphs.router,
     nodes.router,
     tasks.router,

@@ -26,8 +26,7 @@ from dagmaster.web.ui.pages import Shown, ShownJob
 from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why
 from dagmaster.web.views import node_seconds, seconds_between
 
-router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
-drawn = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
+router = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 GRID_SIZE: Final = 200
 LOG_LINES: Final = 12
@@ -38,14 +37,14 @@ ITEM_ORDER: Final = ("failed", "cancelled", "running", "dispatched", "ready", "p
 Row = Mapping[str, Any]
 
 
-@drawn.get("/graph", dependencies=[READERS_OF_OWN])
+@router.get("/graph", dependencies=[READERS_OF_OWN])
 async def show_graph(services: ServicesDep, conn: Conn, job: Job) -> Response:
     """For the page of the job; programs use /api/v1/jobs/ID/graph."""
     packed = draw_columns(await read_graph(conn, services.pinned, job))
     return Response(orjson.dumps(packed), media_type="application/json")
 
 
-@router.get("/panel", dependencies=[READERS_OF_OWN])
+@router.get("/nodes/{node_id}/panel", dependencies=[READERS_OF_OWN])
 async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: NodeId) -> HTMLResponse:
     graph = await page.services.pinned.find(conn, job["workflow_hash"])
     nodes = graph.workflow.nodes if graph is not None else {}
@@ -117,7 +116,7 @@ async def _last_lines(services: Services, row: Row) -> str:
     return redact_text(b"".join(pieces).decode(errors="replace"))
 
 
-@router.get("/items", dependencies=[READERS_OF_OWN])
+@router.get("/nodes/{node_id}/items", dependencies=[READERS_OF_OWN])
 async def show_items(
     page: Shown,
     conn: Conn,

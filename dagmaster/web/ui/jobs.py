@@ -56,10 +56,6 @@ class JobLine:
         return sum(self.counts.values())
 
     @property
-    def done(self) -> int:
-        return sum(self.counts.get(status, 0) for status in ("completed", "skipped", "failed", "cancelled"))
-
-    @property
     def is_over(self) -> bool:
         return self.status in JOB_TERMINAL
 

@@ -37,17 +37,6 @@ class QueueLine:
         return max(self.waiting + self.held + self.running, self.slots, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class UnclaimableTasks:
-    """Waiting tasks for which no worker has both the queue and the handler."""
-
-    queue: str
-    handler: str
-    waiting: int
-    oldest_at: datetime
-    has_workers: bool
-
-
 @router.get("/queues", dependencies=[READERS])
 async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     settings = page.services.settings
@@ -101,15 +90,14 @@ def queue_lines(
     return lines
 
 
-def find_unclaimable(rows: Iterable[Mapping[str, Any]], fleet: KnownFleet) -> list[UnclaimableTasks]:
+def find_unclaimable(rows: Iterable[Mapping[str, Any]], fleet: KnownFleet) -> list[Mapping[str, Any]]:
+    """Waiting tasks for which no worker has both the queue and the handler."""
     return [
-        UnclaimableTasks(
-            queue=row["queue"],
-            handler=row["handler"],
-            waiting=row["waiting"],
-            oldest_at=row["oldest"],
-            has_workers=any(row["queue"] in worker["queues"] for worker in fleet.workers),
-        )
+        {
+            **row,
+            "oldest_at": row["oldest"],
+            "has_workers": any(row["queue"] in worker["queues"] for worker in fleet.workers),
+        }
         for row in rows
         if not fleet.takes(row["queue"], row["handler"])
     ]

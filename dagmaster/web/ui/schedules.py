@@ -1,15 +1,14 @@
 """Schedules: next runs, last run, and their controls."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dagmaster.ids import ScheduleId
 from dagmaster.model.redact import redact
 from dagmaster.store.schedules import list_schedules, missed_schedules
 from dagmaster.web.access import READERS
@@ -17,6 +16,8 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
+
+Row = Mapping[str, Any]
 
 SHOWN_TIMES: Final = 3
 DAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
@@ -29,39 +30,6 @@ CATCHUP: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """Times for which no job was started; without an `error`, no orchestrator was running."""
-
-    at: datetime
-    count: int
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleLine:
-    schedule_id: ScheduleId
-    workflow_id: str
-    words: str
-    rule: str
-    timezone: str
-    catchup_words: str
-    inputs: Mapping[str, Any]
-    is_paused: bool
-    paused_by: str | None
-    paused_at: datetime | None
-    is_late: bool
-    next_times: tuple[datetime, ...]
-    last_at: datetime | None
-    last_job_id: str | None
-    last_status: str | None
-    missed: Missed | None
-
-    def local(self, at: datetime) -> str:
-        """In the schedule's time zone."""
-        return f"{at.astimezone(ZoneInfo(self.timezone)):%a %Y-%m-%d %H:%M:%S %Z}".replace(":00 ", " ")
-
-
 @router.get("/schedules", dependencies=[READERS])
 async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "") -> HTMLResponse:
     missed = await missed_schedules(conn)
@@ -70,7 +38,7 @@ async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "
     listed = [
         line
         for line in lines
-        if needle in line.schedule_id.lower() and state in ("", "paused" if line.is_paused else "active")
+        if needle in line["schedule_id"].lower() and state in ("", "paused" if line["is_paused"] else "active")
     ]
     return page.render(
         "schedules.html",
@@ -85,25 +53,27 @@ async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "
     )
 
 
-def schedule_line(row: Mapping[str, Any], missed: Mapping[str, Any] | None) -> ScheduleLine:
-    return ScheduleLine(
-        schedule_id=row["schedule_id"],
-        workflow_id=row["workflow_id"],
-        words=rule_in_words(row["cron"], row["interval_seconds"], row["timezone"]),
-        rule=row["rule"],
-        timezone=row["timezone"],
-        catchup_words=CATCHUP[row["catchup"]],
-        inputs=redact(row["input_params"]),
-        is_paused=row["paused_at"] is not None,
-        paused_by=row["paused_by"],
-        paused_at=row["paused_at"],
-        is_late=row["is_late"],
-        next_times=tuple(row["next_times"][:SHOWN_TIMES]),
-        last_at=row["last_at"],
-        last_job_id=None if row["last_job_id"] is None else str(row["last_job_id"]),
-        last_status=row["last_job_status"],
-        missed=Missed(missed["created_at"], missed["count"] or 1, redact(missed["error_message"])) if missed else None,
-    )
+def schedule_line(row: Row, missed: Row | None) -> Row:
+    return {
+        **row,
+        "words": rule_in_words(row["cron"], row["interval_seconds"], row["timezone"]),
+        "catchup_words": CATCHUP[row["catchup"]],
+        "inputs": redact(row["input_params"]),
+        "is_paused": row["paused_at"] is not None,
+        "next_times": row["next_times"][:SHOWN_TIMES],
+        "last_status": row["last_job_status"],
+        "missed": _missed(missed) if missed else None,
+        "local": partial(local_time, row["timezone"]),
+    }
+
+
+def _missed(event: Row) -> Row:
+    """Times for which no job was started; without an `error`, no orchestrator was running."""
+    return {"at": event["created_at"], "count": event["count"] or 1, "error": redact(event["error_message"])}
+
+
+def local_time(timezone: str, at: datetime) -> str:
+    return f"{at.astimezone(ZoneInfo(timezone)):%a %Y-%m-%d %H:%M:%S %Z}".replace(":00 ", " ")
 
 
 def rule_in_words(cron: str | None, interval_seconds: float | None, timezone: str) -> str:
