@@ -118,6 +118,10 @@ class Services:
         """Raises UnknownWorkflow."""
         return self.catalog.get(workflow_id)
 
+    async def reload_workflows(self) -> None:
+        """In a thread: reading hundreds of files takes seconds."""
+        await asyncio.to_thread(self.catalog.reload)
+
     async def log_bytes(self, task_id: TaskId) -> int | None:
         """The size of a task's log; None if there is none, or none that this server can read."""
         try:

@@ -112,10 +112,10 @@ async def migrate_schema(context: CommandContext, _: NoParams) -> Json:
 @command("cache.invalidate")
 async def invalidate_caches(context: CommandContext, _: NoParams) -> Json:
     """Reload the workflows and clear the cache of keys."""
-    catalog = context.services.catalog
-    catalog.reload()
+    await context.services.reload_workflows()
     await context.services.sync_schedules(context.conn)
     context.app.state.keyring = Keyring(context.services.pool)
+    catalog = context.services.catalog
     return {"workflows": len(catalog.workflows), "files_with_problems": len(catalog.problems)}
 
 

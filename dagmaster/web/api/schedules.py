@@ -38,7 +38,7 @@ async def sync_schedules(
     caller: Admitted, services: ServicesDep, conn: Conn, body: SyncSchedules | None = None
 ) -> SchedulesSynced:
     """Reload changed workflows and update their schedules."""
-    services.catalog.reload()
+    await services.reload_workflows()
     synced = await services.sync_schedules(conn, prune=bool(body and body.prune), actor=caller.name or None)
     return SchedulesSynced(added=list(synced.added), changed=list(synced.changed), removed=list(synced.removed))
 

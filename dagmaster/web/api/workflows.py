@@ -30,7 +30,7 @@ async def list_workflows(services: ServicesDep) -> WorkflowList:
 @router.post("/reload", dependencies=[OPERATORS])
 async def reload_workflows(caller: Admitted, services: ServicesDep, conn: Conn) -> WorkflowList:
     """Reload changed files on all servers of the fleet. Running jobs are not affected."""
-    services.catalog.reload()
+    await services.reload_workflows()
     await services.sync_schedules(conn, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
     services.notifier.notify(RELOAD)
@@ -45,7 +45,7 @@ async def add_sample(caller: Admitted, services: ServicesDep, conn: Conn) -> Wor
     if services.catalog.workflows:
         raise Conflict("workflows are already loaded; the sample is for an empty installation")
     await asyncio.to_thread(write_sample, services.settings.workflows_dir)
-    services.catalog.reload()
+    await services.reload_workflows()
     await note_command(conn, {"command": "workflows.sample", "actor": caller.name or None})
     return _workflow_list(services)
 
