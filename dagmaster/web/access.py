@@ -132,7 +132,7 @@ async def caller_of(request: HTTPConnection, services: ServicesDep) -> Caller:
         return caller
     if await keyring.has_any():
         raise Unauthorized
-    if not _is_near(request, services):
+    if not _is_local(request, services):
         raise Unauthorized("without API keys only this machine is served; create one with `dagmaster keys create`")
     return Caller("", Role.ADMIN)
 
@@ -159,7 +159,7 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
     return replace(caller, csrf=token)
 
 
-def _is_near(request: HTTPConnection, services: Services) -> bool:
+def _is_local(request: HTTPConnection, services: Services) -> bool:
     """Whether the request comes from this machine and is addressed to it, without a proxy or a page of another site."""
     if not services.is_local or any(name in request.headers for name in PROXY_HEADERS):
         return False

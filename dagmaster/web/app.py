@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dagmaster.http.access import check_decisions, find_decision
 from dagmaster.http.admission import Admission, BodyLimit
 from dagmaster.http.errors import documented
-from dagmaster.http.request_log import Requests
+from dagmaster.http.request_log import RequestLog
 from dagmaster.model.access import Role
 from dagmaster.web.access import Allow, Keyring, admit
 from dagmaster.web.api import (
@@ -157,7 +157,7 @@ def protect(app: FastAPI, services: Services) -> None:
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)
-    app.add_middleware(Requests)
+    app.add_middleware(RequestLog)
 
 
 @cache

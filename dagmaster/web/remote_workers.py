@@ -108,7 +108,7 @@ def _max_output_bytes(services: Services) -> int:
     return min(settings.max_output_bytes, max(settings.max_body_bytes - SLACK_BYTES, settings.max_body_bytes // 2))
 
 
-async def beat(conn: Connection, worker_id: WorkerId, body: WorkerHeartbeat) -> WorkerOrders:
+async def heartbeat(conn: Connection, worker_id: WorkerId, body: WorkerHeartbeat) -> WorkerOrders:
     stats = orjson.loads(encoded(body.stats, SLACK_BYTES)) if body.stats is not None else None
     await remote_workers.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
     desired, withdrawn = await tasks.orders(conn, worker_id, body.running)
@@ -252,14 +252,14 @@ def _details(services: Services, report: ReportCreate) -> Row:
 # While a task runs.
 
 
-async def tell(conn: Connection, worker_id: WorkerId, reports: Sequence[ProgressCreate]) -> None:
+async def report_progress(conn: Connection, worker_id: WorkerId, reports: Sequence[ProgressCreate]) -> None:
     """One statement per task: one for several could deadlock with an owner."""
     for report in reports:
         progress = Progress(report.current, report.total, clean_text(report.message or ""))
         await task_reports.tell_progress(conn, worker_id, report.task_id, progress)
 
 
-async def save(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
+async def save_checkpoint(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
     """The id of the checkpoint. Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
     data, artifacts = orjson.loads(encoded([body.data, body.artifacts], _max_output_bytes(services)))
@@ -270,14 +270,14 @@ async def save(conn: Connection, services: Services, worker_id: WorkerId, body: 
     return checkpoint_id
 
 
-async def add(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
+async def add_nodes(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
     """Raises TaskOver. The job's owner validates the slices and fails the attempt if one is invalid."""
     await _check_held(conn, worker_id, body.task_id)
     await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(piece) for piece in body.slices])
     services.wake()
 
 
-async def discard(
+async def discard_checkpoint(
     conn: Connection, worker_id: WorkerId, checkpoint_id: int, body: DiscardCheckpoint
 ) -> TaskCheckpoint | None:
     await _check_held(conn, worker_id, body.task_id)

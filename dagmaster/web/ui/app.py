@@ -88,7 +88,7 @@ async def go_to_dashboard() -> RedirectResponse:
 
 
 def install(app: FastAPI, services: Services) -> None:
-    app.state.pulse = ChangeFeed(services.pool)
+    app.state.change_feed = ChangeFeed(services.pool)
     app.router.routes.extend(_routes())
     app.add_middleware(PageHeaders)
 

@@ -88,12 +88,12 @@ async def watch_all(socket: WebSocket) -> None:
     if (refusal := await _refusal(socket)) is not None:
         await socket.close(*refusal)
         return
-    pulse: ChangeFeed = socket.app.state.pulse
-    if pulse.watchers >= MAX_PAGES:
+    feed: ChangeFeed = socket.app.state.change_feed
+    if feed.watchers >= MAX_PAGES:
         await socket.close(1013, f"too many open pages ({MAX_PAGES})")
         return
     async with disconnection(socket) as gone:
-        await _send(socket, pulse, gone)
+        await _send(socket, feed, gone)
 
 
 async def _refusal(socket: WebSocket) -> tuple[int, str] | None:
@@ -109,11 +109,11 @@ async def _refusal(socket: WebSocket) -> tuple[int, str] | None:
     return None if caller.role in READING_OWN else (4403, f"a key of role {caller.role} may not watch")
 
 
-async def _send(socket: WebSocket, pulse: ChangeFeed, gone: asyncio.Task[None]) -> None:
-    pulse.watchers += 1
+async def _send(socket: WebSocket, feed: ChangeFeed, gone: asyncio.Task[None]) -> None:
+    feed.watchers += 1
     seen: int | None = UNKNOWN
     try:
-        while await _is_due(beat := asyncio.create_task(pulse.next(seen)), gone):
+        while await _is_due(beat := asyncio.create_task(feed.next(seen)), gone):
             seen = beat.result()
             # A key may have been revoked since.
             if seen is not None and (refusal := await _refusal(socket)) is not None and refusal[0] != 1013:
@@ -123,7 +123,7 @@ async def _send(socket: WebSocket, pulse: ChangeFeed, gone: asyncio.Task[None]) 
     except (WebSocketDisconnect, RuntimeError):  # It was closed during the write.
         return
     finally:
-        pulse.watchers -= 1
+        feed.watchers -= 1
 
 
 async def _is_due(beat: asyncio.Task[int | None], gone: asyncio.Task[None]) -> bool:
