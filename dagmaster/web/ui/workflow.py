@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -53,43 +52,6 @@ class Input:
     required: bool
     default: str | None
     description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A node of a run; `tip` has the details."""
-
-    status: str
-    tip: str
-    href: str
-
-
-@dataclass(frozen=True, slots=True)
-class GridRow:
-    node_id: NodeId
-    type: str
-    cells: tuple[Cell | None, ...]
-
-    @property
-    def failures(self) -> int:
-        return sum(cell is not None and cell.status == "failed" for cell in self.cells)
-
-
-@dataclass(frozen=True, slots=True)
-class GridRun:
-    job_id: str
-    status: str
-    at: datetime
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Columns are runs, newest on the right. `hidden` is the number of nodes that are not shown."""
-
-    runs: tuple[GridRun, ...]
-    rows: tuple[GridRow, ...]
-    hidden: int
 
 
 @router.get("/workflows/{workflow_id:path}", dependencies=[READERS])
@@ -198,7 +160,8 @@ def _version(row: Row, current: str | None) -> Row:
     }
 
 
-async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | None:
+async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Row | None:
+    """Columns are runs, newest on the right. `hidden` is the number of nodes that are not shown."""
     if not runs:
         return None
     once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
@@ -207,32 +170,29 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
     states = await grid_nodes(conn, [run["job_id"] for run in runs], visible)
     known = await page.services.node_counts.of(conn, runs)
     columns = list(reversed(runs))
-    return Grid(
-        tuple(_grid_run(run) for run in columns),
-        tuple(
-            GridRow(
-                node_id,
-                workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer exists",
-                tuple(
-                    _cell(
-                        run, node_id, states.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id)
-                    )
-                    for run in columns
-                ),
-            )
-            for node_id in visible
-        ),
-        len(node_ids) - len(visible),
-    )
+    grid_rows = []
+    for node_id in visible:
+        cells = [
+            _cell(run, node_id, states.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id))
+            for run in columns
+        ]
+        grid_rows.append(
+            {
+                "node_id": node_id,
+                "type": workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer exists",
+                "cells": cells,
+                "failures": sum(cell is not None and cell["status"] == "failed" for cell in cells),
+            }
+        )
+    return {"runs": [_grid_run(run) for run in columns], "rows": grid_rows, "hidden": len(node_ids) - len(visible)}
 
 
-def _grid_run(run: Row) -> GridRun:
-    took = duration(run_seconds(run))
-    tip = f"Job {run['job_id']}: {run['status']}, {took}"
-    return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
+def _grid_run(run: Row) -> Row:
+    tip = f"Job {run['job_id']}: {run['status']}, {duration(run_seconds(run))}"
+    return {"job_id": run["job_id"], "status": run["status"], "at": run["created_at"], "tip": tip}
 
 
-def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None) -> Cell | None:
+def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None) -> Row | None:
     """None if the run has no such node."""
     if row is None:
         return None
@@ -246,5 +206,5 @@ def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None)
         facts.append(f"attempt {row['retry_count'] + 1}")
     if row["error_message"]:
         facts.append(first_line(redact_text(row["error_message"]), 160))
-    tip = f"{', '.join(facts)} (job {run['job_id']})"
-    return Cell(outcome, tip, f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}")
+    href = f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}"
+    return {"status": outcome, "tip": f"{', '.join(facts)} (job {run['job_id']})", "href": href}
