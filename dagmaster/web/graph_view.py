@@ -32,7 +32,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.events import last_event_of_job
 from dagmaster.store.node_counts import count_folded
 from dagmaster.store.nodes import view_graph
-from dagmaster.store.pinned_graphs import PinnedGraphs
+from dagmaster.web.services import Services
 from dagmaster.web.views import seconds_between
 
 Row = Mapping[str, Any]
@@ -109,8 +109,8 @@ class JobGraph:
     last_event_id: int
 
 
-async def read_graph(conn: Connection, pinned: PinnedGraphs, job: dict[str, Any]) -> JobGraph:
-    graph = await pinned.find(conn, job["workflow_hash"])
+async def read_graph(conn: Connection, services: Services, job: dict[str, Any]) -> JobGraph:
+    graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
     seen = await last_event_of_job(conn, job)  # Read first: a duplicate event is harmless, a missing one is not.

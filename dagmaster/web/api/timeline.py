@@ -81,7 +81,7 @@ async def _timeline(
 @router.get("/graph", response_model=GraphReply, responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_graph(job: Job, services: ServicesDep, conn: Conn) -> Response:
     """Get the graph of a job: nodes with their states, edges, and the groups and dependencies added at run time."""
-    drawn = draw(await read_graph(conn, services.pinned, job))
+    drawn = draw(await read_graph(conn, services, job))
     drawn.groups = [GraphGroup(**row) for row in await list_groups(conn, job["job_id"])]
     drawn.dependencies = [GraphDependency(**row) for row in await list_dependencies(conn, job["job_id"])]
     # Encoded here: it may be large, and FastAPI would validate it twice more.

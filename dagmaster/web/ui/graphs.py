@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 @router.get("/graph", dependencies=[READERS_OF_OWN])
 async def show_graph(services: ServicesDep, conn: Conn, job: Job) -> Response:
     """For the page of the job; programs use /api/v1/jobs/ID/graph."""
-    packed = draw_columns(await read_graph(conn, services.pinned, job))
+    packed = draw_columns(await read_graph(conn, services, job))
     return Response(orjson.dumps(packed), media_type="application/json")
 
 
