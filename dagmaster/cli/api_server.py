@@ -19,7 +19,6 @@ from dagmaster.store.connect import LOST, opened
 from dagmaster.store.keys import any_keys
 from dagmaster.web.app import create_app, forget_keys
 from dagmaster.web.catalog_reload import reloading
-from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.server import is_loopback, served
 from dagmaster.web.services import opened_services
 
@@ -32,7 +31,7 @@ async def sync_schedules(app: FastAPI) -> None:
     """Update the schedules from the loaded workflows."""
     services = app.state.services
     async with services.pool.connection() as conn:
-        await sync_catalog(conn, services)
+        await services.sync_schedules(conn)
 
 
 async def _sync_when_free(app: FastAPI) -> None:

@@ -13,10 +13,9 @@ from dagmaster.gateway.api import admin, assets, layers, platform, probes, proxy
 from dagmaster.gateway.readiness import Readiness, ReadyGate
 from dagmaster.gateway.services import opened_services
 from dagmaster.http.access import check_decisions
-from dagmaster.http.admission import Admission
+from dagmaster.http.admission import Admission, BodyLimit
 from dagmaster.http.errors import ErrorResponses, documented
-from dagmaster.http.limits import BodyLimit
-from dagmaster.http.request_log import Requests
+from dagmaster.http.request_log import RequestLog
 from dagmaster.settings import Settings
 
 ROUTERS = (
@@ -51,7 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Admission, admit=admit, errors=errors)
     app.add_middleware(ReadyGate)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    app.add_middleware(Requests)
+    app.add_middleware(RequestLog)
     return app
 
 

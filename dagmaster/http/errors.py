@@ -57,7 +57,7 @@ STATUS: dict[type[Exception], int] = {
     psycopg.DataError: 422,
 }
 # Clients do not get the messages of the database or the pool.
-SAID_INSTEAD = {
+PUBLIC_MESSAGES = {
     503: "the database cannot be reached at the moment; try again",
     422: "a value cannot be stored or compared, such as a string with a NUL character",
 }
@@ -124,7 +124,7 @@ class ErrorResponses:
         if not isinstance(error, DagmasterError):
             log.warning("%s %s: %s", request.method, request.url.path, redact_text(str(error)).partition("\n")[0])
             code = "unavailable" if status == 503 else "invalid_value"
-            return self.form(request, status, code, SAID_INSTEAD[status], ())
+            return self.form(request, status, code, PUBLIC_MESSAGES[status], ())
         details = [{"message": str(problem)} for problem in getattr(error, "problems", ())]
         response = self.form(request, status, code_of(error), str(error), details)
         if isinstance(error, RateLimited):

@@ -17,7 +17,7 @@ ACCEPTED = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 log = logging.getLogger(__name__)
 
 
-class Requests:
+class RequestLog:
     """The outermost middleware: rejected requests have an id too."""
 
     def __init__(self, app: ASGIApp) -> None:

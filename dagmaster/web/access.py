@@ -2,7 +2,7 @@
 
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -21,7 +21,7 @@ from dagmaster.store.jobs import get_job_head
 from dagmaster.store.keys import Key, any_keys, find_key, find_key_by_id
 from dagmaster.store.secrets import SESSIONS, TASK_TOKENS, get_secret
 from dagmaster.web.services import Conn, Services, ServicesDep
-from dagmaster.web.sessions import COOKIE, CSRF_HEADER, SAFE_METHODS, Session, open_session
+from dagmaster.web.sessions import COOKIE, CSRF_HEADER, SAFE_METHODS, open_session
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -30,6 +30,12 @@ OPEN_SECONDS = 0.5
 MAX_KNOWN = 1000
 TOKEN_PREFIX = "dmt_"
 UNKNOWN_KEY = "the API key is unknown, revoked or expired"
+
+OPERATING = frozenset({Role.ADMIN, Role.OPERATOR})
+SUBMITTING = OPERATING | {Role.PARTNER}
+REVIEWING = OPERATING | {Role.REVIEWER}
+READING = REVIEWING | {Role.VIEWER}
+READING_OWN = READING | {Role.PARTNER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +75,15 @@ class Keyring:
     async def find(self, text: str) -> Caller | None:
         return await self._look_up(sha256(text.encode()).hexdigest(), partial(find_key, text=text))
 
-    async def find_signed_in(self, session: Session) -> Caller | None:
-        """A session ends with its key."""
-        return await self._look_up(f"id:{session.key_id}", partial(find_key_by_id, key_id=session.key_id))
+    async def find_by_id(self, key_id: str) -> Caller | None:
+        return await self._look_up(f"id:{key_id}", partial(find_key_by_id, key_id=key_id))
 
     async def still_admits(self, caller: Caller) -> bool:
         """Whether the key of an open connection is still valid, or the database cannot tell."""
         if caller.key_id is None:
             return True
         try:
-            return await self._look_up(f"id:{caller.key_id}", partial(find_key_by_id, key_id=caller.key_id)) is not None
+            return await self.find_by_id(caller.key_id) is not None
         except AWAY:
             return True
 
@@ -127,7 +132,7 @@ async def caller_of(request: HTTPConnection, services: ServicesDep) -> Caller:
         return caller
     if await keyring.has_any():
         raise Unauthorized
-    if not _is_near(request, services):
+    if not _is_local(request, services):
         raise Unauthorized("without API keys only this machine is served; create one with `dagmaster keys create`")
     return Caller("", Role.ADMIN)
 
@@ -140,7 +145,7 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
     keyring: Keyring = request.app.state.keyring
     secret = await keyring.session_secret(services.settings.chosen_secret())
     session = open_session(cookie, secret)
-    caller = await keyring.find_signed_in(session) if session else None
+    caller = await keyring.find_by_id(session.key_id) if session else None  # A session ends with its key.
     if session is None or caller is None:
         return None
     token = session.csrf(secret)
@@ -154,7 +159,7 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
     return replace(caller, csrf=token)
 
 
-def _is_near(request: HTTPConnection, services: Services) -> bool:
+def _is_local(request: HTTPConnection, services: Services) -> bool:
     """Whether the request comes from this machine and is addressed to it, without a proxy or a page of another site."""
     if not services.is_local or any(name in request.headers for name in PROXY_HEADERS):
         return False
@@ -172,9 +177,6 @@ def _is_same_origin(request: HTTPConnection) -> bool:
 
 def _host(address: str) -> str:
     return address.rpartition("]")[0].removeprefix("[") if address.startswith("[") else address.partition(":")[0]
-
-
-Who = Annotated[Caller, Depends(caller_of)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,39 +199,31 @@ class Allow:
         if caller.token is not None and not self.takes_tokens:
             raise Unauthorized("a task's token can only report on that task; this needs an API key")
         if caller.role not in self.roles:
-            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_join_roles(self.roles)}")
+            needed = " or ".join(role for role in Role if role in self.roles)
+            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {needed}")
         if caller.is_platform_reviewer and not self.by_platform:
             raise Forbidden(f"this key is for the assets of platform {caller.platform_id!r} only")
 
 
-def _join_roles(roles: Iterable[Role]) -> str:
-    return " or ".join(role for role in Role if role in set(roles))
-
-
-def _allow(*roles: Role) -> Any:
-    return Depends(Allow(frozenset(roles)))
-
-
-def _allow_by_platform(*roles: Role) -> Any:
-    return Depends(Allow(frozenset(roles), by_platform=True))
+def _allow(roles: frozenset[Role], *, by_platform: bool = False) -> Any:
+    return Depends(Allow(roles, by_platform=by_platform))
 
 
 EVERYBODY = Depends(Allow(None))
-READERS = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
-READERS_OF_OWN = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
-SUBMITTERS = _allow(Role.ADMIN, Role.OPERATOR, Role.PARTNER)
-OPERATORS = _allow(Role.ADMIN, Role.OPERATOR)
-WORKERS = _allow(Role.ADMIN, Role.WORKER)
+READERS = _allow(READING)
+READERS_OF_OWN = _allow(READING_OWN)
+SUBMITTERS = _allow(SUBMITTING)
+OPERATORS = _allow(OPERATING)
+WORKERS = _allow(frozenset({Role.ADMIN, Role.WORKER}))
 REPORTERS = Depends(Allow(frozenset({Role.ADMIN, Role.WORKER}), takes_tokens=True))
-MACHINES = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.WORKER)
-ADMINS = _allow(Role.ADMIN)
+MACHINES = _allow(READING | {Role.WORKER})
+ADMINS = _allow(frozenset({Role.ADMIN}))
 # For assets: these routes limit a caller with a platform to its assets.
-ASSET_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
-# Partners have no pages for assets.
-ASSET_VIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
-ASSET_SUBMITTERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.PARTNER)
-LAYER_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
-REVIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER)
+ASSET_READERS = _allow(READING_OWN, by_platform=True)
+# Partners have no pages for assets, and no layers.
+ASSET_VIEWERS = _allow(READING, by_platform=True)
+ASSET_SUBMITTERS = _allow(REVIEWING | {Role.PARTNER}, by_platform=True)
+REVIEWERS = _allow(REVIEWING, by_platform=True)
 
 
 async def caller_from_state(request: HTTPConnection) -> Caller:
@@ -278,13 +272,8 @@ async def check_task(conn: Connection, services: Services, caller: Caller, task_
         raise Forbidden("this token is not for that task")
 
 
-def decision(route: Any) -> Allow | None:
-    """The access rule of a route; None if it declares none."""
-    return find_decision(route, Allow)
-
-
 async def admit(request: HTTPConnection) -> None:
     """Before the body is read. Raises Unauthorized or Forbidden."""
-    allow = decision(request.scope.get("route"))
+    allow = find_decision(request.scope.get("route"), Allow)
     if allow is not None:
         await allow(request, request.app.state.services)

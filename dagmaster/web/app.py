@@ -1,84 +1,68 @@
 """The HTTP application."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dagmaster.http.access import check_decisions
-from dagmaster.http.admission import Admission
-from dagmaster.http.limits import BodyLimit
-from dagmaster.http.request_log import Requests
+from dagmaster.http.access import check_decisions, find_decision
+from dagmaster.http.admission import Admission, BodyLimit
+from dagmaster.http.errors import documented
+from dagmaster.http.request_log import RequestLog
+from dagmaster.model.access import Role
 from dagmaster.web.access import Allow, Keyring, admit
 from dagmaster.web.api import (
     aliases,
     asset_review,
-    asset_service,
     assets,
-    audit,
     bootstrap,
     callbacks,
     commands,
     data,
-    doctor,
-    dynamic_nodes,
-    explain,
-    graph,
-    handler_test,
-    handlers,
+    fleet,
     health,
     jobs,
-    keys,
     layers,
     logs,
     metrics,
     nodes,
-    orchestrator,
+    orchestrators,
     platforms,
-    progress,
-    queues,
     requests,
     schedules,
-    signals,
     stac,
     streams,
     submission,
-    task_cache,
+    system,
     tiles,
     timeline,
     workers,
     workflows,
 )
-from dagmaster.web.compression import Compressed
-from dagmaster.web.document import describe_access
-from dagmaster.web.errors import ERRORS, documented
 from dagmaster.web.services import Services
 from dagmaster.web.streams import Streams
 from dagmaster.web.ui import app as pages
+from dagmaster.web.ui.failures import ERRORS
 
 ROUTERS = (
     health.router,
     jobs.router,
-    dynamic_nodes.router,
-    signals.router,
     nodes.router,
     logs.router,
     timeline.router,
-    graph.router,
-    progress.router,
-    explain.router,
     streams.router,
     workflows.router,
     schedules.router,
-    queues.router,
-    handlers.router,
+    fleet.router,
     workers.router,
-    orchestrator.router,
+    orchestrators.router,
     platforms.router,
     layers.router,
     metrics.router,
@@ -86,18 +70,14 @@ ROUTERS = (
     submission.router,
     assets.router,
     asset_review.router,
-    asset_service.router,
+    tiles.locations,
     tiles.router,
     stac.router,
     requests.router,
     commands.router,
     data.router,
-    task_cache.router,
     bootstrap.router,
-    doctor.router,
-    audit.router,
-    keys.router,
-    handler_test.router,
+    system.router,
     aliases.router,
 )
 
@@ -107,6 +87,20 @@ Durable workflows on PostgreSQL: submit, watch, control and measure jobs.
 Ids are decimal strings, times are RFC 3339 in UTC, lists are paged with `limit` and `offset`, and every error has the
 form `{"error": {"code", "message", "details"}}`. Send an API key as `Authorization: Bearer dm_...`.
 """
+SECURITY_SCHEMES: Final = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, `dm_...`, or for reports a task's token.",
+    },
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same API key."},
+}
+_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}
+# Responses to any body, before a route sees it.
+RESPONSES_TO_BODIES: Final = {
+    "400": {"description": "The body cannot be read.", "content": _ERROR},
+    "413": {"description": "The body is too large.", "content": _ERROR},
+}
 
 
 def forget_keys(app: FastAPI) -> None:
@@ -126,7 +120,7 @@ def create_app(services: Services) -> FastAPI:
     prepare(app, services)
     app.state.streams = Streams(services.pool, lambda: app.state.is_stopping)
     app.router.routes.extend(_routes())
-    describe_access(app, ROUTERS)
+    _describe_access(app)
     pages.install(app, services)
     app.add_middleware(Compressed)
     protect(app, services)
@@ -143,7 +137,7 @@ def create_tiles_app(services: Services) -> FastAPI:
         redoc_url=None,
     )
     prepare(app, services)
-    for router in (health.router, asset_service.router, tiles.load_tile_routes(), tiles.router):
+    for router in (health.router, tiles.locations, tiles.load_tile_routes(), tiles.router):
         app.include_router(router)
     protect(app, services)
     return app
@@ -163,7 +157,7 @@ def protect(app: FastAPI, services: Services) -> None:
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)
-    app.add_middleware(Requests)
+    app.add_middleware(RequestLog)
 
 
 @cache
@@ -184,3 +178,49 @@ def _operation_id(route: APIRoute) -> str:
 def _allow_origins(app: FastAPI, origins: list[str]) -> None:
     options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["authorization", "content-type"]}
     app.add_middleware(CORSMiddleware, allow_origins=origins, allow_credentials="*" not in origins, **options)
+
+
+def _describe_access(app: FastAPI) -> None:
+    """Add the roles and the errors of any request to the OpenAPI document, so that generated clients send the key."""
+    make, roles = app.openapi, _roles(ROUTERS)
+
+    def document() -> dict[str, Any]:
+        schema = make()
+        schema.setdefault("components", {})["securitySchemes"] = SECURITY_SCHEMES
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
+                allowed = roles[method.upper(), path]
+                operation["security"] = [{name: []} for name in SECURITY_SCHEMES] if allowed is not None else []
+                operation["x-roles"] = allowed if allowed is not None else ["everybody"]
+                if "requestBody" in operation:
+                    operation["responses"] = {**RESPONSES_TO_BODIES, **operation["responses"]}
+        return schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _roles(routers: Iterable[APIRouter]) -> dict[tuple[str, str], list[str] | None]:
+    roles: dict[tuple[str, str], list[str] | None] = {}
+    for route in (route for router in routers for route in router.routes):
+        allow = find_decision(route, Allow)
+        if isinstance(route, APIRoute) and allow is not None:
+            allowed = None if allow.roles is None else [role.value for role in Role if role in allow.roles]
+            roles.update({(method, route.path): allowed for method in route.methods or ()})
+    return roles
+
+
+class Compressed:
+    """Compresses static files and the graphs of jobs, which may be megabytes. Compression would buffer streams."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._compressing = GZipMiddleware(app, minimum_size=1024, compresslevel=5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._compressing if scope["type"] == "http" and _is_large(scope["path"]) else self._app
+        await app(scope, receive, send)
+
+
+def _is_large(path: str) -> bool:
+    is_graph = path.startswith(("/api/v1/jobs/", "/ui/jobs/")) and path.endswith("/graph")
+    return is_graph or path.startswith("/ui/static/")

@@ -12,11 +12,8 @@ from dagmaster.model.access import Role
 from dagmaster.service.context import ServiceContext
 from dagmaster.store.assets import AssetRow, get_asset
 from dagmaster.store.stac_items import Scope
-from dagmaster.web.access import Admitted, Caller, caller_of
+from dagmaster.web.access import OPERATING, READING, Admitted, Caller, caller_of
 from dagmaster.web.services import Conn, Services, ServicesDep
-
-STAFF = frozenset({Role.ADMIN, Role.OPERATOR})
-INTERNAL = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.VIEWER})
 
 Actor = Annotated[str | None, Query(max_length=128, description="Actor of the decision; for operators and gateways.")]
 IncludeDeleted = Annotated[bool, Query(description="Include deleted assets and versions; for operators.")]
@@ -36,7 +33,7 @@ def check_platform(caller: Caller, platform_id: str) -> None:
 
 
 def may_see_deleted(caller: Caller, include_deleted: bool) -> bool:
-    return include_deleted and caller.role in STAFF
+    return include_deleted and caller.role in OPERATING
 
 
 async def visible_asset(
@@ -57,7 +54,7 @@ VisibleAsset = Annotated[AssetRow, Depends(visible_asset, scope="function")]
 
 def in_name_of(context: ServiceContext, caller: Caller, name: str | None) -> ServiceContext:
     """The actor: operators and the gateway may name another one, all others act in their own name."""
-    return replace(context, actor=name) if name and caller.role in STAFF else context
+    return replace(context, actor=name) if name and caller.role in OPERATING else context
 
 
 async def caller_or_public(request: HTTPConnection, services: Services) -> Caller | None:
@@ -72,7 +69,7 @@ async def caller_or_public(request: HTTPConnection, services: Services) -> Calle
 
 def audience_of(caller: Caller | None, platform_id: str | None) -> Audience:
     """The audience for an asset of this platform. Partners, and callers without a key, are the public."""
-    if caller is None or caller.role not in INTERNAL or caller.platform_id not in (None, platform_id):
+    if caller is None or caller.role not in READING or caller.platform_id not in (None, platform_id):
         return Audience.PUBLIC
     return Audience.INTERNAL if caller.role is Role.VIEWER else Audience.REVIEWERS
 
@@ -80,7 +77,7 @@ def audience_of(caller: Caller | None, platform_id: str | None) -> Audience:
 async def catalogue_scope_of(request: HTTPConnection, services: ServicesDep) -> Scope:
     """The part of the catalogue that the caller sees, by `audience_of` of each asset."""
     caller = await caller_or_public(request, services)
-    if caller is None or caller.role not in INTERNAL:
+    if caller is None or caller.role not in READING:
         return catalogue_scope(Audience.PUBLIC)
     return catalogue_scope(Audience.INTERNAL, caller.platform_id)
 

@@ -46,7 +46,7 @@ class Reloading:
             self._seen = requested
             return
         try:
-            await asyncio.to_thread(self._services.catalog.reload)
+            await self._services.reload_workflows()
         except DagmasterError as error:
             log.warning("cannot reload the workflows: %s", error)
         self._services.definitions.forget_graphs()

@@ -69,7 +69,7 @@ def get_check(name: str) -> Check:
     raise NotFound(f"there is no check {name!r}; valid are {', '.join(check.name for check in CHECKS)}")
 
 
-async def _signs(conn: Connection, services: Services) -> dict[str, Any]:
+async def _health_figures(conn: Connection, services: Services) -> dict[str, Any]:
     settings = services.settings
     return await health_check(
         conn,
@@ -80,8 +80,10 @@ async def _signs(conn: Connection, services: Services) -> dict[str, Any]:
 
 
 async def _database(conn: Connection, services: Services) -> Verdict:
-    signs = (await _signs(conn, services))["database"]
-    return Verdict(Health.HEALTHY, f"responded in {signs['latency_ms']:.3g} ms", {"latency_ms": signs["latency_ms"]})
+    figures = (await _health_figures(conn, services))["database"]
+    return Verdict(
+        Health.HEALTHY, f"responded in {figures['latency_ms']:.3g} ms", {"latency_ms": figures["latency_ms"]}
+    )
 
 
 async def _schema(conn: Connection, _: Services) -> Verdict:
@@ -93,48 +95,48 @@ async def _schema(conn: Connection, _: Services) -> Verdict:
 
 
 async def _orchestrators(conn: Connection, services: Services) -> Verdict:
-    active = (await _signs(conn, services))["active_orchestrators"]
+    active = (await _health_figures(conn, services))["active_orchestrators"]
     stalled = await stalled_orchestrators(
         conn,
         progress_seconds=NO_PROGRESS_SECONDS,
         orphan_seconds=services.settings.orphan_threshold_seconds,
     )
     if not stalled:
-        return _someone(active, "orchestrator")
-    at_work = active - sum(row["status"] == "running" for row in stalled)
+        return _running(active, "orchestrator")
+    progressing = active - sum(row["status"] == "running" for row in stalled)
     names = ", ".join(f"{row['orchestrator_id']} on {row['hostname']}" for row in stalled)
-    health = Health.DEGRADED if at_work > 0 else Health.UNHEALTHY
-    return Verdict(health, f"no progress: {names}", {"active": at_work, "stalled": stalled})
+    health = Health.DEGRADED if progressing > 0 else Health.UNHEALTHY
+    return Verdict(health, f"no progress: {names}", {"active": progressing, "stalled": stalled})
 
 
 async def _workers(conn: Connection, services: Services) -> Verdict:
-    return _someone((await _signs(conn, services))["active_workers"], "worker")
+    return _running((await _health_figures(conn, services))["active_workers"], "worker")
 
 
-def _someone(number: int, role: str) -> Verdict:
+def _running(number: int, role: str) -> Verdict:
     if not number:
         return Verdict(Health.DEGRADED, f"no {role} is running; jobs wait for one", {"active": 0})
     return Verdict(Health.HEALTHY, f"{number} running", {"active": number})
 
 
 async def _tasks(conn: Connection, services: Services) -> Verdict:
-    signs = await _signs(conn, services)
-    details = {name: signs[name] for name in ("stuck_tasks", "abandoned_tasks")}
-    if signs["stale_tasks"]:
-        return Verdict(Health.DEGRADED, f"{signs['stale_tasks']} tasks are stale", details)
+    figures = await _health_figures(conn, services)
+    details = {name: figures[name] for name in ("stuck_tasks", "abandoned_tasks")}
+    if figures["stale_tasks"]:
+        return Verdict(Health.DEGRADED, f"{figures['stale_tasks']} tasks are stale", details)
     return Verdict(Health.HEALTHY, "no stale tasks", details)
 
 
 async def _queues(conn: Connection, services: Services) -> Verdict:
     """A task without a queue can never run; a task in a queue without workers waits."""
-    homeless = sorted(
+    without_queue = sorted(
         f"{Path(file).name}: {problem.message}"
         for file, problems in services.catalog.problems.items()
         for problem in problems
         if problem.is_error and problem.is_about_queue
     )
-    if homeless:
-        return Verdict(Health.UNHEALTHY, "workflows have tasks without a queue", {"problems": homeless})
+    if without_queue:
+        return Verdict(Health.UNHEALTHY, "workflows have tasks without a queue", {"problems": without_queue})
     rows = await list_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
     consumed = {row["queue"] for row in rows if row["consumers"]}
     used = {queue for workflow in services.catalog.workflows.values() for queue in queues_of(workflow)}

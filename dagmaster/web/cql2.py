@@ -126,12 +126,10 @@ class _Compiler:
 
 
 def _operation(expression: Any) -> tuple[str, Sequence[Any]]:
-    if isinstance(expression, bool) or not isinstance(expression, dict):
-        raise Invalid("filter: a condition is an object with 'op' and 'args'")
-    operator, arguments = expression.get("op"), expression.get("args")
-    if not isinstance(operator, str) or not isinstance(arguments, list):
-        raise Invalid("filter: a condition is an object with 'op' and 'args'")
-    return operator, arguments
+    match expression:
+        case {"op": str(operator), "args": list(arguments)}:
+            return operator, arguments
+    raise Invalid("filter: a condition is an object with 'op' and 'args'")
 
 
 def _exactly(operator: str, arguments: Sequence[Any], count: int) -> Sequence[Any]:

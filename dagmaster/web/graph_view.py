@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from dagmaster.errors import NotFound
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.edges import find_inbound, find_targets
 from dagmaster.model.finalizers import find_heads
@@ -27,10 +28,15 @@ from dagmaster.model.workflow import (
 from dagmaster.model.workflow import WorkflowNode as WorkflowCall
 from dagmaster.schemas.timeline import GraphReply
 from dagmaster.schemas.workflows import WorkflowEdge, WorkflowNode
-from dagmaster.web.columns import columns
+from dagmaster.store.connect import Connection
+from dagmaster.store.events import last_event_of_job
+from dagmaster.store.node_counts import count_folded
+from dagmaster.store.nodes import view_graph
+from dagmaster.web.services import Services
 from dagmaster.web.views import seconds_between
 
 Row = Mapping[str, Any]
+Column = list[Any] | dict[str, Any]
 
 MAX_ERROR: Final = 200  # Shown in the tooltip of a node; its panel shows the rest.
 TIMES: Final = ("started_at", "completed_at", "last_ended_at")
@@ -39,6 +45,7 @@ DRAWN_OF_NODES: Final = (
     *("children", "added", *TIMES),
 )
 DRAWN_OF_EDGES: Final = ("kind", "branch")
+DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
@@ -57,17 +64,15 @@ def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
     ]
 
 
-def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
+def workflow_edges(workflow: Workflow) -> Iterator[WorkflowEdge]:
     inbound = find_inbound(workflow.nodes)
-    return [
-        WorkflowEdge(
-            source=source,
-            target=target,
-            branch=", ".join(branches) or None,
-            rule="any_of" if source in inbound[target].any_of else "all_of",
-        )
-        for source, target, branches in _edges(workflow)
-    ]
+    for source, targets in find_targets(inbound).items():
+        node = workflow.nodes[source]
+        branches = node.branches if isinstance(node, ConditionalNode) else ()
+        for target in targets:
+            names = [branch.name for branch in branches if target in branch.next]
+            rule = "any_of" if source in inbound[target].any_of else "all_of"
+            yield WorkflowEdge(source=source, target=target, branch=", ".join(names) or None, rule=rule)
 
 
 @dataclass(slots=True)
@@ -93,21 +98,41 @@ class Folded:
 NOTHING = Folded()
 
 
-def draw(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> GraphReply:
-    """`counts` come from `count_folded`."""
-    nodes, edges = draw_rows(graph, rows, counts)
-    return GraphReply.model_validate({**job, "last_event_id": str(last_event_id), "nodes": nodes, "edges": edges})
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """The rows of a job's graph; `counts` are those of `count_folded`."""
+
+    job: Row
+    graph: Graph
+    rows: Iterable[Row]
+    counts: Iterable[Row]
+    last_event_id: int
 
 
-def draw_columns(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> Row:
+async def read_graph(conn: Connection, services: Services, job: dict[str, Any]) -> JobGraph:
+    graph = await services.pinned.find(conn, job["workflow_hash"])
+    if graph is None:
+        raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
+    seen = await last_event_of_job(conn, job)  # Read first: a duplicate event is harmless, a missing one is not.
+    rows = await view_graph(conn, job["job_id"])
+    return JobGraph(job, graph, rows, await count_folded(conn, job["job_id"]), seen)
+
+
+def draw(read: JobGraph) -> GraphReply:
+    nodes, edges = _draw_rows(read)
+    seen = str(read.last_event_id)
+    return GraphReply.model_validate({**read.job, "last_event_id": seen, "nodes": nodes, "edges": edges})
+
+
+def draw_columns(read: JobGraph) -> Row:
     """The data that a page draws, in column form, with times in milliseconds after `since`: a tenth of `draw`."""
-    nodes, edges = draw_rows(graph, rows, counts)
+    nodes, edges = _draw_rows(read)
     times = [node[name] for node in nodes for name in TIMES if node.get(name) is not None]
     since = _milliseconds(min(times)) if times else 0
     places = {node["node_id"]: place for place, node in enumerate(nodes)}
     return {
-        "status": job["status"],
-        "last_event_id": str(last_event_id),
+        "status": read.job["status"],
+        "last_event_id": str(read.last_event_id),
         "since": since,
         "nodes": {"length": len(nodes), **columns([_short(node, since) for node in nodes], DRAWN_OF_NODES)},
         "edges": {
@@ -117,6 +142,31 @@ def draw_columns(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[R
             **columns(edges, DRAWN_OF_EDGES),
         },
     }
+
+
+def columns(rows: Sequence[Row], names: Sequence[str]) -> dict[str, Column]:
+    """Rows in column form: field names and repeated values of thousands of rows are sent once.
+
+    Missing values are None, and columns of only None are omitted. static/graph/columns.js decodes them.
+    """
+    by_name = {name: column([row.get(name) for row in rows]) for name in names}
+    return {name: values for name, values in by_name.items() if values != {"same": None}}
+
+
+def column(values: list[Any]) -> Column:
+    """A column with few distinct values lists each once, with a digit for each row."""
+    places: dict[Any, int] = {}
+    try:
+        for value in values:
+            if places.setdefault(value, len(places)) >= len(DIGITS):
+                return values
+    except TypeError:  # Some values are not hashable, such as counts by status.
+        return values
+    if len(places) <= 1:
+        return {"same": next(iter(places), None)}
+    if len(places) == len(values):
+        return values
+    return {"values": list(places), "at": "".join(DIGITS[places[value]] for value in values)}
 
 
 def _short(node: Row, since: int) -> Row:
@@ -129,11 +179,11 @@ def _milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def draw_rows(graph: Graph, rows: Iterable[Row], counts: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+def _draw_rows(read: JobGraph) -> tuple[list[Row], list[Row]]:
     """All nodes and edges; there may be thousands."""
-    rows_by_id = {row["node_id"]: row for row in rows}
+    graph, rows_by_id = read.graph, {row["node_id"]: row for row in read.rows}
     folded: defaultdict[str, Folded] = defaultdict(Folded)
-    for count in counts:
+    for count in read.counts:
         folded[count["parent_node_id"]].take(count)
     last = _running_last(graph.workflow)
     nodes = [
@@ -179,13 +229,8 @@ def _edges_from(graph: Graph, node: CompiledNode, row: Row, children: Mapping[st
         branches = [branch.name for branch in node.branches if target in branch.targets]
         kind = _kind(row, branches, children) if branches else plain
         rule = "any_of" if node.node_id in graph.nodes[target].any_of else "all_of"
-        yield {
-            "source": node.node_id,
-            "target": target,
-            "kind": kind,
-            "branch": ", ".join(branches) or None,
-            "rule": rule,
-        }
+        branch = ", ".join(branches) or None
+        yield {"source": node.node_id, "target": target, "kind": kind, "branch": branch, "rule": rule}
 
 
 def _running_last(workflow: Workflow) -> dict[str, str]:
@@ -244,15 +289,6 @@ def task_of(node: Node) -> ChildTask | None:
             return node.task
         case _:
             return None
-
-
-def _edges(workflow: Workflow) -> Iterator[tuple[str, str, list[str]]]:
-    """Source, target, and the names of the branches between them."""
-    for source, targets in find_targets(find_inbound(workflow.nodes)).items():
-        node = workflow.nodes[source]
-        branches = node.branches if isinstance(node, ConditionalNode) else ()
-        for target in targets:
-            yield source, target, [branch.name for branch in branches if target in branch.next]
 
 
 def _kind(source: Row, branches: Sequence[str], children: Mapping[str, int]) -> str:

@@ -1,12 +1,13 @@
 """Whether two GeoJSON geometries intersect, in the plane of degrees.
 
-The core has no geometry library. Footprints have few vertices, so each segment of one is compared with each segment
-of the other.
+The core has no geometry library. Footprints have few vertices, so each segment of one that is near the other is
+compared with each such segment of the other.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from itertools import pairwise, product
 from typing import Any, Final
 
 from dagmaster.errors import Invalid
@@ -15,10 +16,11 @@ MAX_POINTS: Final = 2000
 MAX_DEPTH: Final = 5
 
 Point = tuple[float, float]
+Segment = tuple[Point, Point]
 Box = tuple[float, float, float, float]
 
 
-@dataclass(slots=True)
+@dataclass
 class Shape:
     """The parts of a geometry. `lines` include the rings of polygons; the first ring of a polygon is the outer one."""
 
@@ -30,6 +32,12 @@ class Shape:
     def corners(self) -> list[Point]:
         """One point of each part: without a crossing, a part is entirely inside or entirely outside."""
         return [*self.points, *(line[0] for line in self.lines)]
+
+    @cached_property
+    def bounds(self) -> Box:
+        """West, south, east, north."""
+        xs, ys = zip(*self.all_points(), strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
 
     def moved(self, degrees: float) -> "Shape":
         """Shifted in longitude."""
@@ -109,27 +117,29 @@ def _add_polygon(shape: Shape, rings: Sequence[Sequence[Sequence[float]]]) -> No
     shape.lines += polygon
 
 
-def bounds_of(shape: Shape) -> Box:
-    """West, south, east, north."""
-    points = list(shape.all_points())
-    return (
-        min(x for x, _ in points),
-        min(y for _, y in points),
-        max(x for x, _ in points),
-        max(y for _, y in points),
-    )
-
-
 def intersects(first: Shape, second: Shape) -> bool:
     """Geometries that only touch intersect."""
+    (west, south, east, north), (west2, south2, east2, north2) = first.bounds, second.bounds
+    if west > east2 or west2 > east or south > north2 or south2 > north:
+        return False
     return (
         any(_is_inside(point, polygon) for point in first.corners for polygon in second.polygons)
         or any(_is_inside(point, polygon) for point in second.corners for polygon in first.polygons)
-        or any(_cross(*left, *right) for left in _segments(first) for right in _segments(second))
+        or any(_cross(*left, *right) for left, right in product(_near(first, second), _near(second, first)))
     )
 
 
-def _segments(shape: Shape) -> Iterator[tuple[Point, Point]]:
+def _near(shape: Shape, other: Shape) -> list[Segment]:
+    """The segments that may cross one of the other shape, because they overlap its box."""
+    west, south, east, north = other.bounds
+    return [
+        (a, b)
+        for a, b in _segments(shape)
+        if max(a[0], b[0]) >= west and min(a[0], b[0]) <= east and max(a[1], b[1]) >= south and min(a[1], b[1]) <= north
+    ]
+
+
+def _segments(shape: Shape) -> Iterator[Segment]:
     """Points are segments without length."""
     for point in shape.points:
         yield point, point

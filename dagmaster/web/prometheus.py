@@ -28,11 +28,13 @@ STATS = {
     "results_processed": "Processed reports of workers.",
     "errors": "Failures to process a job.",
 }
+# By name: the histogram in the stats of an instance, and the description. The last one is an alias.
 HISTOGRAMS = {
     "job_duration_seconds": ("job_duration_seconds", "From a job's start to its end."),
     "task_duration_seconds": ("task_duration_seconds", "How long attempts ran."),
     "task_claim_latency_seconds": ("task_claim_latency_seconds", "From a task's dispatch until a worker claims it."),
-    "cycle_seconds": ("orchestrator_cycle_seconds", "Duration of cycles that had work to do."),
+    "orchestrator_cycle_seconds": ("cycle_seconds", "Duration of cycles that had work to do."),
+    "worker_task_execution_time": ("task_duration_seconds", "How long attempts ran."),
 }
 
 
@@ -79,12 +81,8 @@ class Fleet(Collector):
                 yield instance["orchestrator_id"], value
 
     def _histograms(self) -> Iterator[Metric]:
-        for source, (name, text) in HISTOGRAMS.items():
+        for name, (source, text) in HISTOGRAMS.items():
             yield _histogram(name, text, self._stats("histograms", source))
-        # An alias.
-        yield _histogram(
-            "worker_task_execution_time", "How long attempts ran.", self._stats("histograms", "task_duration_seconds")
-        )
 
     def _loops(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
@@ -98,18 +96,11 @@ class Fleet(Collector):
     def _instances(self) -> Iterator[Metric]:
         running = [instance for instance in self._orchestrators if instance["status"] == "running"]
         yield GaugeMetricFamily(PREFIX + "orchestrators_active", "Running orchestrators.", value=len(running))
-        yield _gauge(
-            "orchestrator_heartbeat_age_seconds",
-            "Time since an orchestrator's last heartbeat.",
-            "instance",
-            ((instance["orchestrator_id"], instance["heartbeat_age_seconds"]) for instance in running),
-        )
-        yield _gauge(
-            "orchestrator_jobs_owned",
-            "Live jobs that an orchestrator owns.",
-            "instance",
-            ((instance["orchestrator_id"], instance["jobs_owned"]) for instance in running),
-        )
+        ages = [(instance["orchestrator_id"], instance["heartbeat_age_seconds"]) for instance in running]
+        text = "Time since an orchestrator's last heartbeat."
+        yield _gauge("orchestrator_heartbeat_age_seconds", text, "instance", ages)
+        owned = [(instance["orchestrator_id"], instance["jobs_owned"]) for instance in running]
+        yield _gauge("orchestrator_jobs_owned", "Live jobs that an orchestrator owns.", "instance", owned)
 
     def _workers(self) -> Iterator[Metric]:
         active = self._measures["workers"]

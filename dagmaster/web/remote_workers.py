@@ -13,7 +13,8 @@ from fastapi import Depends
 
 from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.errors import Forbidden, Invalid, TaskOver, TooLarge, UnknownTask
-from dagmaster.handlers.contract import Progress, clean_text
+from dagmaster.handlers.contract import Permanent, Progress, clean_text
+from dagmaster.handlers.invocation import TooLong, encode_output
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.contracts import Contract
 from dagmaster.model.redact import redact_text
@@ -46,7 +47,6 @@ from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.sealer import open_sealer
 from dagmaster.web.access import Admitted, Caller
-from dagmaster.web.external_reports import encoded
 from dagmaster.web.services import Conn, Services
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _max_output_bytes(services: Services) -> int:
     return min(settings.max_output_bytes, max(settings.max_body_bytes - SLACK_BYTES, settings.max_body_bytes // 2))
 
 
-async def beat(conn: Connection, worker_id: WorkerId, body: WorkerHeartbeat) -> WorkerOrders:
+async def heartbeat(conn: Connection, worker_id: WorkerId, body: WorkerHeartbeat) -> WorkerOrders:
     stats = orjson.loads(encoded(body.stats, SLACK_BYTES)) if body.stats is not None else None
     await remote_workers.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
     desired, withdrawn = await tasks.orders(conn, worker_id, body.running)
@@ -252,37 +252,32 @@ def _details(services: Services, report: ReportCreate) -> Row:
 # While a task runs.
 
 
-async def tell(conn: Connection, worker_id: WorkerId, reports: Sequence[ProgressCreate]) -> None:
+async def report_progress(conn: Connection, worker_id: WorkerId, reports: Sequence[ProgressCreate]) -> None:
     """One statement per task: one for several could deadlock with an owner."""
     for report in reports:
         progress = Progress(report.current, report.total, clean_text(report.message or ""))
         await task_reports.tell_progress(conn, worker_id, report.task_id, progress)
 
 
-async def save(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
+async def save_checkpoint(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
     """The id of the checkpoint. Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
-    limit = _max_output_bytes(services)
-    encoded([body.data, body.artifacts], limit)
-    fields = {
-        "phase_name": clean_text(body.phase),
-        "state_data": orjson.loads(encoded(body.data, limit)),
-        "artifacts_completed": orjson.loads(encoded(body.artifacts, limit)) if body.artifacts is not None else None,
-        "worker_id": worker_id,
-    }
+    data, artifacts = orjson.loads(encoded([body.data, body.artifacts], _max_output_bytes(services)))
+    phase = clean_text(body.phase)
+    fields = {"phase_name": phase, "state_data": data, "artifacts_completed": artifacts, "worker_id": worker_id}
     checkpoint_id = await task_reports.save_checkpoint(conn, body.task_id, fields, is_claimed=True)
     services.wake()
     return checkpoint_id
 
 
-async def add(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
+async def add_nodes(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
     """Raises TaskOver. The job's owner validates the slices and fails the attempt if one is invalid."""
     await _check_held(conn, worker_id, body.task_id)
     await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(piece) for piece in body.slices])
     services.wake()
 
 
-async def discard(
+async def discard_checkpoint(
     conn: Connection, worker_id: WorkerId, checkpoint_id: int, body: DiscardCheckpoint
 ) -> TaskCheckpoint | None:
     await _check_held(conn, worker_id, body.task_id)
@@ -350,3 +345,13 @@ async def _check_held(conn: Connection, worker_id: WorkerId, task_id: TaskId) ->
     _, withdrawn = await tasks.orders(conn, worker_id, [task_id])
     if withdrawn:
         raise TaskOver(f"this worker does not hold task {task_id}, or no longer; stop it and report nothing")
+
+
+def encoded(output: object, max_bytes: int) -> bytes:
+    """Raises TooLarge and Invalid."""
+    try:
+        return encode_output(output, max_bytes)
+    except TooLong as error:
+        raise TooLarge(str(error)) from error
+    except Permanent as error:  # Such as an integer of more than 64 bits.
+        raise Invalid(str(error)) from error

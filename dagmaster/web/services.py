@@ -1,8 +1,8 @@
 """The resources that all routes share."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
@@ -15,25 +15,30 @@ from fastapi.requests import HTTPConnection
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.contracts import known_contracts
+from dagmaster.explain.facts import Explanation
 from dagmaster.handlers import Registry
+from dagmaster.ids import JobId, NodeId, TaskId
 from dagmaster.model.contracts import Contracts, queues_by_handler
 from dagmaster.model.workflow import Workflow
-from dagmaster.service.context import KnownFleet, read_fleet
+from dagmaster.service import schedules
+from dagmaster.service.context import KnownFleet, ServiceContext, read_fleet
 from dagmaster.service.definitions import Definitions
 from dagmaster.service.submission import idle_warnings
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
 from dagmaster.store.estimates import Histories
+from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import stamp_of
 from dagmaster.store.instances import Instance
 from dagmaster.store.node_counts import NodeCounts
-from dagmaster.store.notifications import MAIL, Notifier
+from dagmaster.store.notifications import MAIL, TASKS, Notifier, listen
+from dagmaster.store.schedules import Synced
 from dagmaster.store.workflows import PinnedGraphs
-from dagmaster.tasklogs import TaskLogs, open_task_logs
-from dagmaster.web.task_signal import TaskSignal
+from dagmaster.tasklogs import LogUnavailable, TaskLogs, open_task_logs
 
 STATEMENT_SECONDS = 30.0
 FLEET_SECONDS = 1.0
+CLAIMS_AT_ONCE = 2
 
 
 class LocalOrchestrator(Protocol):
@@ -45,6 +50,33 @@ class LocalOrchestrator(Protocol):
     def check_mail(self) -> None: ...
 
     def summary(self) -> dict[str, Any]: ...
+
+
+class TaskSignal:
+    """Wakes workers that wait over HTTP when there may be tasks. Listens from the first waiter on."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._next = asyncio.Event()
+        self._listener: asyncio.Task[None] | None = None
+        # However many workers are woken, other requests still get a connection.
+        self.turns = asyncio.Semaphore(CLAIMS_AT_ONCE)
+
+    def next(self) -> asyncio.Event:
+        """Set when there may be tasks. Get it before you look for tasks, so that none is missed."""
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(listen(self._dsn, {TASKS: self._wake}))
+        return self._next
+
+    def _wake(self) -> None:
+        woken, self._next = self._next, asyncio.Event()
+        woken.set()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._listener
 
 
 @dataclass(slots=True)
@@ -85,6 +117,17 @@ class Services:
         """Raises UnknownWorkflow."""
         return self.catalog.get(workflow_id)
 
+    async def reload_workflows(self) -> None:
+        """In a thread: reading hundreds of files takes seconds."""
+        await asyncio.to_thread(self.catalog.reload)
+
+    async def log_bytes(self, task_id: TaskId) -> int | None:
+        """The size of a task's log; None if there is none, or none that this server can read."""
+        try:
+            return await self.task_logs.size(task_id)
+        except LogUnavailable:
+            return None
+
     @property
     def contracts(self) -> Contracts:
         return self.definitions.contracts
@@ -108,6 +151,27 @@ class Services:
             self.definitions.learn(contracts)
             self._contracts_stamp = stamp
         self._contracts_at = monotonic()
+
+    async def sync_schedules(self, conn: Connection, *, prune: bool = False, actor: str | None = None) -> Synced:
+        """Update the schedules from the loaded workflows."""
+        await self.learn(conn)
+        context = ServiceContext(conn, self.settings, source_app="api", actor=actor)
+        return await schedules.sync_schedules(context, self.catalog, self.contracts, prune=prune)
+
+    def workflows_by(self, names_of: Callable[[Workflow], set[str]]) -> dict[str, list[str]]:
+        """The loaded workflows that use each of these names, such as queues."""
+        used: dict[str, list[str]] = {}
+        for workflow_id, workflow in sorted(self.catalog.workflows.items()):
+            for name in names_of(workflow):
+                used.setdefault(name, []).append(workflow_id)
+        return used
+
+    async def explain(self, conn: Connection, job_id: JobId, node_id: NodeId | None = None) -> Explanation:
+        """Raises UnknownJob and UnknownNode."""
+        seconds = self.settings.orphan_threshold_seconds
+        if node_id is None:
+            return await explain_job(conn, job_id, threshold_seconds=seconds, pinned=self.pinned)
+        return await explain_node(conn, job_id, node_id, threshold_seconds=seconds, pinned=self.pinned)
 
     async def fleet(self, conn: Connection) -> KnownFleet:
         """The active instances, at most a second old."""

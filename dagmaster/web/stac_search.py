@@ -1,5 +1,6 @@
 """Searches of the STAC API: parse the request and find a page of items."""
 
+import asyncio
 import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
@@ -16,7 +17,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.stac_items import ItemFilter, ItemRow, Place, Scope, SortKey, search_items, search_sorted_items
 from dagmaster.web.cql2 import compile_filter, property_path
 from dagmaster.web.cql2_text import parse_text
-from dagmaster.web.intersection import Shape, bounds_of, intersects, parse_shape
+from dagmaster.web.intersection import Shape, intersects, parse_shape
 
 OPEN: Final = ("", "..")
 TURNS: Final = (0.0, 360.0, -360.0)
@@ -64,7 +65,7 @@ def parse_search(search: StacSearch) -> ItemSearch:
     if search.intersects is not None:
         shape = parse_shape(search.intersects)
         shapes = [shape.moved(turn) for turn in TURNS]
-        where = replace(where, bbox=bounds_of(shape))
+        where = replace(where, bbox=shape.bounds)
     if search.filter is not None:
         condition = compile_filter(_expression(search))
         where = replace(where, condition=condition.path, condition_values=condition.values)
@@ -91,10 +92,11 @@ async def find_page(conn: Connection, scope: Scope, search: ItemSearch) -> ItemP
     size = max(BATCH_ITEMS, search.limit + 1) if search.shapes else search.limit + 1
     for _ in range(MAX_BATCHES):
         batch = await _batch(conn, scope, search, position, size)
-        for row in batch:
+        touched = await asyncio.to_thread(_touched, batch, search.shapes) if search.shapes else [True] * len(batch)
+        for row, is_touched in zip(batch, touched, strict=True):
             if len(rows) == search.limit:
                 return ItemPage(rows, _encode(position))
-            if _is_touched(row, search.shapes):
+            if is_touched:
                 rows.append(row)
             position = _after(row, position, search)
         if len(batch) < size:
@@ -117,9 +119,12 @@ def _after(row: ItemRow, position: Position | None, search: ItemSearch) -> Posit
     return Place(row["at"], row["collection_id"], row["item_id"])
 
 
+def _touched(rows: Sequence[ItemRow], shapes: Sequence[Shape]) -> list[bool]:
+    """Takes seconds for large geometries."""
+    return [_is_touched(row, shapes) for row in rows]
+
+
 def _is_touched(row: ItemRow, shapes: Sequence[Shape]) -> bool:
-    if not shapes:
-        return True
     geometry = row["content"].get("geometry")
     if geometry is None:
         return False

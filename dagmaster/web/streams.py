@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
+
+from fastapi import WebSocket, WebSocketDisconnect
 
 from dagmaster.errors import Unavailable
 from dagmaster.ids import JobId
@@ -152,3 +154,21 @@ class Streams:
         for watcher, batch in zip(asking, news, strict=True):
             watcher.take(batch, asked_at)
         return any(batch.is_full for batch in news)
+
+
+@asynccontextmanager
+async def disconnection(socket: WebSocket) -> AsyncIterator[asyncio.Task[None]]:
+    """A task that is done when the client has disconnected."""
+    gone = asyncio.create_task(_until_gone(socket))
+    try:
+        yield gone
+    finally:
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+
+
+async def _until_gone(socket: WebSocket) -> None:
+    with suppress(WebSocketDisconnect):
+        while True:
+            await socket.receive_text()

@@ -1,20 +1,46 @@
-"""Rows as response bodies: secrets redacted, durations computed."""
+"""Rows as response bodies: secrets redacted, durations computed, events in words."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 
 from dagmaster.ids import JobId
 from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
 from dagmaster.model.progress import JobSnapshot
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
+from dagmaster.model.timeline import describe
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
+from dagmaster.schemas.timeline import AuditEntry, TimelineEntry
 from dagmaster.store.node_counts import NodesOfJob
 
 Row = Mapping[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+# Building a smaller response takes less time than handing it to a thread.
+LARGE_BYTES = 256 * 1024
+PIECE_BYTES = 256 * 1024
+
+
+async def answer(make: Callable[[], M], size: int) -> M | Response:
+    """Build a large response outside the event loop and send it in pieces. `size` is an estimate in bytes."""
+    if size <= LARGE_BYTES:
+        return make()
+    content = await asyncio.to_thread(lambda: make().model_dump_json().encode())
+    headers = {"content-length": str(len(content))}
+    return StreamingResponse(_pieces(content), media_type="application/json", headers=headers)
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    view = memoryview(content)
+    for start in range(0, len(content), PIECE_BYTES):
+        yield bytes(view[start : start + PIECE_BYTES])
 
 
 def job_summary(row: Row, tolerated_failures: int = 0) -> JobSummary:
@@ -59,6 +85,26 @@ def node_reply(job_id: JobId, row: Row, children: Children | None = None) -> Nod
             "duration_seconds": node_seconds(row, children or NO_CHILDREN),
         }
     )
+
+
+def timeline_entry(event: Row) -> TimelineEntry:
+    return TimelineEntry(**_event_fields(event))
+
+
+def audit_entry(event: Row) -> AuditEntry:
+    data = event["event_data"] or {}
+    return AuditEntry(**_event_fields(event), actor=data.get("actor") or None, command=data.get("command"))
+
+
+def _event_fields(event: Row) -> dict[str, Any]:
+    visible = {**event, "event_data": redact(event["event_data"]), "error_message": redact(event["error_message"])}
+    return {
+        **visible,
+        "timestamp": event["created_at"],
+        "status": event["event_status"],
+        "message": describe(visible),
+        "data": visible["event_data"],
+    }
 
 
 def counts_reply(counts: Mapping[str, int]) -> NodeCounts:

@@ -21,6 +21,7 @@ from dagmaster.authoring import dialects
 from dagmaster.errors import DagmasterError
 from dagmaster.explain.facts import Kind
 from dagmaster.handlers import load_handlers, registry
+from dagmaster.http.errors import CODES, STATUS, code_of
 from dagmaster.model.access import Role
 from dagmaster.model.comparisons import COMPARISONS
 from dagmaster.model.operations import FILTERS, METHODS, TESTS
@@ -30,9 +31,8 @@ from dagmaster.model.workflow import Aggregation, InputSpec, InputType, Workflow
 from dagmaster.settings import ALIASES, PREFIX, Settings
 from dagmaster.store.job_tables import EVENT_TYPES
 from dagmaster.store.tables import Base
+from dagmaster.web.api.commands import COMMANDS
 from dagmaster.web.checks import CHECKS
-from dagmaster.web.commands import COMMANDS
-from dagmaster.web.errors import CODES, STATUS, code_of
 from dagmaster.web.prometheus import Fleet
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]

@@ -1,6 +1,7 @@
 """The catalogue shows items of approved and cleared versions to permitted callers, by place and time."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
@@ -23,7 +24,9 @@ from dagmaster.store.assets import get_asset
 from dagmaster.store.connect import Connection
 from dagmaster.store.stac_collections import Collection, add_collection, lock_collection, remove_collection
 from dagmaster.store.stac_items import ItemFilter, search_items
+from dagmaster.web import stac_search
 from dagmaster.web.cql2_text import parse_text
+from dagmaster.web.intersection import Shape, intersects
 from dagmaster.web.stac_search import decode_token, parse_bbox, parse_interval
 
 COLLECTION = {"type": "Collection", "stac_version": "1.1.0", "id": "c", "description": "d", "license": "other"}
@@ -277,6 +280,22 @@ async def test_items_are_found_by_intersecting_geometry(dsn: str) -> None:
         answer = await api.post("/stac/search", {"intersects": {}}, 422)
         assert "intersects: must be a GeoJSON geometry" in answer["detail"]
         await api.post("/stac/search", {**body, "bbox": [0, 0, 1, 1]}, 422)
+
+
+async def test_geometries_are_compared_outside_the_event_loop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def recorded(first: Shape, second: Shape) -> bool:
+        threads.append(threading.current_thread())
+        return intersects(first, second)
+
+    monkeypatch.setattr(stac_search, "intersects", recorded)
+    async with site(dsn) as api:
+        square = {"type": "Polygon", "coordinates": [[[0, 0], [10, 0], [10, 10], [0, 10], [0, 0]]]}
+        await deliver_version(api, stac_items=[item("a", (0, 0, 10, 10), geometry=square)])
+        await api.post("/stac/search", {"intersects": {"type": "Point", "coordinates": [1, 1]}})
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_callers_can_select_fields(dsn: str) -> None:

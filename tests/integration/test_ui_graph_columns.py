@@ -8,8 +8,17 @@ import orjson
 from fleet import graph, task
 
 from dagmaster.model.workflow import StartNode
-from dagmaster.web.columns import column, columns
-from dagmaster.web.graph_view import DRAWN_OF_EDGES, DRAWN_OF_NODES, MAX_ERROR, TIMES, draw, draw_columns
+from dagmaster.web.graph_view import (
+    DRAWN_OF_EDGES,
+    DRAWN_OF_NODES,
+    MAX_ERROR,
+    TIMES,
+    JobGraph,
+    column,
+    columns,
+    draw,
+    draw_columns,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WIDE, DEEP = 50, 20
@@ -66,8 +75,8 @@ def test_a_column_is_encoded_as_short_as_its_values_allow() -> None:
 
 def test_columns_contain_the_same_as_the_api() -> None:
     wide, rows = a_wide_job()
-    drawn = draw(JOB, wide, rows, [], last_event_id=3).model_dump(mode="json")
-    packed = orjson.loads(orjson.dumps(draw_columns(JOB, wide, rows, [], last_event_id=3)))
+    drawn = draw(JobGraph(JOB, wide, rows, [], 3)).model_dump(mode="json")
+    packed = orjson.loads(orjson.dumps(draw_columns(JobGraph(JOB, wide, rows, [], 3))))
     assert (packed["status"], packed["last_event_id"]) == (drawn["status"], drawn["last_event_id"])
     nodes = rows_of(packed["nodes"], DRAWN_OF_NODES)
     assert [node["node_id"] for node in nodes] == [node["node_id"] for node in drawn["nodes"]]
@@ -85,7 +94,7 @@ def test_columns_contain_the_same_as_the_api() -> None:
 
 def test_columns_take_a_tenth_of_the_bytes_of_rows() -> None:
     wide, rows = a_wide_job()
-    plain = draw(JOB, wide, rows, [], last_event_id=3).model_dump_json().encode()
-    packed = orjson.dumps(draw_columns(JOB, wide, rows, [], last_event_id=3))
+    plain = draw(JobGraph(JOB, wide, rows, [], 3)).model_dump_json().encode()
+    packed = orjson.dumps(draw_columns(JobGraph(JOB, wide, rows, [], 3)))
     assert len(packed) < len(plain) / 9
     assert len(gzip.compress(packed)) < len(gzip.compress(plain))

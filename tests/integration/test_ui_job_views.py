@@ -17,9 +17,9 @@ from dagmaster.store.jobs import get_job
 from dagmaster.store.nodes import NodeFilter, find_nodes
 from dagmaster.store.workflows import load_definitions
 from dagmaster.web.ui import job, waits
+from dagmaster.web.ui.filters import MAX_DEPTH, MAX_TREE, value_of
 from dagmaster.web.ui.gantt import Gantt, attempt_number, gantt_of
 from dagmaster.web.ui.job_nodes import definition_of, node_line
-from dagmaster.web.ui.values import MAX_DEPTH, MAX_TREE, value_of
 
 STUMBLES = graph(
     {"step": task("flaky_echo", "spread", params={"fail_attempts": 2}, retry=retry(2))}
@@ -90,9 +90,10 @@ async def test_nodes_are_folded_described_and_filtered(api: Web) -> None:
         own = await find_nodes(conn, job_id, NodeFilter(order=list(STUMBLES.nodes)), limit=100)
         children = await find_nodes(conn, job_id, NodeFilter(parent="spread", text="spread__1"), limit=100)
         failed = await find_nodes(conn, job_id, NodeFilter(status="failed"), limit=100)
-    lines = {str(line.node_id): line for line in (node_line(row, definition) for row in own)}
+    lines = {str(line["node_id"]): line for line in (node_line(row, definition) for row in own)}
     assert list(lines) == ["START", "step", "spread", "gather", "END"]
-    assert (lines["step"].handler, lines["step"].attempts, lines["spread"].type) == ("flaky_echo", 3, "fan_out")
+    step, spread = lines["step"], lines["spread"]
+    assert (step["handler"], step["attempts"], spread["type"]) == ("flaky_echo", 3, "fan_out")
     assert [row["node_id"] for row in children] == ["spread__1"]
     assert failed == []
 

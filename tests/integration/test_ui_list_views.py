@@ -309,7 +309,7 @@ def test_a_task_that_no_worker_can_run_is_unclaimable() -> None:
         {"queue": queue, "handler": handler, "waiting": 2, "oldest": now}
         for queue, handler in (("q", "echo"), ("q", "cut"), ("gpu", "echo"))
     ]
-    unclaimable = [(task.queue, task.handler, task.has_workers) for task in find_unclaimable(waiting, fleet)]
+    unclaimable = [(task["queue"], task["handler"], task["has_workers"]) for task in find_unclaimable(waiting, fleet)]
     assert unclaimable == [("q", "cut", True), ("gpu", "echo", False)]
 
 

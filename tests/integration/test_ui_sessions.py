@@ -263,7 +263,7 @@ async def quiet_page(api: Web, url: str, monkeypatch: pytest.MonkeyPatch) -> Asy
     async with connect(url.replace("http", "ws") + "/ws/live", origin=url) as socket:  # type: ignore[arg-type]
         for _ in ("the newest", "all is quiet"):
             await socket.recv()
-        assert api.app.state.pulse.watchers == 1
+        assert api.app.state.change_feed.watchers == 1
         yield
 
 
@@ -271,7 +271,7 @@ async def test_a_closed_page_is_forgotten_at_once(dsn: str, monkeypatch: pytest.
     async with web(dsn) as api, api.real_server() as url:
         async with quiet_page(api, url, monkeypatch):
             pass
-        await wait_until(lambda: api.app.state.pulse.watchers == 0)
+        await wait_until(lambda: api.app.state.change_feed.watchers == 0)
 
 
 async def test_an_open_page_does_not_keep_the_server_from_stopping(
@@ -280,7 +280,7 @@ async def test_an_open_page_does_not_keep_the_server_from_stopping(
     async with web(dsn) as api, AsyncExitStack() as pages:
         async with api.real_server() as url:
             await pages.enter_async_context(quiet_page(api, url, monkeypatch))
-        assert api.app.state.pulse.watchers == 0
+        assert api.app.state.change_feed.watchers == 0
     assert "graceful shutdown exceeded" not in caplog.text
 
 

@@ -1,6 +1,7 @@
 """Fields of the API that other programs depend on."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 from fleet import fan, fleet, graph, rows, single, task
@@ -74,6 +75,23 @@ async def test_a_broken_workflow_file_degrades_the_health(dsn: str, tmp_path: Pa
             "degraded",
             {"files": ["bad.yaml"]},
         )
+
+
+async def test_workflow_files_are_read_outside_the_event_loop(dsn: str, tmp_path: Path) -> None:
+    threads = []
+
+    class Recorded(Catalog):
+        def reload(self) -> None:
+            threads.append(threading.current_thread())
+            super().reload()
+
+    async with web(dsn) as api:
+        api.services.catalog = Recorded(tmp_path, queues=QueueRules(None, "q", is_open=True))
+        threads.clear()
+        for path in ("workflows/reload", "schedules/sync", "commands/cache.invalidate"):
+            await api.post(f"/api/v1/{path}")
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
 
 
 async def test_a_reload_reaches_other_servers(dsn: str, tmp_path: Path) -> None:

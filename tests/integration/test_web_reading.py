@@ -8,7 +8,7 @@ from web import Web, web
 from dagmaster.handlers import HandlerContext
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
-from dagmaster.web import answers
+from dagmaster.web import views
 
 
 def forked() -> Any:
@@ -255,16 +255,16 @@ async def test_a_large_result_is_encoded_outside_the_event_loop_and_streamed(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    pieces = answers._pieces
+    pieces = views._pieces
 
     async def counted(content: bytes) -> AsyncIterator[bytes]:
         async for piece in pieces(content):
             sizes.append(len(piece))
             yield piece
 
-    monkeypatch.setattr(answers, "_pieces", counted)
+    monkeypatch.setattr(views, "_pieces", counted)
     async with web(dsn, single("swell", params={"x": 3_000_000}), runs=True, functions={"swell": swell}) as api:
         job = await api.get(f"/api/v1/jobs/{await ran(api, 'single')}")
         assert len(job["result_data"]["work"]["text"]) == 3_000_000
     assert len(sizes) > 10
-    assert max(sizes) <= answers.PIECE_BYTES
+    assert max(sizes) <= views.PIECE_BYTES

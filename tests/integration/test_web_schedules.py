@@ -10,7 +10,6 @@ from web import Web, web
 from dagmaster.client import AsyncClient
 from dagmaster.errors import Invalid, UnknownSchedule
 from dagmaster.model.graph import Graph
-from dagmaster.web.schedule_sync import sync_catalog
 
 
 def scheduled(schedule: Any, workflow_id: str = "nightly", **fields: Any) -> Graph:
@@ -20,7 +19,7 @@ def scheduled(schedule: Any, workflow_id: str = "nightly", **fields: Any) -> Gra
 async def sync(site: Web) -> None:
     """Sync as a server does at its start."""
     async with site.services.pool.connection() as conn:
-        await sync_catalog(conn, site.services)
+        await site.services.sync_schedules(conn)
 
 
 async def test_schedules_are_shown_with_their_next_times(dsn: str) -> None:

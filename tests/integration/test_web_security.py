@@ -9,12 +9,13 @@ from fleet import fan, graph, single, task
 from route_roles import ALL, DECIDED
 from web import Web, web
 
+from dagmaster.http.access import find_decision
 from dagmaster.model.access import Role
-from dagmaster.web.access import TOKEN_PREFIX, decision
+from dagmaster.web.access import TOKEN_PREFIX, Allow
 from dagmaster.web.app import ROUTERS
 
 ROUTES = {
-    f"{method} {route.path}": decision(route)
+    f"{method} {route.path}": find_decision(route, Allow)
     for router in ROUTERS
     for route in cast("list[Any]", router.routes)
     for method in getattr(route, "methods", None) or ("WS",)

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from fleet import chain, fan, rows, single
 from httpx_sse import aconnect_sse
@@ -199,6 +200,25 @@ async def test_a_websocket_requires_a_key_that_may_see_the_job(dsn: str) -> None
         assert await watch(url, path, additional_headers={"Authorization": "Bearer dmt_forged"}) == ([], 4403)
         assert await watch(url, path, additional_headers=partner) == ([], 4404)
         assert await watch(url, "/ws/jobs/17", additional_headers=viewer) == ([], 4404)
+
+
+async def test_an_event_id_of_thousands_of_digits_is_invalid(dsn: str) -> None:
+    async with web(dsn, single()) as api, api.real_server() as url:
+        submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        headers = {"Last-Event-ID": "9" * 5000}
+        await api.get(f"/api/v1/jobs/{submitted['job_id']}/stream", 422, headers=headers)
+        assert await watch(url, f"/ws/jobs/{submitted['job_id']}?after={'9' * 5000}") == ([], 4422)
+
+
+async def test_a_websocket_is_asked_to_try_again_during_a_database_outage(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise psycopg.OperationalError("the connection was lost")
+
+    monkeypatch.setattr(api_streams, "get_job_head", fail)
+    async with web(dsn) as api, api.real_server() as url:
+        assert await watch(url, "/ws/jobs/17") == ([], 1013)
 
 
 async def test_streams_end_when_their_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from web import web
 
 from dagmaster.http import admission
 from dagmaster.model.access import Role
-from dagmaster.web import protocol
+from dagmaster.web import server
 
 SHORT = 0.2
 LONGER = 1.0  # Enough for a busy machine to send a whole request.
@@ -37,14 +37,14 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 async def test_a_client_that_sends_no_request_in_time_is_disconnected(
     dsn: str, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", SHORT)
+    monkeypatch.setattr(server, "HEADER_SECONDS", SHORT)
     async with web(dsn) as api, api.real_server() as url, connected(url) as (reader, writer):
         writer.write(head.encode())
         assert await answer(reader) == b""
 
 
 async def test_a_second_request_has_its_own_timeout(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", LONGER)
+    monkeypatch.setattr(server, "HEADER_SECONDS", LONGER)
     async with web(dsn) as api, api.real_server() as url, connected(url) as (reader, writer):
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"}"), 60)

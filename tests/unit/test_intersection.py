@@ -8,6 +8,7 @@ import shapely
 from shapely.geometry import mapping, shape
 
 from dagmaster.errors import Invalid
+from dagmaster.web import intersection
 from dagmaster.web.intersection import intersects, parse_shape
 
 RING = {
@@ -39,6 +40,15 @@ def test_parts_holes_and_borders_are_respected(geometry: Any, is_touching: bool)
     assert shape(geometry).intersects(shape(RING)) is is_touching, "the library agrees"
     assert intersects(parse_shape(geometry), parse_shape(RING)) is is_touching
     assert intersects(parse_shape(RING), parse_shape(geometry)) is is_touching
+
+
+def test_segments_far_from_the_other_geometry_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(intersection, "_cross", lambda *points: compared.append(points))
+    circle = list(shapely.Point(0, 0).buffer(10, quad_segs=450).exterior.coords)
+    square = {"type": "Polygon", "coordinates": [[[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]]]}
+    assert not intersects(parse_shape({"type": "LineString", "coordinates": circle}), parse_shape(square))
+    assert len(compared) == 0
 
 
 def test_random_geometries_intersect_as_in_shapely() -> None:

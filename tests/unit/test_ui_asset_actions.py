@@ -194,6 +194,6 @@ def test_an_event_names_its_version() -> None:
         created_at=NOW,
     )
     event = event_view(row)
-    assert (event.title, event.tone, event.reason) == ("Version 3 rejected", "failure", "blurred")
+    assert (event["title"], event["tone"], event["reason"]) == ("Version 3 rejected", "failure", "blurred")
     changed = AssetEventRow(**{**row, "event_type": "exposure_changed", "event_data": {"to": "all_versions"}})
-    assert event_view(changed).title == "Exposure changed to all versions"
+    assert event_view(changed)["title"] == "Exposure changed to all versions"

@@ -9,10 +9,10 @@ from fastapi.routing import APIRoute
 
 from dagmaster import web
 from dagmaster.web.access import visible_job
-from dagmaster.web.ui import graphs, job, node, timeline, why
+from dagmaster.web.ui import graphs, job, node, timeline, waits
 from dagmaster.web.ui.pages import page_of
 
-MODULES = (graphs, job, node, timeline, why)
+MODULES = (graphs, job, node, timeline, waits)
 ROUTES = [route for module in MODULES for route in module.router.routes if isinstance(route, APIRoute)]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dagmaster.web.ui.charts import HEIGHT
 from dagmaster.web.ui.histogram import draw_histogram, percentile
-from dagmaster.web.ui.rules import rule_in_words
+from dagmaster.web.ui.schedules import rule_in_words
 
 
 @pytest.mark.parametrize(

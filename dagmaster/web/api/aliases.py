@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
+from dagmaster.http.errors import documented
 from dagmaster.schemas.jobs import JobReply
 from dagmaster.web.access import READERS_OF_OWN, SUBMITTERS
-from dagmaster.web.api import asset_review, asset_service, assets, commands, jobs, nodes, submission, timeline
-from dagmaster.web.errors import documented
+from dagmaster.web.api import asset_review, assets, commands, jobs, nodes, submission, tiles, timeline
 
 router = APIRouter(tags=["other names"])
 
@@ -53,4 +53,4 @@ def _add_all(*routers: APIRouter) -> None:
             )
 
 
-_add_all(assets.router, asset_review.router, asset_service.router, commands.router, router)
+_add_all(assets.router, asset_review.router, tiles.locations, commands.router, router)

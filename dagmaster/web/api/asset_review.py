@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from dagmaster.http.errors import documented
 from dagmaster.model.asset import ClearanceState
 from dagmaster.schemas.assets import (
     Approval,
@@ -23,7 +24,6 @@ from dagmaster.store.asset_versions import get_version_row, list_review_queue
 from dagmaster.store.assets import get_asset
 from dagmaster.web.access import REVIEWERS, Admitted
 from dagmaster.web.assets import VisibleAsset, in_name_of, platform_of
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, Services, ServicesDep

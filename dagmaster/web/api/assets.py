@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 
 from dagmaster.errors import UnknownVersion
 from dagmaster.http.asset_filter import FilterOfQuery
+from dagmaster.http.errors import documented
 from dagmaster.schemas.assets import (
     AssetEventReply,
     AssetReply,
@@ -19,7 +20,7 @@ from dagmaster.schemas.assets import (
     VersionReply,
 )
 from dagmaster.schemas.common import Page
-from dagmaster.service.asset_contract import AssetSubmitResult, DeleteAsset, DeleteVersion, Expose, Reprocess
+from dagmaster.service.asset_contract import DeleteAsset, DeleteVersion, Expose, Reprocess
 from dagmaster.service.asset_submission import reprocess
 from dagmaster.service.assets import decide
 from dagmaster.service.context import ServiceContext
@@ -29,10 +30,9 @@ from dagmaster.store.assets import list_assets as list_asset_rows
 from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Admitted
 from dagmaster.web.api.submission import submitted_reply
 from dagmaster.web.assets import Actor, IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.service_context import Context
-from dagmaster.web.services import Conn, ServicesDep
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/assets", tags=["assets"])
 
@@ -122,9 +122,7 @@ async def reprocess_version(
     asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context, body: Reprocessing | None = None
 ) -> Submitted:
     """Process a version again: a new revision; ordinal and approval stay."""
-    await services.learn(context.conn)
-    command = _reprocess(ordinal, body, resubmits=False)
-    return submitted_reply(await reprocess(context, services.definitions, asset["asset_id"], command))
+    return await _reprocess(asset, ordinal, services, context, body, resubmits=False)
 
 
 @router.post("/{asset_id}/versions/{ordinal}/resubmit", dependencies=[ASSET_SUBMITTERS], **CREATED)
@@ -132,15 +130,20 @@ async def resubmit_version(
     asset: VisibleAsset, ordinal: int, services: ServicesDep, context: Context, body: Reprocessing | None = None
 ) -> Submitted:
     """Send a version that was rejected, or whose processing failed, to review again with a new revision."""
-    await services.learn(context.conn)
-    command = _reprocess(ordinal, body, resubmits=True)
-    result: AssetSubmitResult = await reprocess(context, services.definitions, asset["asset_id"], command)
-    return submitted_reply(result)
+    return await _reprocess(asset, ordinal, services, context, body, resubmits=True)
 
 
-def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> Reprocess:
+async def _reprocess(
+    asset: AssetRow,
+    ordinal: int,
+    services: Services,
+    context: ServiceContext,
+    body: Reprocessing | None,
+    *,
+    resubmits: bool,
+) -> Submitted:
     body = body or Reprocessing()
-    return Reprocess(
+    command = Reprocess(
         ordinal,
         workflow=body.workflow_id,
         inputs=body.input_params,
@@ -148,6 +151,8 @@ def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> R
         version_label=body.version_label,
         resubmits=resubmits,
     )
+    await services.learn(context.conn)
+    return submitted_reply(await reprocess(context, services.definitions, asset["asset_id"], command))
 
 
 @router.patch("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)

@@ -9,10 +9,10 @@ from fastapi import APIRouter
 
 from dagmaster.data.column_lineage import ColumnSource, columns_by_source
 from dagmaster.errors import Misconfigured
+from dagmaster.http.errors import documented
 from dagmaster.schemas.data import Lineage, TableOrigin, TableQuery, TableRows
 from dagmaster.store.data_objects import LINEAGE_TABLES, get_object, lineage
 from dagmaster.web.access import READERS
-from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, ServicesDep
 
 router = APIRouter(prefix="/api/v1/data", tags=["data"])

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from dagmaster.errors import Forbidden, Unauthorized, Unavailable
+from dagmaster.http.errors import documented
 from dagmaster.schemas.system import Alive, CheckReply, HealthReply, Welcome
 from dagmaster.web.access import EVERYBODY, caller_of
 from dagmaster.web.checks import Check, Health, Verdict, examine, get_check, overall
-from dagmaster.web.errors import documented
 from dagmaster.web.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])
@@ -35,7 +35,7 @@ async def livez() -> Alive:
 @router.get("/readyz", responses=documented(503), dependencies=[EVERYBODY])
 async def readyz(request: Request, services: ServicesDep) -> Alive:
     """Return 200 if ready: the database responds, its schema is current, and no shutdown is in progress."""
-    if getattr(request.app.state, "is_stopping", False):
+    if request.app.state.is_stopping:
         raise Unavailable("the server is stopping")
     for check, verdict in (await examine(services, READY)).items():
         if verdict.health is not Health.HEALTHY:

@@ -6,14 +6,14 @@ from fastapi import APIRouter, Query, Response
 
 from dagmaster.assets import layer_metadata
 from dagmaster.errors import UnknownLayer
+from dagmaster.http.errors import documented
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.layers import CatalogEntryReply, LayerReplacement, LayerReply, NewLayer
 from dagmaster.store import layers as layer_store
 from dagmaster.store.layer_catalog import get_catalog_entry, list_catalog
 from dagmaster.store.layers import LayerRow
-from dagmaster.web.access import LAYER_READERS, OPERATORS, Admitted
+from dagmaster.web.access import ASSET_VIEWERS, OPERATORS, Admitted
 from dagmaster.web.assets import Actor
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn
 
@@ -23,7 +23,7 @@ METADATA, LAYER = "/metadata/", "/metadata/{asset_id}"
 IsPublished = Annotated[bool | None, Query(description="Only published layers, or only unpublished ones.")]
 
 
-@router.get(METADATA, dependencies=[LAYER_READERS])
+@router.get(METADATA, dependencies=[ASSET_VIEWERS])
 async def list_layers(
     caller: Admitted, conn: Conn, is_published: IsPublished = None, limit: Limit = 50, offset: Offset = 0
 ) -> Page[LayerReply]:
@@ -42,7 +42,7 @@ async def add_layer(body: NewLayer, caller: Admitted, conn: Conn) -> LayerReply:
     return _reply(await layer_metadata.add_layer(conn, body.asset_id, body.data_type, fields, actor=actor))
 
 
-@router.get(LAYER, responses=documented(404), dependencies=[LAYER_READERS])
+@router.get(LAYER, responses=documented(404), dependencies=[ASSET_VIEWERS])
 async def get_layer(asset_id: str, caller: Admitted, conn: Conn) -> LayerReply:
     """Get the metadata of a layer."""
     layer = await layer_store.get_layer(conn, asset_id)
@@ -67,7 +67,7 @@ async def remove_layer(asset_id: str, caller: Admitted, conn: Conn, actor: Actor
     return Response(status_code=204)
 
 
-@router.get("/catalog/", dependencies=[LAYER_READERS])
+@router.get("/catalog/", dependencies=[ASSET_VIEWERS])
 async def list_published_layers(
     caller: Admitted, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[CatalogEntryReply]:
@@ -76,7 +76,7 @@ async def list_published_layers(
     return to_page([CatalogEntryReply.model_validate(row) for row in rows], limit, offset)
 
 
-@router.get("/catalog/{table_name}", responses=documented(404), dependencies=[LAYER_READERS])
+@router.get("/catalog/{table_name}", responses=documented(404), dependencies=[ASSET_VIEWERS])
 async def get_published_layer(table_name: str, caller: Admitted, conn: Conn) -> CatalogEntryReply:
     """Get a published layer by its table."""
     row = await get_catalog_entry(conn, table_name, platform_id=caller.platform_id)

@@ -10,26 +10,25 @@ from fastapi.responses import StreamingResponse
 from psycopg_pool import PoolClosed
 
 from dagmaster.errors import Invalid, NotFound
+from dagmaster.http.errors import documented
 from dagmaster.ids import NodeId, TaskId
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode, LogLine, LogMatches
 from dagmaster.store import attempts as attempt_store
 from dagmaster.store import nodes as node_store
-from dagmaster.store.connect import LOST, Pool
-from dagmaster.tasklogs import LogUnavailable
+from dagmaster.store.connect import LOST, Connection, Pool
 from dagmaster.tasklogs.reader import LogRange, LogSelection, NodeLog, NodeState, why_none
 from dagmaster.web.access import READERS_OF_OWN, Job
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
-from dagmaster.web.services import Conn, ServicesDep
+from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["nodes"])
 
 TEXT: Any = {200: {"content": {"text/plain": {}}, "description": "The log as it was written."}}
-MAX_ATTEMPT = 2**31 - 1
 MAX_LINES = 1_000_000
 MAX_MATCHES = 1000
+Attempt = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Attempt number; default: the latest.")]
 
 
 @router.get("/logs", responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -51,9 +50,7 @@ async def read_log(
     conn: Conn,
     services: ServicesDep,
     request: Request,
-    attempt: Annotated[
-        int | None, Query(ge=1, le=MAX_ATTEMPT, description="Attempt number; default: the latest.")
-    ] = None,
+    attempt: Attempt = None,
     offset: Annotated[int, Query(ge=0, lt=2**63, description="Skip this many bytes.")] = 0,
     tail: Annotated[int | None, Query(ge=0, le=MAX_LINES, description="Only this many of the last lines.")] = None,
     follow: Annotated[bool, Query(description="Stream the log while it is written, including later attempts.")] = False,
@@ -61,13 +58,8 @@ async def read_log(
     """Get the log of an attempt. `X-Log-Size` is its size in bytes, `X-Attempt` the attempt number."""
     if tail is not None and offset:
         raise Invalid("use either `offset` or `tail`, not both")
-    node = NodeLog(services.task_logs, job["job_id"], node_id)
     selection = LogSelection(attempt, offset, tail, follow)
-    state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
-    log = await node.find(selection, state)
-    if log is None:
-        place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
-        raise NotFound(why_none(node, selection, state, place))
+    node, state, log = await _find_log(services, conn, job, node_id, selection)
     read_state = NodeStateReader(services.pool, node, state, lambda: request.app.state.is_stopping)
     headers = {
         "X-Log-Size": str(log.size),
@@ -86,18 +78,11 @@ async def search_log(
     conn: Conn,
     services: ServicesDep,
     text: Annotated[str, Query(min_length=1, max_length=1000, description="Text to search for; case-insensitive.")],
-    attempt: Annotated[
-        int | None, Query(ge=1, le=MAX_ATTEMPT, description="Attempt number; default: the latest.")
-    ] = None,
+    attempt: Attempt = None,
     limit: Annotated[int, Query(ge=1, le=MAX_MATCHES, description="Maximum number of lines.")] = 100,
 ) -> LogMatches:
     """Search the log of an attempt; returns matching lines with their numbers."""
-    node = NodeLog(services.task_logs, job["job_id"], node_id)
-    state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
-    log = await node.find(LogSelection(attempt), state)
-    if log is None:
-        place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
-        raise NotFound(why_none(node, LogSelection(attempt), state, place))
+    node, _, log = await _find_log(services, conn, job, node_id, LogSelection(attempt))
     matches = await node.search(log.attempt, text, limit)
     return LogMatches(
         attempt=log.attempt,
@@ -105,6 +90,19 @@ async def search_log(
         total=matches.total,
         log_lines=matches.log_lines,
     )
+
+
+async def _find_log(
+    services: Services, conn: Connection, job: Job, node_id: NodeId, selection: LogSelection
+) -> tuple[NodeLog, NodeState, LogRange]:
+    """Raises NotFound with the reason."""
+    node = NodeLog(services.task_logs, job["job_id"], node_id)
+    state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
+    log = await node.find(selection, state)
+    if log is None:
+        place = await attempt_store.find_log_place(conn, node.task_id(selection.attempt or state.newest_begun))
+        raise NotFound(why_none(node, selection, state, place))
+    return node, state, log
 
 
 def _pieces(
@@ -145,19 +143,12 @@ async def list_attempts(
     """List the attempts at a node with their reports and log sizes."""
     await node_store.get_node_head(conn, job["job_id"], node_id)
     rows = (await attempt_store.attempts_of_node(conn, job["job_id"], node_id))[offset : offset + limit + 1]
-    sizes = await asyncio.gather(*(_size(services, row) for row in rows))
+    sizes = await asyncio.gather(*(services.log_bytes(row["task_id"]) for row in rows))
     attempts = [
         AttemptOfNode(**redact(row), attempt=_number(row["task_id"]), log_bytes=size)
         for row, size in zip(rows, sizes, strict=True)
     ]
     return to_page(attempts, limit, offset)
-
-
-async def _size(services: ServicesDep, row: dict[str, Any]) -> int | None:
-    try:
-        return await services.task_logs.size(row["task_id"])
-    except LogUnavailable:
-        return None
 
 
 def _number(task_id: TaskId) -> int | None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from dagmaster.http.errors import documented
 from dagmaster.ids import NodeId, WorkerId
 from dagmaster.model.outcome import Children
 from dagmaster.model.redact import redact
@@ -16,8 +17,6 @@ from dagmaster.store import attempts as attempt_store
 from dagmaster.store import nodes as node_store
 from dagmaster.web import views
 from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
-from dagmaster.web.answers import answer
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn, ServicesDep
 
@@ -115,7 +114,7 @@ async def get_node(job: Job, node_id: NodeId, services: ServicesDep, conn: Conn)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
     children = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
     size = (row["output_bytes"] or 0) + row["held_bytes"]
-    return await answer(lambda: _detail(row, children.get(node_id), attempts), size)
+    return await views.answer(lambda: _detail(row, children.get(node_id), attempts), size)
 
 
 def _detail(row: node_store.WholeNode, children: Children | None, attempts: list[dict[str, Any]]) -> NodeDetail:

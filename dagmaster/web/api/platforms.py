@@ -3,11 +3,11 @@
 from fastapi import APIRouter
 
 from dagmaster.errors import UnknownPlatform
+from dagmaster.http.errors import documented
 from dagmaster.model.asset import Platform
 from dagmaster.schemas.assets import NewPlatform, PlatformChange, PlatformList, PlatformReply
 from dagmaster.store import platforms as platform_store
 from dagmaster.web.access import ADMINS, ASSET_READERS, Admitted, Caller
-from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn
 
 router = APIRouter(prefix="/api/v1/platforms", tags=["assets"])

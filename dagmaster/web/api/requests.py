@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from dagmaster.errors import UnknownRequest
+from dagmaster.http.errors import documented
 from dagmaster.model.states import JobStatus
 from dagmaster.schemas.assets import RequestReply
 from dagmaster.schemas.common import Page
@@ -12,7 +13,6 @@ from dagmaster.store.api_requests import get_request
 from dagmaster.store.api_requests import list_requests as list_request_rows
 from dagmaster.web.access import ASSET_READERS, Admitted
 from dagmaster.web.assets import platform_of
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.services import Conn
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
+from dagmaster.http.errors import documented
 from dagmaster.ids import ScheduleId
 from dagmaster.schemas.schedules import (
     Backfill,
@@ -18,8 +19,6 @@ from dagmaster.service import schedules as service
 from dagmaster.service.contract import BackfillRequest
 from dagmaster.store import schedules as schedule_store
 from dagmaster.web.access import OPERATORS, READERS, Admitted
-from dagmaster.web.errors import documented
-from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, ServicesDep
 
@@ -39,8 +38,8 @@ async def sync_schedules(
     caller: Admitted, services: ServicesDep, conn: Conn, body: SyncSchedules | None = None
 ) -> SchedulesSynced:
     """Reload changed workflows and update their schedules."""
-    services.catalog.reload()
-    synced = await sync_catalog(conn, services, prune=bool(body and body.prune), actor=caller.name or None)
+    await services.reload_workflows()
+    synced = await services.sync_schedules(conn, prune=bool(body and body.prune), actor=caller.name or None)
     return SchedulesSynced(added=list(synced.added), changed=list(synced.changed), removed=list(synced.removed))
 
 

@@ -18,6 +18,7 @@ from dagmaster.assets.stac_documents import (
     select_fields,
 )
 from dagmaster.errors import Invalid, NotFound
+from dagmaster.http.errors import documented
 from dagmaster.schemas.stac import (
     StacCollection,
     StacCollections,
@@ -35,7 +36,6 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.stac_items import SORT_KEYS, CollectionRow, ItemFilter, Scope, list_collections, search_items
 from dagmaster.web.access import EVERYBODY
 from dagmaster.web.assets import CatalogueScope
-from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, ServicesDep
 from dagmaster.web.stac_search import ItemPage, find_page, parse_search
 

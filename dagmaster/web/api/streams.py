@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Annotated, Any
@@ -12,26 +12,27 @@ from fastapi import APIRouter, Header, Query, Request, WebSocket, WebSocketDisco
 from fastapi.responses import StreamingResponse
 
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unauthorized, Unavailable
-from dagmaster.model.access import Role
+from dagmaster.http.errors import documented
 from dagmaster.model.states import NODE_MOVES
 from dagmaster.model.workflow import CHILD_SEPARATOR
+from dagmaster.store.connect import AWAY
 from dagmaster.store.jobs import get_job_head
 from dagmaster.web.access import (
     EVERYBODY,
     READERS_OF_OWN,
+    READING_OWN,
     UNKNOWN_KEY,
     Admitted,
     Caller,
     Job,
     Keyring,
     as_job_id,
-    caller_of,
     check_visible,
 )
-from dagmaster.web.entries import entry_of
-from dagmaster.web.errors import documented
+from dagmaster.web.assets import caller_or_public
 from dagmaster.web.services import services_of
-from dagmaster.web.streams import Row, Streams
+from dagmaster.web.streams import Row, Streams, disconnection
+from dagmaster.web.views import timeline_entry
 
 router = APIRouter(tags=["timeline"])
 
@@ -41,7 +42,6 @@ FIRST_MESSAGE_SECONDS = 10.0
 DIGEST_SECONDS = 0.4
 NODE_EVENTS = frozenset(move.event for move in NODE_MOVES)
 MOST_NODES = 200  # of one digest; a page that receives as many reloads the whole graph
-WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER})
 SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each timeline entry."}}
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 CLOSE_CODES: dict[type[DagmasterError], int] = {
@@ -84,12 +84,12 @@ async def _lines(watched: AsyncGenerator[Row | None, None]) -> AsyncIterator[byt
 
 
 def _line(event: Row) -> bytes:
-    entry = entry_of(event)
+    entry = timeline_entry(event)
     return f"id: {entry.event_id}\nevent: {entry.event_type}\ndata: {entry.model_dump_json()}\n\n".encode()
 
 
 def _event_id(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < 2**63):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) < 2**63):
         raise Invalid(f"Last-Event-ID must be the id of an event, not {text[:40]!r}")
     return int(text)
 
@@ -103,15 +103,11 @@ async def _events(
     checked_at = monotonic()
     async with aclosing(watched) as events:
         async for event in events:
-            if monotonic() - checked_at >= CHECK_SECONDS:
-                await _check_again(connection.app.state.keyring, caller)
-                checked_at = monotonic()
+            is_due = monotonic() - checked_at >= CHECK_SECONDS
+            if is_due and not await connection.app.state.keyring.still_admits(caller):
+                raise Unauthorized(UNKNOWN_KEY)
+            checked_at = monotonic() if is_due else checked_at
             yield event
-
-
-async def _check_again(keyring: Keyring, caller: Caller) -> None:
-    if not await keyring.still_admits(caller):
-        raise Unauthorized(UNKNOWN_KEY)
 
 
 @router.websocket("/ws/jobs/{job_id}", dependencies=[EVERYBODY])
@@ -135,6 +131,8 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
     except DagmasterError as error:
         code = next((code for kind, code in CLOSE_CODES.items() if isinstance(error, kind)), 1011)
         await socket.close(code, str(error)[:100])
+    except AWAY:
+        await socket.close(CLOSE_CODES[Unavailable], "the database cannot be reached")
     except WebSocketDisconnect:
         return
 
@@ -142,14 +140,8 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
 async def _admitted(socket: WebSocket) -> Caller:
     if "key" in socket.query_params:
         raise Unauthorized("keys in URLs end up in logs; send the key as the first message")
-    services = await services_of(socket)
-    try:
-        caller = await caller_of(socket, services)
-    except Unauthorized:
-        if "authorization" in socket.headers or "x-api-key" in socket.headers:
-            raise
-        caller = await _read_first_message(socket)
-    if caller.token is not None or caller.role not in WATCHING or caller.is_platform_reviewer:
+    caller = await caller_or_public(socket, await services_of(socket)) or await _read_first_message(socket)
+    if caller.token is not None or caller.role not in READING_OWN or caller.is_platform_reviewer:
         raise Forbidden(f"a key of role {caller.role} may not watch jobs")
     return caller
 
@@ -179,7 +171,7 @@ async def _job(socket: WebSocket, job_id: str, caller: Caller) -> Row:
 async def _entries(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
     async with aclosing(watched) as events:
         async for event in events:
-            yield None if event is None else entry_of(event).model_dump_json()
+            yield None if event is None else timeline_entry(event).model_dump_json()
 
 
 async def _digests(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
@@ -214,31 +206,15 @@ class Digest:
 
     def text(self) -> str:
         newest = list(self.nodes.values())[-MOST_NODES:]
-        nodes = [orjson.Fragment(entry_of(event).model_dump_json()) for event in newest]
+        nodes = [orjson.Fragment(timeline_entry(event).model_dump_json()) for event in newest]
         return orjson.dumps({"event_id": str(self.event_id), "events": self.events, "nodes": nodes}).decode()
 
 
 async def _send(socket: WebSocket, messages: AsyncGenerator[str | None, None]) -> None:
     """Until the job ends or the client disconnects."""
-    gone = asyncio.create_task(_until_gone(socket))
-    try:
-        await _send_all(socket, messages, gone)
-    finally:
-        gone.cancel()
-        with suppress(asyncio.CancelledError):
-            await gone
-
-
-async def _send_all(socket: WebSocket, messages: AsyncGenerator[str | None, None], gone: asyncio.Task[None]) -> None:
-    async with aclosing(messages) as texts:
+    async with disconnection(socket) as gone, aclosing(messages) as texts:
         async for text in texts:
             if gone.done():
                 raise WebSocketDisconnect(1006)
             if text is not None:
                 await socket.send_text(text)
-
-
-async def _until_gone(socket: WebSocket) -> None:
-    with suppress(WebSocketDisconnect):
-        while True:
-            await socket.receive_text()

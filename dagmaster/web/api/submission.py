@@ -6,16 +6,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Response
 
 from dagmaster.errors import Forbidden
-from dagmaster.model.access import Role
+from dagmaster.http.errors import documented
 from dagmaster.schemas.assets import Submission, Submitted
 from dagmaster.schemas.jobs import SubmitJob
 from dagmaster.service.asset_contract import AssetSubmission, AssetSubmitResult, RequestOrigin
 from dagmaster.service.asset_submission import submit_request, submit_version
 from dagmaster.service.context import ServiceContext
-from dagmaster.web.access import SUBMITTERS, Admitted, Caller
+from dagmaster.web.access import OPERATING, SUBMITTERS, Admitted, Caller
 from dagmaster.web.api.jobs import create_job, submit_request_of
 from dagmaster.web.assets import check_platform
-from dagmaster.web.errors import documented
 from dagmaster.web.service_context import Context
 from dagmaster.web.services import Services, ServicesDep
 
@@ -78,7 +77,7 @@ async def _submit_version(
 def _platform_of_request(caller: Caller, platform: str | None) -> str | None:
     if caller.is_partner:
         return caller.platform_id
-    if platform is not None and caller.role not in (Role.ADMIN, Role.OPERATOR):
+    if platform is not None and caller.role not in OPERATING:
         raise Forbidden("only an operator's key may name the platform of a request")
     return platform
 

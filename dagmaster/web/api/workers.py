@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
+from dagmaster.http.errors import documented
 from dagmaster.ids import WorkerId
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.dynamic_nodes import AddedByWorker, AddedTaken
@@ -37,7 +38,6 @@ from dagmaster.store.job_control import control_worker
 from dagmaster.store.remote_workers import leave_remote
 from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
-from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, to_page
 from dagmaster.web.remote_workers import Own
 from dagmaster.web.services import Conn, ServicesDep
@@ -71,7 +71,7 @@ async def register_worker(
 @router.post("/{worker_id}/heartbeat", responses=OWN, dependencies=[WORKERS])
 async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerOrders:
     """Renew the worker's lease and get its revoked tasks. 410 if the worker was declared lost."""
-    return await remote_workers.beat(conn, worker, body)
+    return await remote_workers.heartbeat(conn, worker, body)
 
 
 @router.post("/{worker_id}/claim", responses=OWN, dependencies=[WORKERS])
@@ -105,7 +105,7 @@ async def report_worker_progress(
     worker: Own, body: Annotated[list[ProgressCreate], Body(max_length=MAX_BATCH)], conn: Conn
 ) -> None:
     """Report the progress of tasks that the worker holds; other tasks are ignored."""
-    await remote_workers.tell(conn, worker, body)
+    await remote_workers.report_progress(conn, worker, body)
 
 
 @router.post(
@@ -113,7 +113,7 @@ async def report_worker_progress(
 )
 async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: ServicesDep, conn: Conn) -> CheckpointStored:
     """Save a checkpoint. Once this returns, the next attempt resumes after it."""
-    return CheckpointStored(checkpoint_id=str(await remote_workers.save(conn, services, worker, body)))
+    return CheckpointStored(checkpoint_id=str(await remote_workers.save_checkpoint(conn, services, worker, body)))
 
 
 @router.post(
@@ -123,7 +123,7 @@ async def discard_checkpoint(
     worker: Own, checkpoint_id: Annotated[int, Path(ge=0, lt=2**63)], body: DiscardCheckpoint, conn: Conn
 ) -> CheckpointBefore:
     """Discard an unusable checkpoint, such as one whose file is missing. Returns the previous checkpoint."""
-    return CheckpointBefore(checkpoint=await remote_workers.discard(conn, worker, checkpoint_id, body))
+    return CheckpointBefore(checkpoint=await remote_workers.discard_checkpoint(conn, worker, checkpoint_id, body))
 
 
 @router.post(
@@ -131,7 +131,7 @@ async def discard_checkpoint(
 )
 async def add_tasks_of_worker(worker: Own, body: AddedByWorker, services: ServicesDep, conn: Conn) -> AddedTaken:
     """Add nodes to the job of a task. Once this returns, they are stored; repeating the request is safe."""
-    await remote_workers.add(conn, services, worker, body)
+    await remote_workers.add_nodes(conn, services, worker, body)
     return AddedTaken(slices=len(body.slices))
 
 

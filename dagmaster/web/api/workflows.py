@@ -7,6 +7,7 @@ from fastapi import APIRouter
 
 from dagmaster.authoring.sample import write_sample
 from dagmaster.errors import Conflict, Forbidden
+from dagmaster.http.errors import documented
 from dagmaster.model.inputs import input_schema
 from dagmaster.model.params import described
 from dagmaster.model.workflow import Workflow
@@ -14,9 +15,7 @@ from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowRepl
 from dagmaster.store.audit import note_command
 from dagmaster.store.notifications import RELOAD
 from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
-from dagmaster.web.errors import documented
 from dagmaster.web.graph_view import workflow_edges, workflow_nodes
-from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Conn, Services, ServicesDep
 
 router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
@@ -31,8 +30,8 @@ async def list_workflows(services: ServicesDep) -> WorkflowList:
 @router.post("/reload", dependencies=[OPERATORS])
 async def reload_workflows(caller: Admitted, services: ServicesDep, conn: Conn) -> WorkflowList:
     """Reload changed files on all servers of the fleet. Running jobs are not affected."""
-    services.catalog.reload()
-    await sync_catalog(conn, services, actor=caller.name or None)
+    await services.reload_workflows()
+    await services.sync_schedules(conn, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
     services.notifier.notify(RELOAD)
     return _workflow_list(services)
@@ -46,7 +45,7 @@ async def add_sample(caller: Admitted, services: ServicesDep, conn: Conn) -> Wor
     if services.catalog.workflows:
         raise Conflict("workflows are already loaded; the sample is for an empty installation")
     await asyncio.to_thread(write_sample, services.settings.workflows_dir)
-    services.catalog.reload()
+    await services.reload_workflows()
     await note_command(conn, {"command": "workflows.sample", "actor": caller.name or None})
     return _workflow_list(services)
 
@@ -61,7 +60,7 @@ async def get_workflow(workflow_id: str, services: ServicesDep, conn: Conn) -> W
         workflow_hash=workflow.content_hash,
         inputs=input_schema(described(workflow, services.contracts)),
         nodes=workflow_nodes(workflow),
-        edges=workflow_edges(workflow),
+        edges=list(workflow_edges(workflow)),
         warnings=await services.warnings_for(conn, workflow),
     )
 

@@ -37,7 +37,7 @@ from dagmaster.web.ui import (
     tables,
     tasks,
     timeline,
-    why,
+    waits,
     workers,
     workflow,
     workflows,
@@ -59,9 +59,8 @@ ROUTERS = (
     jobs.router,
     job.router,
     timeline.router,
-    why.router,
+    waits.router,
     node.router,
-    graphs.drawn,
     graphs.router,
     nodes.router,
     tasks.router,
@@ -89,7 +88,7 @@ async def go_to_dashboard() -> RedirectResponse:
 
 
 def install(app: FastAPI, services: Services) -> None:
-    app.state.pulse = ChangeFeed(services.pool)
+    app.state.change_feed = ChangeFeed(services.pool)
     app.router.routes.extend(_routes())
     app.add_middleware(PageHeaders)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -31,7 +30,7 @@ from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, visible_asset
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.assets import Refs, ordered_refs
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.ui.timeline import ICONS
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -100,19 +99,6 @@ class VersionView:
     actions: frozenset[VersionAction]
 
 
-@dataclass(frozen=True, slots=True)
-class EventView:
-    """An entry in the history."""
-
-    event_id: int
-    at: datetime
-    tone: str
-    title: str
-    actor: str | None
-    reason: str | None
-    job_id: str | None
-
-
 async def asset_shown(asset_id: str, page: Shown, conn: Conn) -> AssetRow:
     """Read after the beat of the page. Operators also see deleted assets."""
     return await visible_asset(asset_id, page.caller, conn, include_deleted=True)
@@ -137,7 +123,6 @@ async def show_asset(
             "platform_name": platform.display_name if platform else asset["platform_id"],
             "actions": asset_actions(asset) if page.may_review else frozenset(),
             "exposures": EXPOSURES,
-            "offset": offset,
             "tabs": TABS,
             "tab": tab,
             **values,
@@ -157,8 +142,7 @@ async def _versions(page: Page, asset: AssetRow, conn: Conn, offset: int) -> dic
     return {
         "versions": [version_view(asset, row, may_review=page.may_review) for row in page_rows],
         "shapes": extents(page_rows),
-        "page_size": VERSIONS_PER_PAGE,
-        "has_more": len(rows) > VERSIONS_PER_PAGE,
+        **paged(rows, VERSIONS_PER_PAGE, offset),
     }
 
 
@@ -167,8 +151,7 @@ async def _history(page: Page, asset: AssetRow, conn: Conn, offset: int) -> dict
     return {
         "events": [event_view(row) for row in rows[:EVENTS_PER_PAGE]],
         "icons": ICONS,
-        "page_size": EVENTS_PER_PAGE,
-        "has_more": len(rows) > EVENTS_PER_PAGE,
+        **paged(rows, EVENTS_PER_PAGE, offset),
     }
 
 
@@ -224,15 +207,9 @@ def extents(rows: list[VersionRow]) -> Shapes:
     return shapes_of(boxes)
 
 
-def event_view(row: AssetEventRow) -> EventView:
+def event_view(row: AssetEventRow) -> dict[str, Any]:
+    """An entry in the history."""
     tone, title = TITLES[row["event_type"]]
     to = (row["event_data"] or {}).get("to", "")
-    return EventView(
-        event_id=row["event_id"],
-        at=row["created_at"],
-        tone=tone,
-        title=title.format(ordinal=row["version_ordinal"], to=EXPOSURES.get(to, to)),
-        actor=row["actor"],
-        reason=redact(row["reason"]),
-        job_id=str(row["job_id"]) if row["job_id"] is not None else None,
-    )
+    title = title.format(ordinal=row["version_ordinal"], to=EXPOSURES.get(to, to))
+    return {**row, "at": row["created_at"], "tone": tone, "title": title, "reason": redact(row["reason"])}

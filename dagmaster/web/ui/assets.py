@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from shlex import quote
 from typing import Annotated, Any, Final
@@ -19,7 +18,7 @@ from dagmaster.store.platforms import list_platforms
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import may_see_deleted, platform_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.ui.submit import server_of
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -29,22 +28,6 @@ _REF_NAME: Final = re.compile(r"(?:^|[\s,]+)([\w.-]+)=")
 
 Row = Mapping[str, Any]
 Refs = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AssetLine:
-    """An asset in the list. `unresolved` is the version that waits for review or was rejected."""
-
-    asset_id: str
-    platform_id: str
-    refs: Refs
-    data_type: str
-    clearance_state: str
-    latest_approved: int | None
-    version_count: int
-    unresolved: UnresolvedRow | None
-    updated_at: datetime
-    is_deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +94,7 @@ async def show_assets(
         "assets.html",
         {
             "assets": [asset_line(row, unresolved.get(row["asset_id"]), names) for row in rows[:PAGE_SIZE]],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "query": query,
             "own": own,
             "platform_ids": [platform["platform_id"] for platform in platforms],
@@ -143,19 +124,16 @@ def ordered_refs(refs: Mapping[str, Any], names: Sequence[str] = ()) -> Refs:
     return tuple((name, str(refs[name])) for name in dict.fromkeys((*names, *sorted(refs))) if name in refs)
 
 
-def asset_line(row: AssetRow, unresolved: UnresolvedRow | None, names: Mapping[str, Sequence[str]]) -> AssetLine:
-    return AssetLine(
-        asset_id=row["asset_id"],
-        platform_id=row["platform_id"],
-        refs=ordered_refs(row["platform_refs"], names.get(row["platform_id"], ())),
-        data_type=row["data_type"],
-        clearance_state=row["clearance_state"],
-        latest_approved=row["latest_approved_version_ordinal"],
-        version_count=row["version_count"],
-        unresolved=unresolved,
-        updated_at=max(row["updated_at"], unresolved["updated_at"]) if unresolved else row["updated_at"],
-        is_deleted=row["deleted_at"] is not None,
-    )
+def asset_line(row: AssetRow, unresolved: UnresolvedRow | None, names: Mapping[str, Sequence[str]]) -> Row:
+    """An asset in the list. `unresolved` is the version that waits for review or was rejected."""
+    return {
+        **row,
+        "refs": ordered_refs(row["platform_refs"], names.get(row["platform_id"], ())),
+        "latest_approved": row["latest_approved_version_ordinal"],
+        "unresolved": unresolved,
+        "updated_at": max(row["updated_at"], unresolved["updated_at"]) if unresolved else row["updated_at"],
+        "is_deleted": row["deleted_at"] is not None,
+    }
 
 
 def submit_command(page: Page, platforms: Sequence[Row], own: str | None) -> str:

@@ -1,6 +1,6 @@
 """Problems that need attention: one sentence each, with a link."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from dagmaster.model.problems import Problem
 from dagmaster.model.redact import redact_text
 from dagmaster.store.asset_versions import ReviewRow
 from dagmaster.store.dashboard import HOURS, MOST, VARIABLE, Trouble
-from dagmaster.web.ui.filters import first_line
+from dagmaster.web.ui.filters import first_line, plural
 from dagmaster.web.ui.list_filters import ENDED
 
 Row = Mapping[str, Any]
@@ -70,7 +70,7 @@ def find_needs(trouble: Trouble, catalog: Catalog, *, is_orchestrated: bool, liv
 def _orchestrator(is_orchestrated: bool, live_jobs: int) -> Iterator[Need]:
     if is_orchestrated:
         return
-    waiting = f"{_count(live_jobs, 'job waits', 'jobs wait')} for one." if live_jobs else "Jobs cannot start."
+    waiting = f"{plural(live_jobs, 'job waits', 'jobs wait')} for one." if live_jobs else "Jobs cannot start."
     yield Need(
         "orchestrator",
         "failed",
@@ -85,7 +85,7 @@ def _orchestrator(is_orchestrated: bool, live_jobs: int) -> Iterator[Need]:
 
 def _untaken(rows: Sequence[Row]) -> Iterator[Need]:
     for row in rows:
-        tasks = _count(row["tasks"], "task waits", "tasks wait")
+        tasks = plural(row["tasks"], "task waits", "tasks wait")
         unknown = f"The workers of this queue don't have the handler {row['handler']}."
         yield Need(
             f"untaken-{row['queue']}-{row['handler']}",
@@ -131,7 +131,7 @@ def _still(rows: Sequence[Row]) -> Iterator[Need]:
             f"still-{row['why']}",
             "paused",
             STILL_ICON,
-            f"{_count(row['total'], 'job is', 'jobs are')} stuck",
+            f"{plural(row['total'], 'job is', 'jobs are')} stuck",
             STILL[row["why"]].format(them="it" if is_single else "them"),
             f"/ui/jobs/{row['job_id']}",
             row["workflow_id"] if is_single else "Longest waiting",
@@ -168,9 +168,9 @@ def _reviews(rows: Sequence[ReviewRow]) -> Iterator[Need]:
 
 
 def _worker(row: Row) -> Need:
-    name, tasks = f"{row['hostname']}:{row['pid']}", _count(row["running_tasks"], "task", "tasks")
+    name, tasks = f"{row['hostname']}:{row['pid']}", plural(row["running_tasks"], "task", "tasks")
     if row["status"] == "active" and row["stuck_tasks"]:
-        title = f"Worker {name} has {_count(len(row['stuck_tasks']), 'stuck slot', 'stuck slots')}"
+        title = f"Worker {name} has {plural(len(row['stuck_tasks']), 'stuck slot', 'stuck slots')}"
         sentence = "Some of its tasks did not stop in time. Restart the worker to free the slots."
     elif row["status"] == "active":
         title = f"Worker {name} has stopped sending heartbeats"
@@ -189,13 +189,11 @@ def _schedule(row: Row) -> Need:
     if row["is_paused"]:
         title, sentence = f"Schedule {schedule_id} was stopped", "It has no next time, or its rule is invalid."
     elif row["missed"]:
-        title = f"Schedule {schedule_id} missed {_count(row['missed'], 'run', 'runs')}"
+        title = f"Schedule {schedule_id} missed {plural(row['missed'], 'run', 'runs')}"
         sentence = "No orchestrator was running at that time."
     else:
-        title, sentence = (
-            f"Schedule {schedule_id} is late",
-            "Orchestrators start scheduled jobs. Check that one is running.",
-        )
+        title = f"Schedule {schedule_id} is late"
+        sentence = "Orchestrators start scheduled jobs. Check that one is running."
     text = first_line(redact_text(row["error"]), 300) if row["error"] else sentence
     tone = "failed" if row["error"] else "paused"
     return Need(f"schedule-{schedule_id}", tone, "calendar", title, text, "/ui/schedules", "Schedules", row["since"])
@@ -203,7 +201,11 @@ def _schedule(row: Row) -> Need:
 
 def broken_files(catalog: Catalog) -> dict[str, Sequence[Problem]]:
     """The files that cannot be loaded, by name."""
-    return {Path(file).name: problems for file, problems in catalog.problems.items() if _has_error(problems)}
+    return {
+        Path(file).name: problems
+        for file, problems in catalog.problems.items()
+        if any(problem.is_error for problem in problems)
+    }
 
 
 def _files(catalog: Catalog) -> Iterator[Need]:
@@ -211,17 +213,9 @@ def _files(catalog: Catalog) -> Iterator[Need]:
     if not broken:
         return
     first = next(problem for problem in next(iter(broken.values())) if problem.is_error)
-    title = f"{_count(len(broken), 'workflow file', 'workflow files')} cannot be loaded"
+    title = f"{plural(len(broken), 'workflow file', 'workflow files')} cannot be loaded"
     sentence = f"{next(iter(broken))}: {first_line(first.message, 200)}"
     yield Need("files", "paused", "file-text", title, sentence, "/ui/workflows#problems", "Show problems")
-
-
-def _has_error(problems: Iterable[Problem]) -> bool:
-    return any(problem.is_error for problem in problems)
-
-
-def _count(number: int, singular: str, plural: str) -> str:
-    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def _alike(row: Row) -> str:

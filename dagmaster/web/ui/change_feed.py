@@ -11,9 +11,9 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from dagmaster.errors import DagmasterError, Unauthorized
 from dagmaster.store.connect import AWAY, Connection, Pool
 from dagmaster.store.events import count_changes, is_settled
-from dagmaster.web.access import EVERYBODY, caller_of
+from dagmaster.web.access import EVERYBODY, READING_OWN, caller_of
 from dagmaster.web.services import services_of
-from dagmaster.web.ui.navigation import OWN
+from dagmaster.web.streams import disconnection
 
 router = APIRouter(include_in_schema=False)
 log = logging.getLogger(__name__)
@@ -88,11 +88,12 @@ async def watch_all(socket: WebSocket) -> None:
     if (refusal := await _refusal(socket)) is not None:
         await socket.close(*refusal)
         return
-    pulse: ChangeFeed = socket.app.state.pulse
-    if pulse.watchers >= MAX_PAGES:
+    feed: ChangeFeed = socket.app.state.change_feed
+    if feed.watchers >= MAX_PAGES:
         await socket.close(1013, f"too many open pages ({MAX_PAGES})")
         return
-    await _send(socket, pulse)
+    async with disconnection(socket) as gone:
+        await _send(socket, feed, gone)
 
 
 async def _refusal(socket: WebSocket) -> tuple[int, str] | None:
@@ -105,15 +106,14 @@ async def _refusal(socket: WebSocket) -> tuple[int, str] | None:
         return 4403, str(error)[:100]
     except AWAY:
         return 1013, "the database cannot be reached"
-    return None if caller.role in OWN else (4403, f"a key of role {caller.role} may not watch")
+    return None if caller.role in READING_OWN else (4403, f"a key of role {caller.role} may not watch")
 
 
-async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
-    gone = asyncio.create_task(_until_gone(socket))
-    pulse.watchers += 1
+async def _send(socket: WebSocket, feed: ChangeFeed, gone: asyncio.Task[None]) -> None:
+    feed.watchers += 1
     seen: int | None = UNKNOWN
     try:
-        while await _is_due(beat := asyncio.create_task(pulse.next(seen)), gone):
+        while await _is_due(beat := asyncio.create_task(feed.next(seen)), gone):
             seen = beat.result()
             # A key may have been revoked since.
             if seen is not None and (refusal := await _refusal(socket)) is not None and refusal[0] != 1013:
@@ -123,10 +123,7 @@ async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
     except (WebSocketDisconnect, RuntimeError):  # It was closed during the write.
         return
     finally:
-        pulse.watchers -= 1
-        gone.cancel()
-        with suppress(asyncio.CancelledError):
-            await gone
+        feed.watchers -= 1
 
 
 async def _is_due(beat: asyncio.Task[int | None], gone: asyncio.Task[None]) -> bool:
@@ -136,9 +133,3 @@ async def _is_due(beat: asyncio.Task[int | None], gone: asyncio.Task[None]) -> b
     finally:
         beat.cancel()  # No effect if the beat has arrived.
     return not gone.done()
-
-
-async def _until_gone(socket: WebSocket) -> None:
-    with suppress(WebSocketDisconnect):
-        while True:
-            await socket.receive_text()

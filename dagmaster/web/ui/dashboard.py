@@ -17,13 +17,13 @@ from dagmaster.store.workflows import runs_by_workflow
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.attention import Need, broken_files, find_needs, jobs_path
-from dagmaster.web.ui.charts import Ticks, draw_throughput, draw_ticks
+from dagmaster.web.ui.charts import draw_throughput, draw_ticks
 from dagmaster.web.ui.filters import duration, number
 from dagmaster.web.ui.jobs import job_lines
 from dagmaster.web.ui.list_filters import ENDED
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.ui.workers import WorkerLine, worker_line
-from dagmaster.web.ui.workflows import LastRun, last_run, waiting_runs
+from dagmaster.web.ui.workflows import last_run, waiting_runs
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -48,13 +48,6 @@ class Tile:
     href: str
     note: str
     tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecentWorkflow:
-    workflow_id: str
-    last: LastRun
-    ticks: Ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +167,14 @@ def _ended(status: str, counts: Row) -> str:
     return jobs_path(status=status, **when)
 
 
-async def _workflows(conn: Conn) -> list[RecentWorkflow]:
+async def _workflows(conn: Conn) -> list[Row]:
     runs_of = await runs_by_workflow(conn, workflows=WORKFLOWS, runs=RUNS)
     waiting = await waiting_runs(conn, runs_of.values())
-    lasts = ((name, last_run(runs, waiting), draw_ticks(runs)) for name, runs in runs_of.items())
-    return [RecentWorkflow(name, last, ticks) for name, last, ticks in lasts if last]
+    return [
+        {"workflow_id": workflow_id, "last": last_run(runs, waiting), "ticks": draw_ticks(runs)}
+        for workflow_id, runs in runs_of.items()
+        if runs
+    ]
 
 
 def _busiest(queues: Sequence[Row]) -> list[Row]:

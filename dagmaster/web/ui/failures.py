@@ -1,4 +1,4 @@
-"""Error pages."""
+"""The responses to errors: a page for people, a body for programs."""
 
 from urllib.parse import quote
 
@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dagmaster.errors import NotFound
+from dagmaster.http.errors import Details, ErrorResponses, reply
 from dagmaster.logs import current_request_id
 from dagmaster.model.access import Role
 from dagmaster.web.access import READERS_OF_OWN, Caller
@@ -27,9 +28,13 @@ TITLES = {
 NOBODY = Caller("", Role.WORKER)
 
 
-def is_page(request: Request) -> bool:
-    """Whether the request comes from a browser and expects a page."""
-    return request.url.path == "/ui" or request.url.path.startswith("/ui/")
+def answer(request: Request, status: int, code: str, message: str, details: Details = ()) -> Response:
+    if request.url.path == "/ui" or request.url.path.startswith("/ui/"):
+        return failure_page(request, status, message)
+    return reply(status, code, message, details)
+
+
+ERRORS = ErrorResponses(answer)
 
 
 @router.get("/{path:path}", dependencies=[READERS_OF_OWN])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,8 +10,11 @@ import orjson
 from markupsafe import Markup, escape
 
 from dagmaster.model.durations import write_duration
+from dagmaster.model.redact import redact
 
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
+MAX_TREE: Final = 200_000  # characters
+MAX_DEPTH: Final = 40
 EXACT_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 STEPS: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
 
@@ -21,12 +25,7 @@ def duration(seconds: float | None) -> str:
 
 def ago(then: datetime | str | None) -> Markup:
     """How long ago, with the exact time as a tooltip; scripts keep it up to date."""
-    if then is None:
-        return Markup("–")
-    when = _time(then)
-    return Markup('<time datetime="{}" title="{}" data-time="ago">{}</time>').format(
-        when.isoformat(), utc(when), since(when)
-    )
+    return _written("ago", then, since)
 
 
 def since(when: datetime, now: datetime | None = None) -> str:
@@ -154,6 +153,37 @@ def _time(value: datetime | str) -> datetime:
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
+@dataclass(frozen=True, slots=True)
+class Value:
+    """JSON without secrets. `is_tree` is false if the value is too large or too deep; then `text` may be cut."""
+
+    value: Any
+    text: str
+    is_tree: bool
+    is_cut: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return self.value in (None, {}, [], "")
+
+
+def value_of(value: Any) -> Value:
+    # Pretty printing recurses once per level, so a value that is too deep is not shown.
+    if is_deeper(value, MAX_DEPTH):
+        return Value(None, f"nested deeper than {MAX_DEPTH} levels; the API returns it", is_tree=False, is_cut=True)
+    visible = redact(value)
+    text = pretty(visible)
+    is_large = len(text) > MAX_TREE
+    return Value(visible, text[:MAX_TREE], is_tree=not is_large, is_cut=is_large)
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, Mapping | list | tuple):
+        return False
+    inner = value.values() if isinstance(value, Mapping) else value
+    return depth == 0 or any(is_deeper(member, depth - 1) for member in inner)
+
+
 FILTERS: Final = {
     "ago": ago,
     "attributes": attributes,
@@ -162,14 +192,12 @@ FILTERS: Final = {
     "duration": duration,
     "exact": exact,
     "first_line": first_line,
-    "minute": minute,
     "number": number,
     "percent": percent,
     "plural": plural,
     "pretty": pretty,
     "progress_words": progress_words,
     "prose": prose,
-    "short": short,
     "size": size,
     "utc": utc,
 }

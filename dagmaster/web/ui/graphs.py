@@ -1,37 +1,32 @@
 """The panel beside the graph of a job: the summary of a node, or the items folded into it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
-from dagmaster.errors import NotFound
 from dagmaster.ids import NodeId
 from dagmaster.model.added_nodes import OUTSIDE
-from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
+from dagmaster.model.outcome import outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import Node
 from dagmaster.store import attempts as attempt_store
-from dagmaster.store import events as event_store
 from dagmaster.store import node_counts
 from dagmaster.store import nodes as node_store
 from dagmaster.store.node_counts import children_of_rows
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
-from dagmaster.web.graph_view import draw_columns, task_of
+from dagmaster.web.graph_view import draw_columns, read_graph, task_of
 from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.pages import Shown, ShownJob
-from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why_node
+from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why
 from dagmaster.web.views import node_seconds, seconds_between
 
-router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
-drawn = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
+router = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 GRID_SIZE: Final = 200
 LOG_LINES: Final = 12
@@ -42,74 +37,14 @@ ITEM_ORDER: Final = ("failed", "cancelled", "running", "dispatched", "ready", "p
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class NodePanel:
-    """Summary of a node. `attempt` counts from 1; `worker` ran the newest attempt."""
-
-    job_id: str
-    node_id: NodeId
-    type: str
-    status: str
-    ended_by: str | None
-    description: str
-    handler: str | None
-    queue: str | None
-    worker: str | None
-    attempt: int
-    max_attempts: int
-    waited_seconds: float | None
-    run_seconds: float | None
-    dispatched_at: datetime | None
-    started_at: datetime | None
-    completed_at: datetime | None
-    not_before: datetime | None
-    error: str | None
-    params: Any
-    output: Any
-    is_failed: bool
-    is_decided_by_people: bool
-    signal: str | None
-    has_log: bool
-    children: Children = NO_CHILDREN
-
-    @property
-    def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children, self.ended_by)
-
-    @property
-    def approval_message(self) -> str | None:
-        """The message of an approval."""
-        return (self.params or {}).get("message") if self.is_decided_by_people else None
-
-    @property
-    def approvers(self) -> Sequence[str]:
-        return (self.params or {}).get("approvers") or ()
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    node_id: NodeId
-    name: str
-    status: str
-    attempt: int
-    error: str | None
-    seconds: float | None
-
-
-@drawn.get("/graph", dependencies=[READERS_OF_OWN])
+@router.get("/graph", dependencies=[READERS_OF_OWN])
 async def show_graph(services: ServicesDep, conn: Conn, job: Job) -> Response:
     """For the page of the job; programs use /api/v1/jobs/ID/graph."""
-    graph = await services.pinned.find(conn, job["workflow_hash"])
-    if graph is None:
-        raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
-    seen = await event_store.last_event_of_job(conn, job)  # First: an event that is applied twice does no harm.
-    rows = await node_store.view_graph(conn, job["job_id"])
-    counts = await node_counts.count_folded(conn, job["job_id"])
-    packed = draw_columns(job, graph, rows, counts, last_event_id=seen)
+    packed = draw_columns(await read_graph(conn, services, job))
     return Response(orjson.dumps(packed), media_type="application/json")
 
 
-@router.get("/panel", dependencies=[READERS_OF_OWN])
+@router.get("/nodes/{node_id}/panel", dependencies=[READERS_OF_OWN])
 async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: NodeId) -> HTMLResponse:
     graph = await page.services.pinned.find(conn, job["workflow_hash"])
     nodes = graph.workflow.nodes if graph is not None else {}
@@ -118,54 +53,53 @@ async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: NodeId) ->
     row = await node_store.get_node(conn, job["job_id"], node_id)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
     folded = [row for row in await node_counts.count_folded(conn, job["job_id"]) if row["parent_node_id"] == node_id]
-    panel = _panel(job, row, attempts, nodes, folded)
+    panel = _panel(row, attempts, nodes, folded)
     is_explained = row["status"] not in NODE_TERMINAL and await is_quickly_explained(conn, job["job_id"])
     return page.render(
         "panel.html",
         {
             "node": panel,
-            "may_decide": panel.is_decided_by_people and may_decide(page, panel.approvers),
-            "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
+            "may_decide": panel["is_decided_by_people"] and may_decide(page, panel["params"].get("approvers") or ()),
+            "why": await why(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": row["status"] not in NODE_TERMINAL and not is_explained,
-            "log": await _last_lines(page.services, row) if panel.has_log else "",
+            "log": await _last_lines(page.services, row) if panel["has_log"] else "",
         },
     )
 
 
-def _panel(job: Row, row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node], folded: Sequence[Row]) -> NodePanel:
+def _panel(row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node], folded: Sequence[Row]) -> Row:
+    """Summary of a node. `attempt` counts from 1; `worker` ran the newest attempt."""
     node = nodes.get(row["parent_node_id"] or row["node_id"])
     task = task_of(node) if node else None
     added = row["definition"] or {}
     node_type = "task" if row["parent_node_id"] or not node else node.type
     is_waiting = row["status"] == NodeStatus.RUNNING
     children = children_of_rows([{**count, "may_fail": getattr(node, "allow_failure", False)} for count in folded])
-    return NodePanel(
-        job_id=str(job["job_id"]),
-        node_id=row["node_id"],
-        type=node_type.replace("_", "-"),
-        status=row["status"],
-        ended_by=row["ended_by"],
-        description=node.description if node else "",
-        handler=added.get("handler") or (task.handler if task else None),
-        queue=row["queue"] or added.get("queue") or (task.queue if task else None),
-        worker=attempts[-1]["worker_id"] if attempts else None,
-        attempt=row["retry_count"] + 1,
-        max_attempts=row["max_retries"] + 1,
-        waited_seconds=seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"]),
-        run_seconds=node_seconds(row, children),
-        dispatched_at=row["dispatched_at"],
-        started_at=row["started_at"],
-        completed_at=row["completed_at"],
-        not_before=row["not_before"] if row["status"] == NodeStatus.READY else None,
-        error=redact(row["error_message"] or (row["last_error"] if row["status"] not in NODE_TERMINAL else None)),
-        params=redact(row["input_params"]),
-        output=redact(row["output"]),
-        is_failed=row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB,
-        is_decided_by_people=node_type == "approval" and is_waiting,
-        signal=getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
-        has_log=node_type in ("task", "fan_out") and row["task_id"] is not None,
-        children=children,
-    )
+    params = redact(row["input_params"]) or {}
+    is_asked = node_type == "approval" and is_waiting
+    return {
+        **{name: row[name] for name in ("job_id", "node_id", "dispatched_at", "started_at", "completed_at")},
+        "type": node_type.replace("_", "-"),
+        "description": node.description if node else "",
+        "handler": added.get("handler") or (task.handler if task else None),
+        "queue": row["queue"] or added.get("queue") or (task.queue if task else None),
+        "worker": attempts[-1]["worker_id"] if attempts else None,
+        "attempt": row["retry_count"] + 1,
+        "max_attempts": row["max_retries"] + 1,
+        "waited_seconds": seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"]),
+        "run_seconds": node_seconds(row, children),
+        "not_before": row["not_before"] if row["status"] == NodeStatus.READY else None,
+        "error": redact(row["error_message"] or (row["last_error"] if row["status"] not in NODE_TERMINAL else None)),
+        "params": params,
+        "output": redact(row["output"]),
+        "is_failed": row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB,
+        "is_decided_by_people": is_asked,
+        "approval_message": params.get("message") if is_asked else None,
+        "signal": getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
+        "has_log": node_type in ("task", "fan_out") and row["task_id"] is not None,
+        "outcome": outcome_of(row["status"], children, row["ended_by"]),
+        "children": children,
+    }
 
 
 async def _last_lines(services: Services, row: Row) -> str:
@@ -182,7 +116,7 @@ async def _last_lines(services: Services, row: Row) -> str:
     return redact_text(b"".join(pieces).decode(errors="replace"))
 
 
-@router.get("/items", dependencies=[READERS_OF_OWN])
+@router.get("/nodes/{node_id}/items", dependencies=[READERS_OF_OWN])
 async def show_items(
     page: Shown,
     conn: Conn,
@@ -221,13 +155,13 @@ def _counts_of(counts: Sequence[Row], node_id: NodeId) -> dict[str, int]:
     return {status: mine[status] for status in ITEM_ORDER if status in mine}
 
 
-def _item(parent: str, row: Row) -> Item:
+def _item(parent: str, row: Row) -> Row:
     index = row["fan_out_index"]
-    return Item(
-        node_id=row["node_id"],
-        name=str(index) if index is not None else row["node_id"].removeprefix(f"{parent}."),
-        status=outcome_of(row["status"], ended_by=row["ended_by"]),
-        attempt=row["retry_count"] + 1,
-        error=redact(row["error_message"]),
-        seconds=seconds_between(row["started_at"], row["completed_at"]) if row["completed_at"] else None,
-    )
+    return {
+        "node_id": row["node_id"],
+        "name": str(index) if index is not None else row["node_id"].removeprefix(f"{parent}."),
+        "status": outcome_of(row["status"], ended_by=row["ended_by"]),
+        "attempt": row["retry_count"] + 1,
+        "error": redact(row["error_message"]),
+        "seconds": seconds_between(row["started_at"], row["completed_at"]) if row["completed_at"] else None,
+    }

@@ -1,8 +1,6 @@
 """Handlers: their contracts, the workers that have them and the workflows that use them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -12,28 +10,13 @@ from dagmaster.authoring.preparation import tasks_of
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.handlers import view_handlers
 from dagmaster.web.access import READERS
-from dagmaster.web.services import Conn, Services
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 PAGE_SIZE: Final = 100
 MAX_PARAMETERS: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerLine:
-    """`parameters` are names with types; None if the handler declares none."""
-
-    name: str
-    queue: str | None
-    timeout_seconds: float | None
-    retries: int | None
-    parameters: list[tuple[str, str, bool]] | None
-    summary: str
-    workers: list[str]
-    workflows: list[str]
-    registered_at: datetime
 
 
 @router.get("/handlers", dependencies=[READERS])
@@ -45,51 +28,35 @@ async def show_handlers(
     seconds = page.services.settings.worker_lost_after_seconds
     rows = await view_handlers(conn, lost_after_seconds=seconds, limit=PAGE_SIZE + 1, offset=offset)
     await page.services.learn(conn)
-    used = workflows_by(page.services, _handlers_of)
+    used = page.services.workflows_by(_handlers_of)
     unregistered = [] if offset else sorted(used.keys() - page.services.contracts.keys())
     return page.render(
         "handlers.html",
         {
             "handlers": [_line(row, used) for row in rows[:PAGE_SIZE]],
             "unregistered": [(name, used[name]) for name in unregistered],
-            "offset": offset,
-            "page_size": PAGE_SIZE,
-            "has_more": len(rows) > PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
         },
     )
-
-
-def workflows_by(services: Services, names_of: Callable[[Workflow], set[str]]) -> dict[str, list[str]]:
-    """The workflows that use each of these names."""
-    used: dict[str, list[str]] = {}
-    for workflow_id, workflow in sorted(services.catalog.workflows.items()):
-        for name in names_of(workflow):
-            used.setdefault(name, []).append(workflow_id)
-    return used
 
 
 def _handlers_of(workflow: Workflow) -> set[str]:
     return {handler for _, handler in tasks_of(workflow)}
 
 
-def _line(row: Mapping[str, Any], used: Mapping[str, list[str]]) -> HandlerLine:
+def _line(row: Mapping[str, Any], used: Mapping[str, list[str]]) -> dict[str, Any]:
     name = row["name"]
-    dotted = name.replace(":", ".")
-    return HandlerLine(
-        name=name,
-        queue=row["queue"],
-        timeout_seconds=row["timeout_seconds"],
-        retries=row["retry"]["max_attempts"] if row["retry"] else None,
-        parameters=_parameters(row["params"]),
-        summary=row["documentation"].strip().split("\n\n")[0],
-        workers=row["workers"],
-        workflows=sorted({*used.get(name, ()), *used.get(dotted, ())}),
-        registered_at=row["registered_at"],
-    )
+    return {
+        **row,
+        "retries": row["retry"]["max_attempts"] if row["retry"] else None,
+        "parameters": _parameters(row["params"]),
+        "summary": row["documentation"].strip().split("\n\n")[0],
+        "workflows": sorted({*used.get(name, ()), *used.get(name.replace(":", "."), ())}),
+    }
 
 
 def _parameters(schema: Any) -> list[tuple[str, str, bool]] | None:
-    """Tolerant, because a worker may register any schema."""
+    """Name, type, and whether it is required; None without a schema. A worker may register any schema."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return None

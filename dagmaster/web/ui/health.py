@@ -1,8 +1,7 @@
 """Health: every check, the doctor's findings, the database, versions and settings."""
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -42,36 +41,6 @@ PLACES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLine:
-    name: str
-    category: str
-    status: str
-    message: str
-    details: Mapping[str, Any]
-    place: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FindingLine:
-    """`examples` are some of the rows concerned."""
-
-    name: str
-    title: str
-    status: str
-    meaning: str
-    count: int
-    can_repair: bool
-    examples: list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class PointLine:
-    name: str
-    status: str
-    sentence: str
-
-
 @router.get("/health", dependencies=[READERS])
 async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
     verdicts = await examine(page.services)
@@ -108,25 +77,29 @@ async def show_doctor(page: Shown, conn: Conn) -> HTMLResponse:
     )
 
 
-def _check(check: Check, verdict: Verdict) -> CheckLine:
-    place = PLACES.get(check.name)
-    return CheckLine(check.name, check.category, verdict.health, verdict.message, redact(verdict.details), place)
+def _check(check: Check, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "category": check.category,
+        "status": verdict.health,
+        "message": verdict.message,
+        "details": redact(verdict.details),
+        "place": PLACES.get(check.name),
+    }
 
 
-def _finding(finding: Finding) -> FindingLine:
-    return FindingLine(
-        name=finding.name,
-        title=finding.title,
-        status=STATES[finding.severity],
-        meaning=finding.meaning.replace("--repair", "Repair"),
-        count=finding.count,
-        can_repair=finding.can_repair,
-        examples=[redact({name: str(value) for name, value in row.items()}) for row in finding.examples],
-    )
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        **asdict(finding),
+        "status": STATES[finding.severity],
+        "meaning": finding.meaning.replace("--repair", "Repair"),
+        "examples": [redact({name: str(value) for name, value in row.items()}) for row in finding.examples],
+    }
 
 
-def _point(point: Point) -> PointLine:
-    return PointLine(point.name.replace("_", " "), STATES[point.state], redact(point.sentence))
+def _point(point: Point) -> dict[str, Any]:
+    name = point.name.replace("_", " ")
+    return {"name": name, "status": STATES[point.state], "sentence": redact(point.sentence)}
 
 
 def shown_settings(settings: Settings) -> list[tuple[str, str, bool]]:

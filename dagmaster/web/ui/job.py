@@ -3,17 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from dagmaster.explain.estimate import Estimate
-from dagmaster.ids import NodeId
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import known_work, work_percent
 from dagmaster.model.redact import redact
-from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store import jobs as job_store
 from dagmaster.store import nodes as node_store
 from dagmaster.store.connect import Connection
@@ -24,16 +21,15 @@ from dagmaster.store.nodes import NodeFilter
 from dagmaster.store.signals import external_waits
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.etag import mark_of, unchanged
+from dagmaster.web.ui.filters import value_of
 from dagmaster.web.ui.gantt import MAX_ROWS, gantt_of
 from dagmaster.web.ui.gantt_chart import draw_gantt
 from dagmaster.web.ui.job_map import job_shapes, job_tiles, without_tiles
 from dagmaster.web.ui.job_nodes import PAGE_SIZE, Definition, definition_of, node_page
 from dagmaster.web.ui.jobs import JobLine, job_line
-from dagmaster.web.ui.pages import Page, Shown, ShownJob
+from dagmaster.web.ui.pages import Page, Shown, ShownJob, mark_of, unchanged
 from dagmaster.web.ui.timeline import ICONS, TYPES, SelectedEvents, timeline_page
-from dagmaster.web.ui.values import value_of
-from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
+from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, waiting_for, why
 from dagmaster.web.views import snapshot_counts
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -50,51 +46,16 @@ TABS: Final = {
 MAX_CAUSES: Final = 5
 MAX_CHILDREN: Final = 100
 NEIGHBOURS: Final = 8
-OVERDUE_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A node that has failed."""
-
-    node_id: NodeId
-    error: str
-    is_allowed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JobHead:
-    """The part above the tabs."""
-
-    line: JobLine
-    version: int
-    scheduled_for: datetime | None
-    deadline_at: datetime | None
-    parent_job_id: str | None
-    parent_node_id: NodeId | None
-    asset_id: str | None
-    version_ordinal: int | None
-    priority: int
-    callback_url: str | None
-    paused_by: str | None
-    percent: float
-    done: int
-    known: int
-    estimate: Estimate | None
-    causes: Sequence[Cause]
-    why: Why | None
-    waiting: Waiting
-    mark: str
-
-    @property
-    def overdue_seconds(self) -> float:
-        """0 if the delay is negligible."""
-        seconds = self.estimate.overdue.total_seconds() if self.estimate else 0.0
-        return seconds if seconds >= OVERDUE_SECONDS else 0.0
-
-    @property
-    def is_explained_later(self) -> bool:
-        return not self.line.is_over and self.line.total > QUICKLY_EXPLAINED
+OVERDUE_SECONDS: Final = 5.0  # A smaller delay is negligible.
+COPIED: Final = (
+    "asset_id",
+    "version_ordinal",
+    "deadline_at",
+    "scheduled_for",
+    "parent_job_id",
+    "parent_node_id",
+    "priority",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,49 +121,44 @@ async def show_job(
     return page.render("job.html", {"head": head, "job": view.line, "tabs": TABS, "tab": tab, **values})
 
 
-async def _head(view: JobView) -> JobHead:
+async def _head(view: JobView) -> Row:
+    """The part above the tabs."""
     job, line, conn = view.job, view.line, view.conn
-    is_explained = not line.is_over and line.total <= QUICKLY_EXPLAINED
+    is_open, is_small = not line.is_over, line.total <= QUICKLY_EXPLAINED
     done, known = known_work(view.snapshot.job)
-    return JobHead(
-        line=line,
-        version=job["workflow_version"],
-        scheduled_for=job["scheduled_for"],
-        deadline_at=job["deadline_at"],
-        parent_job_id=str(job["parent_job_id"]) if job["parent_job_id"] else None,
-        parent_node_id=job["parent_node_id"],
-        asset_id=job["asset_id"],
-        version_ordinal=job["version_ordinal"],
-        priority=job["priority"],
-        callback_url=redact(job["callback_url"]),
-        paused_by=job["paused_by"],
-        percent=work_percent(view.snapshot.job),
-        done=done,
-        known=known,
-        estimate=await view.page.services.histories.estimate(conn, view.snapshot),
-        causes=await _causes(view) if job["status"] != JobStatus.CANCELLED else (),
-        why=await why_job(conn, view.page, job["job_id"]) if is_explained else None,
-        waiting=Waiting()
-        if job["status"] in JOB_TERMINAL
-        else await waiting_for(conn, view.page, job["job_id"], view.definition),
-        mark=view.mark,
-    )
+    estimate = await view.page.services.histories.estimate(conn, view.snapshot)
+    overdue = estimate.overdue.total_seconds() if estimate else 0.0
+    return {
+        **{name: job[name] for name in COPIED},
+        "version": job["workflow_version"],
+        "callback_url": redact(job["callback_url"]),
+        "percent": work_percent(view.snapshot.job),
+        "done": done,
+        "known": known,
+        "estimate": estimate,
+        "overdue_seconds": overdue if overdue >= OVERDUE_SECONDS else 0.0,
+        "causes": await _causes(view) if job["status"] != JobStatus.CANCELLED else (),
+        "why": await why(conn, view.page, job["job_id"]) if is_open and is_small else None,
+        "is_explained_later": is_open and not is_small,
+        "waiting": await waiting_for(conn, view.page, job["job_id"], view.definition) if is_open else Waiting(),
+        "mark": view.mark,
+    }
 
 
-async def _causes(view: JobView) -> list[Cause]:
+async def _causes(view: JobView) -> list[Row]:
     """Nodes that may fail come last: they are rarely the cause."""
     if not view.line.counts.get(NodeStatus.FAILED):
         return []
     rows = await node_store.failed_nodes(view.conn, view.job["job_id"], limit=MAX_CAUSES)
     causes = [
-        Cause(
-            row["node_id"],
-            redact(row["error_message"] or ""),
-            bool(view.definition.get(row["parent_node_id"] or row["node_id"], {}).get("allow_failure")),
-        )
+        {
+            "node_id": row["node_id"],
+            "error": redact(row["error_message"] or ""),
+            "is_allowed": bool(view.definition.get(row["parent_node_id"] or row["node_id"], {}).get("allow_failure")),
+        }
         for row in rows
     ]
-    return sorted(causes, key=lambda cause: cause.is_allowed)
+    return sorted(causes, key=lambda cause: cause["is_allowed"])
 
 
 async def _graph(view: JobView) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
-from dagmaster.ids import NodeId, WorkerId
-from dagmaster.model.outcome import ENDED, NO_CHILDREN, Children, Outcome, children_of, outcome_of
+from dagmaster.ids import NodeId
+from dagmaster.model.outcome import ENDED, NO_CHILDREN, Children, children_of, outcome_of
 from dagmaster.model.progress import JobSnapshot
 from dagmaster.model.redact import redact
-from dagmaster.model.states import NODE_TERMINAL
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.node_counts import count_outside
 from dagmaster.store.nodes import NodeFilter, find_nodes
@@ -23,38 +22,8 @@ PAGE_SIZE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLine:
-    """`children` are folded into this line; `queued` and `ran` are seconds."""
-
-    node_id: NodeId
-    status: str
-    ended_by: str | None
-    type: str
-    handler: str | None
-    attempts: int
-    max_attempts: int
-    queued: float | None
-    ran: float | None
-    started_at: datetime | None
-    completed_at: datetime | None
-    worker_id: WorkerId | None
-    error: str | None
-    progress_percent: float | None
-    progress_message: str | None
-    children: Children = NO_CHILDREN
-
-    @property
-    def is_over(self) -> bool:
-        return self.outcome in ENDED
-
-    @property
-    def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children, self.ended_by)
-
-
-@dataclass(frozen=True, slots=True)
 class NodePage:
-    lines: Sequence[NodeLine]
+    lines: Sequence[Row]
     has_more: bool
     filter: NodeFilter
     offset: int
@@ -81,27 +50,26 @@ async def node_page(
     return NodePage(lines, len(rows) > PAGE_SIZE, filter, offset)
 
 
-def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN) -> NodeLine:
+def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN) -> Row:
+    """`children` are folded into this line; `queued` and `ran` are seconds."""
     type, handler = kind_of(row, definition)
-    error = row["error_message"] if row["status"] in NODE_TERMINAL else row["last_error"]
-    return NodeLine(
-        node_id=row["node_id"],
-        status=row["status"],
-        ended_by=row["ended_by"],
-        type=type,
-        handler=handler,
-        attempts=row["retry_count"] + 1 if row["dispatched_at"] or row["retry_count"] else 0,
-        max_attempts=row["max_retries"] + 1,
-        queued=_queued(row),
-        ran=node_seconds(row, children),
-        started_at=row["started_at"],
-        completed_at=row["completed_at"],
-        worker_id=row["worker_id"],
-        error=redact(error),
-        progress_percent=row["progress_percent"] if row["status"] == "running" else None,
-        progress_message=redact(row["progress_message"]) if row["status"] == "running" else None,
-        children=children,
-    )
+    is_running = row["status"] == NodeStatus.RUNNING
+    outcome = outcome_of(row["status"], children, row["ended_by"])
+    return {
+        **{name: row[name] for name in ("node_id", "status", "started_at", "worker_id")},
+        "outcome": outcome,
+        "is_over": outcome in ENDED,
+        "type": type,
+        "handler": handler,
+        "attempts": row["retry_count"] + 1 if row["dispatched_at"] or row["retry_count"] else 0,
+        "max_attempts": row["max_retries"] + 1,
+        "queued": _queued(row),
+        "ran": node_seconds(row, children),
+        "error": redact(row["error_message"] if row["status"] in NODE_TERMINAL else row["last_error"]),
+        "progress_percent": row["progress_percent"] if is_running else None,
+        "progress_message": redact(row["progress_message"]) if is_running else None,
+        "children": children,
+    }
 
 
 def kind_of(row: Row, definition: Definition) -> tuple[str, str | None]:

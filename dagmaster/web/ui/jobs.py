@@ -18,7 +18,7 @@ from dagmaster.store.signals import external_waits
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.list_filters import ENDED, PERIOD_NAMES, FromAddress
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 from dagmaster.web.views import run_seconds
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -54,10 +54,6 @@ class JobLine:
     @property
     def total(self) -> int:
         return sum(self.counts.values())
-
-    @property
-    def done(self) -> int:
-        return sum(self.counts.get(status, 0) for status in ("completed", "skipped", "failed", "cancelled"))
 
     @property
     def is_over(self) -> bool:
@@ -122,9 +118,7 @@ async def show_jobs(
         "jobs.html",
         {
             "jobs": lines[:PAGE_SIZE],
-            "has_more": len(lines) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(lines, PAGE_SIZE, offset),
             "query": query,
             "statuses": statuses,
             "schedule": schedule,

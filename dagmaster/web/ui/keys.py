@@ -1,8 +1,8 @@
 """API keys: list, create and revoke."""
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -27,26 +27,10 @@ ROLES: Final = {
 EXPIRIES: Final = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLine:
-    key_id: str
-    name: str
-    role: str
-    platform_id: str | None
-    state: str
-    badge: str
-    created_at: datetime
-    created_by: str
-    last_used_at: datetime | None
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    is_own: bool
-
-
 @router.get("/keys", dependencies=[ADMINS])
 async def show_keys(page: Shown, conn: Conn) -> HTMLResponse:
     lines = [key_line(key, page.caller.key_id) for key in await list_keys(conn)]
-    lines.sort(key=lambda line: (line.state != "active", -line.created_at.timestamp()))
+    lines.sort(key=lambda line: (line["state"] != "active", -line["created_at"].timestamp()))
     values = {
         "keys": lines,
         "roles": ROLES,
@@ -57,22 +41,9 @@ async def show_keys(page: Shown, conn: Conn) -> HTMLResponse:
     return page.render("keys.html", values)
 
 
-def key_line(key: Key, own: str | None) -> KeyLine:
+def key_line(key: Key, own: str | None) -> dict[str, Any]:
     state, badge = _state(key)
-    return KeyLine(
-        key_id=key.key_id,
-        name=key.name,
-        role=key.role,
-        platform_id=key.platform_id,
-        state=state,
-        badge=badge,
-        created_at=key.created_at,
-        created_by=key.created_by,
-        last_used_at=key.last_used_at,
-        expires_at=key.expires_at,
-        revoked_at=key.revoked_at,
-        is_own=key.key_id == own,
-    )
+    return {**asdict(key), "state": state, "badge": badge, "is_own": key.key_id == own}
 
 
 def _state(key: Key) -> tuple[str, str]:

@@ -21,10 +21,11 @@ NOT_FOR_PAGES = "This is a worker key. Sign in with a viewer or operator key."
 
 @router.get("/login", dependencies=[EVERYBODY])
 async def show_login(request: Request, services: ServicesDep, next: str = "/ui/") -> Response:
+    keyring: Keyring = request.app.state.keyring
     try:
         await caller_of(request, services)
     except Unauthorized as refused:
-        return _form(request, services, next, None if await _has_keys(request) else str(refused))
+        return _form(request, services, next, None if await keyring.has_any() else str(refused))
     return RedirectResponse(_inside(next), 303)
 
 
@@ -52,11 +53,6 @@ async def sign_out() -> Response:
     answer = RedirectResponse("/ui/login", 303)
     forget(answer)
     return answer
-
-
-async def _has_keys(request: Request) -> bool:
-    keyring: Keyring = request.app.state.keyring
-    return await keyring.has_any()
 
 
 def _form(request: Request, services: ServicesDep, next: str, error: str | None, *, status: int = 200) -> Response:

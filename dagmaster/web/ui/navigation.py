@@ -4,11 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dagmaster.model.access import Role
-from dagmaster.web.access import Caller
-
-READERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER})
-SUBMITTERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
-OWN: Final = READERS | {Role.PARTNER}
+from dagmaster.web.access import READING, READING_OWN, SUBMITTING, Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +23,22 @@ class Place:
 
 
 PLACES: Final = (
-    Place("Dashboard", "/ui/", "home", READERS, "g h"),
-    Place("Jobs", "/ui/jobs", "layers", OWN, "g j"),
-    Place("Workflows", "/ui/workflows", "git-branch", READERS, "g w"),
-    Place("Submit", "/ui/submit", "play-circle", SUBMITTERS, "g s"),
-    Place("Schedules", "/ui/schedules", "calendar", READERS, "g c"),
-    Place("Approvals", "/ui/approvals", "check-square", READERS, "g a"),
-    Place("Review", "/ui/review", "eye", READERS, "g v", by_platform=True),
-    Place("Assets", "/ui/assets", "map", READERS, "g m", by_platform=True),
-    Place("Requests", "/ui/requests", "file-text", READERS, "g r", by_platform=True),
-    Place("Tables", "/ui/tables", "database", READERS, "g b"),
-    Place("Nodes", "/ui/nodes", "share-2", READERS, "g n"),
-    Place("Tasks", "/ui/tasks", "cpu", READERS, "g t"),
-    Place("Queues", "/ui/queues", "inbox", READERS, "g q"),
-    Place("Handlers", "/ui/handlers", "tool", READERS, "g e"),
-    Place("Workers", "/ui/workers", "server", READERS, "g o"),
-    Place("Health", "/ui/health", "activity", READERS, "g d"),
+    Place("Dashboard", "/ui/", "home", READING, "g h"),
+    Place("Jobs", "/ui/jobs", "layers", READING_OWN, "g j"),
+    Place("Workflows", "/ui/workflows", "git-branch", READING, "g w"),
+    Place("Submit", "/ui/submit", "play-circle", SUBMITTING, "g s"),
+    Place("Schedules", "/ui/schedules", "calendar", READING, "g c"),
+    Place("Approvals", "/ui/approvals", "check-square", READING, "g a"),
+    Place("Review", "/ui/review", "eye", READING, "g v", by_platform=True),
+    Place("Assets", "/ui/assets", "map", READING, "g m", by_platform=True),
+    Place("Requests", "/ui/requests", "file-text", READING, "g r", by_platform=True),
+    Place("Tables", "/ui/tables", "database", READING, "g b"),
+    Place("Nodes", "/ui/nodes", "share-2", READING, "g n"),
+    Place("Tasks", "/ui/tasks", "cpu", READING, "g t"),
+    Place("Queues", "/ui/queues", "inbox", READING, "g q"),
+    Place("Handlers", "/ui/handlers", "tool", READING, "g e"),
+    Place("Workers", "/ui/workers", "server", READING, "g o"),
+    Place("Health", "/ui/health", "activity", READING, "g d"),
     Place("Keys", "/ui/keys", "key", frozenset({Role.ADMIN}), "g k"),
 )
 

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from dagmaster.ids import NodeId, TaskId, WorkerId
-from dagmaster.model.outcome import ENDED, Children, Outcome, outcome_of
+from dagmaster.ids import NodeId, TaskId
+from dagmaster.model.outcome import ENDED, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.shapes import shapes_of
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
@@ -19,15 +18,13 @@ from dagmaster.store.attempts import attempts_of_node, list_checkpoints
 from dagmaster.store.connect import Connection
 from dagmaster.store.node_counts import children_of_rows
 from dagmaster.store.nodes import get_node
-from dagmaster.tasklogs import LogUnavailable
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn, Services
-from dagmaster.web.ui.etag import mark_of, unchanged
+from dagmaster.web.ui.filters import value_of
 from dagmaster.web.ui.gantt import attempt_number
 from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
-from dagmaster.web.ui.pages import Shown, ShownJob
-from dagmaster.web.ui.values import Value, value_of
-from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why_node
+from dagmaster.web.ui.pages import Shown, ShownJob, mark_of, unchanged
+from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -35,76 +32,8 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 Row = Mapping[str, Any]
 
 MAX_CHECKPOINTS: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """`queued` and `ran` are seconds. `log_bytes` is None without a log that the server can read."""
-
-    number: int
-    status: str
-    worker_id: WorkerId | None
-    started_at: datetime | None
-    queued: float | None
-    ran: float | None
-    memory_bytes: int | None
-    cpu_seconds: float | None
-    error_type: str | None
-    error: str | None
-    progress_percent: float | None
-    progress_message: str | None
-    log_bytes: int | None
-
-    @property
-    def is_over(self) -> bool:
-        return self.status in ("completed", "failed", "skipped")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHead:
-    node_id: NodeId
-    status: str
-    ended_by: str | None
-    type: str
-    handler: str | None
-    queue: str | None
-    timeout_seconds: float | None
-    description: str
-    parent_node_id: NodeId | None
-    fan_out_index: int | None
-    retry_count: int
-    max_retries: int
-    not_before: datetime | None
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    queued: float | None
-    ran: float | None
-    error: str | None
-    children: Children
-
-    @property
-    def is_over(self) -> bool:
-        return self.outcome in ENDED
-
-    @property
-    def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children, self.ended_by)
-
-    @property
-    def has_log(self) -> bool:
-        return self.type == "task"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    checkpoint_id: str
-    phase: str
-    position: str
-    message: str | None
-    is_valid: bool
-    created_at: datetime
-    state: Value
+COPIED: Final = ("node_id", "status", "parent_node_id", "fan_out_index", "retry_count", "max_retries", "started_at")
+REPORTED: Final = ("cpu_seconds", "error_type", "progress_percent", "progress_message")
 
 
 @router.get("/jobs/{job_id}/nodes/{node_id}", dependencies=[READERS_OF_OWN])
@@ -132,7 +61,7 @@ async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> 
             "attempts": attempts,
             "log": _log(job, node, attempts),
             "mark": mark,
-            "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
+            "why": await why(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": is_open and not is_explained,
             "waiting": await waiting_for(conn, page, job["job_id"], definition, node_id) if is_open else Waiting(),
             "params": params,
@@ -143,46 +72,35 @@ async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> 
     )
 
 
-def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> NodeHead:
+def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> Row:
     added = row["definition"] or {}
-    type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
+    own = {"is_added": bool(added), "type": added.get("type"), "handler": added.get("handler")}
+    type, handler = kind_of({**row, **own}, definition)
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
     task = added or node.get("task") or node  # The `task` of an added node is its number.
     children = children_of_rows([{**count, "may_fail": bool(node.get("allow_failure"))} for count in counts])
     ended = [at for at in (row["completed_at"], children.last_ended_at) if at is not None]
-    return NodeHead(
-        node_id=row["node_id"],
-        status=row["status"],
-        ended_by=row["ended_by"],
-        type=type,
-        handler=handler,
-        queue=row["queue"] or task.get("queue"),
-        timeout_seconds=task.get("timeout_seconds"),
-        description=redact(node.get("description") or ""),
-        parent_node_id=row["parent_node_id"],
-        fan_out_index=row["fan_out_index"],
-        retry_count=row["retry_count"],
-        max_retries=row["max_retries"],
-        not_before=row["not_before"] if row["status"] == NodeStatus.READY else None,
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        completed_at=None if children.open else max(ended, default=None),
-        queued=_queued(row),
-        ran=node_seconds(row, children),
-        error=redact(row["last_error"]),
-        children=children,
-    )
+    outcome = outcome_of(row["status"], children, row["ended_by"])
+    return {
+        **{name: row[name] for name in COPIED},
+        "type": type,
+        "handler": handler,
+        "queue": row["queue"] or task.get("queue"),
+        "timeout_seconds": task.get("timeout_seconds"),
+        "description": redact(node.get("description") or ""),
+        "not_before": row["not_before"] if row["status"] == NodeStatus.READY else None,
+        "completed_at": None if children.open else max(ended, default=None),
+        "queued": seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"]),
+        "ran": node_seconds(row, children),
+        "error": redact(row["last_error"]),
+        "children": children,
+        "outcome": outcome,
+        "is_over": outcome in ENDED,
+        "has_log": type == "task",
+    }
 
 
-def _own(added: Row) -> dict[str, Any]:
-    return {"type": added.get("type"), "handler": added.get("handler")}
-
-
-def _queued(row: Row) -> float | None:
-    return seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"])
-
-
-async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -> list[Attempt]:
+async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -> list[Row]:
     """From the reports; the newest from the node itself, whose report may still be missing."""
     results = {row["task_id"]: row for row in await attempts_of_node(conn, job["job_id"], node["node_id"])}
     times = {}
@@ -193,7 +111,7 @@ async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -
         times[node["task_id"]] = {name: own[name] for name in ("dispatched_at", "started_at", "ended_at")}
     running = await attempt_store.worker_of(conn, node["task_id"]) if node["task_id"] else None
     ids = sorted({*results, *times}, key=attempt_number)
-    sizes = await asyncio.gather(*(_size(services, task_id) for task_id in ids))
+    sizes = await asyncio.gather(*map(services.log_bytes, ids))
     return [
         _attempt(task_id, results.get(task_id), times.get(task_id), node, size, running)
         for task_id, size in zip(ids, sizes, strict=True)
@@ -202,7 +120,8 @@ async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -
 
 def _attempt(
     task_id: TaskId, result: Row | None, times: Row | None, node: Row, log_bytes: int | None, worker: str | None
-) -> Attempt:
+) -> Row:
+    """`queued` and `ran` are seconds. `log_bytes` is None without a log that the server can read."""
     report = redact(dict(result)) if result else {}
     is_newest = task_id == node["task_id"]
     started = times["started_at"] if times else None
@@ -211,50 +130,39 @@ def _attempt(
     if (measured := report.get("execution_duration_ms")) is not None:  # Times in the timeline are those of batches.
         ran = measured / 1000
         started = report["reported_at"] - timedelta(milliseconds=measured)
-    return Attempt(
-        number=attempt_number(task_id),
-        status=node["status"] if is_newest else report.get("status") or "failed",
-        worker_id=report.get("worker_id") or (WorkerId(worker) if worker and is_newest else None),
-        started_at=started,
-        queued=seconds_between(times["dispatched_at"], started or ended) if times else None,
-        ran=ran,
-        memory_bytes=report.get("peak_memory_bytes"),
-        cpu_seconds=report.get("cpu_seconds"),
-        error_type=report.get("error_type"),
-        error=report.get("error_message") or (redact(node["error_message"]) if is_newest else None),
-        progress_percent=report.get("progress_percent"),
-        progress_message=report.get("progress_message"),
-        log_bytes=log_bytes,
-    )
+    status = node["status"] if is_newest else report.get("status") or "failed"
+    return {
+        "number": attempt_number(task_id),
+        "status": status,
+        "is_over": status in ("completed", "failed", "skipped"),
+        "worker_id": report.get("worker_id") or (worker if is_newest else None),
+        "started_at": started,
+        "queued": seconds_between(times["dispatched_at"], started or ended) if times else None,
+        "ran": ran,
+        "memory_bytes": report.get("peak_memory_bytes"),
+        **{name: report.get(name) for name in REPORTED},
+        "error": report.get("error_message") or (redact(node["error_message"]) if is_newest else None),
+        "log_bytes": log_bytes,
+    }
 
 
-async def _size(services: Services, task_id: TaskId) -> int | None:
-    try:
-        return await services.task_logs.size(task_id)
-    except LogUnavailable:
-        return None
-
-
-def _log(job: Row, node: NodeHead, attempts: Sequence[Attempt]) -> dict[str, Any]:
+def _log(job: Row, node: Row, attempts: Sequence[Row]) -> Row:
     """Data for the script that shows the log; refreshed with the page."""
     return {
-        "url": f"/api/v1/jobs/{job['job_id']}/nodes/{node.node_id}/logs",
+        "url": f"/api/v1/jobs/{job['job_id']}/nodes/{node['node_id']}/logs",
         "attempts": [
-            {"number": row.number, "status": row.status, "is_over": row.is_over, "bytes": row.log_bytes}
+            {"number": row["number"], "status": row["status"], "is_over": row["is_over"], "bytes": row["log_bytes"]}
             for row in attempts
         ],
     }
 
 
-def _checkpoint(row: Row) -> Checkpoint:
+def _checkpoint(row: Row) -> Row:
     index, total = row["phase_index"], row["phase_total"]
-    position = f"{index + 1} of {total}" if index is not None and total else ""
-    return Checkpoint(
-        checkpoint_id=str(row["checkpoint_id"]),
-        phase=row["phase_name"],
-        position=position,
-        message=redact(row["progress_message"]),
-        is_valid=row["is_valid"],
-        created_at=row["created_at"],
-        state=value_of(row["state_data"]),
-    )
+    return {
+        **row,
+        "phase": row["phase_name"],
+        "position": f"{index + 1} of {total}" if index is not None and total else "",
+        "message": redact(row["progress_message"]),
+        "state": value_of(row["state_data"]),
+    }

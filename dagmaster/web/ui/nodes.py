@@ -1,15 +1,12 @@
 """The nodes of all jobs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from dagmaster.ids import NodeId
-from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
+from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
 from dagmaster.store.nodes import NEWEST_JOBS, STATUSES, NodeSearch, jobs_of, search_nodes
@@ -17,55 +14,30 @@ from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
 from dagmaster.web.ui.list_filters import PERIOD_NAMES, FromAddress
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLine:
+def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> Mapping[str, Any]:
     """`can_retry`: the failed node of a failed job. Attempts count from 1."""
-
-    job_id: str
-    workflow_id: str
-    node_id: NodeId
-    status: str
-    ended_by: str | None
-    error: str | None
-    attempt: int
-    queued_seconds: float | None
-    run_seconds: float | None
-    changed_at: datetime
-    retry_at: datetime | None
-    can_retry: bool
-    children: Children = NO_CHILDREN
-
-    @property
-    def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children, self.ended_by)
-
-
-def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeLine:
     is_failed = row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB
     waits = row["status"] == NodeStatus.DISPATCHED
     queued_until = row["started_at"] or (None if waits else row["completed_at"])
-    return NodeLine(
-        job_id=str(row["job_id"]),
-        workflow_id=row["workflow_id"],
-        node_id=row["node_id"],
-        status=row["status"],
-        ended_by=row["ended_by"],
-        error=redact(row["error_message"]),
-        attempt=row["retry_count"] + 1,
+    return {
+        **row,
+        "outcome": outcome_of(row["status"], children, row["ended_by"]),
+        "error": redact(row["error_message"]),
+        "attempt": row["retry_count"] + 1,
         # Nodes without a worker start when they are dispatched.
-        queued_seconds=seconds_between(row["dispatched_at"], queued_until) or None,
-        run_seconds=node_seconds(row, children),
-        changed_at=row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
-        retry_at=row["not_before"] if row["status"] == NodeStatus.READY else None,
-        can_retry=is_failed and row["job_status"] == JobStatus.FAILED,
-        children=children,
-    )
+        "queued_seconds": seconds_between(row["dispatched_at"], queued_until) or None,
+        "run_seconds": node_seconds(row, children),
+        "changed_at": row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
+        "retry_at": row["not_before"] if row["status"] == NodeStatus.READY else None,
+        "can_retry": is_failed and row["job_status"] == JobStatus.FAILED,
+        "children": children,
+    }
 
 
 @router.get("/nodes", dependencies=[READERS])
@@ -88,9 +60,7 @@ async def show_nodes(
                 node_line(row, known[row["job_id"]].children.get(row["node_id"], NO_CHILDREN))
                 for row in rows[:PAGE_SIZE]
             ],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "query": query,
             "statuses": statuses,
             "periods": {"Jobs created": PERIOD_NAMES},

@@ -1,27 +1,25 @@
-"""Shared by all pages: the templates and the caller."""
+"""Shared by all pages: the templates, the caller, and ETags."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dagmaster.model.access import Role
-from dagmaster.web.access import Admitted, Caller, Job
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.store.connect import Connection
+from dagmaster.store.events import last_event_of_job
+from dagmaster.web.access import OPERATING, REVIEWING, SUBMITTING, Admitted, Caller, Job
 from dagmaster.web.services import Conn, Services, ServicesDep
 from dagmaster.web.ui.change_feed import beat_now
 from dagmaster.web.ui.filters import FILTERS, share
 from dagmaster.web.ui.navigation import current_place, places_for
 from dagmaster.web.ui.static_files import static
-
-OPERATING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
-REVIEWING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER})
-SUBMITTING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
 
 
 def _environment() -> Environment:
@@ -82,6 +80,11 @@ class Page:
         return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 
+def paged(rows: Sequence[Any], size: int, offset: int) -> dict[str, Any]:
+    """The values of a paged list; the query returns one row more than `size` if there are more."""
+    return {"has_more": len(rows) > size, "page_size": size, "offset": offset}
+
+
 async def page_of(request: Request, services: ServicesDep, caller: Admitted, conn: Conn) -> Page:
     return Page(request, services, caller, await beat_now(conn))
 
@@ -95,3 +98,19 @@ async def job_shown(page: Shown, job: Job) -> dict[str, Any]:
 
 
 ShownJob = Annotated[dict[str, Any], Depends(job_shown)]
+
+
+async def mark_of(conn: Connection, job: dict[str, Any]) -> str:
+    """The ETag of a page of an ended job, so that it is not rendered again when other jobs change; empty while it runs.
+
+    Read before the rest: a page may be newer than its ETag, never older.
+    """
+    if job["status"] not in JOB_TERMINAL:
+        return ""
+    return f'"{job["version"]}-{await last_event_of_job(conn, job)}"'
+
+
+def unchanged(page: Page, mark: str) -> Response | None:
+    """The 304 response for a page that is up to date."""
+    is_known = bool(mark) and page.request.headers.get("if-none-match") == mark
+    return Response(status_code=304) if is_known else None

@@ -14,7 +14,6 @@ from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.handlers import workflows_by
 from dagmaster.web.ui.pages import Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -38,24 +37,13 @@ class QueueLine:
         return max(self.waiting + self.held + self.running, self.slots, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class UnclaimableTasks:
-    """Waiting tasks for which no worker has both the queue and the handler."""
-
-    queue: str
-    handler: str
-    waiting: int
-    oldest_at: datetime
-    has_workers: bool
-
-
 @router.get("/queues", dependencies=[READERS])
 async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     settings = page.services.settings
     rows = await list_queues(conn, lost_after_seconds=settings.worker_lost_after_seconds)
     fleet = await page.services.fleet(conn)
     active = [worker for worker in fleet.workers if worker["wanted"] == "run"]
-    queues = queue_lines(rows, active, workflows_by(page.services, queues_of))
+    queues = queue_lines(rows, active, page.services.workflows_by(queues_of))
     running = await list_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
     own = page.services.own_stats()
     stats = [own.get(row["orchestrator_id"]) or row["stats"] for row in running]
@@ -102,15 +90,14 @@ def queue_lines(
     return lines
 
 
-def find_unclaimable(rows: Iterable[Mapping[str, Any]], fleet: KnownFleet) -> list[UnclaimableTasks]:
+def find_unclaimable(rows: Iterable[Mapping[str, Any]], fleet: KnownFleet) -> list[Mapping[str, Any]]:
+    """Waiting tasks for which no worker has both the queue and the handler."""
     return [
-        UnclaimableTasks(
-            queue=row["queue"],
-            handler=row["handler"],
-            waiting=row["waiting"],
-            oldest_at=row["oldest"],
-            has_workers=any(row["queue"] in worker["queues"] for worker in fleet.workers),
-        )
+        {
+            **row,
+            "oldest_at": row["oldest"],
+            "has_workers": any(row["queue"] in worker["queues"] for worker in fleet.workers),
+        }
         for row in rows
         if not fleet.takes(row["queue"], row["handler"])
     ]

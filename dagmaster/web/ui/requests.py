@@ -1,6 +1,5 @@
 """Requests: find one by the sender's id, with its job and asset."""
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
@@ -8,21 +7,15 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus
-from dagmaster.store.api_requests import RequestRow, list_requests
+from dagmaster.store.api_requests import list_requests
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import platform_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 PAGE_SIZE: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLine:
-    row: RequestRow
-    error: str | None
 
 
 @router.get("/requests", dependencies=[ASSET_VIEWERS])
@@ -45,10 +38,8 @@ async def show_requests(
     return page.render(
         "requests.html",
         {
-            "requests": [RequestLine(row, redact(row["error_message"])) for row in rows[:PAGE_SIZE]],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            "requests": [{"row": row, "error": redact(row["error_message"])} for row in rows[:PAGE_SIZE]],
+            **paged(rows, PAGE_SIZE, offset),
             "text": text,
             "status": status,
             "all_statuses": list(JobStatus),

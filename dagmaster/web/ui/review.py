@@ -1,8 +1,7 @@
 """The review queue: versions that wait for a decision, oldest first."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -14,19 +13,12 @@ from dagmaster.store.platforms import list_platforms
 from dagmaster.web.access import ASSET_VIEWERS
 from dagmaster.web.assets import platform_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.assets import Refs, ordered_refs, required_refs
+from dagmaster.web.ui.assets import ordered_refs, required_refs
 from dagmaster.web.ui.pages import Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 MOST: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewLine:
-    row: ReviewRow
-    refs: Refs
-    error: str | None
 
 
 @router.get("/review", dependencies=[ASSET_VIEWERS])
@@ -40,16 +32,14 @@ async def show_review_queue(page: Shown, conn: Conn) -> HTMLResponse:
         "review.html",
         {
             "ready": [review_line(row, names) for row in ready],
-            "unready": [review_line(row, names) for row in waiting if not is_ready(row)],
+            "unready": [
+                review_line(row, names) for row in waiting if row["processing_status"] != ProcessingStatus.COMPLETED
+            ],
             "most": MOST,
         },
     )
 
 
-def is_ready(row: ReviewRow) -> bool:
-    return row["processing_status"] == ProcessingStatus.COMPLETED
-
-
-def review_line(row: ReviewRow, names: Mapping[str, Sequence[str]]) -> ReviewLine:
+def review_line(row: ReviewRow, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     refs = ordered_refs(row["platform_refs"], names.get(row["platform_id"], ()))
-    return ReviewLine(row, refs, redact(row["processing_error"]))
+    return {"row": row, "refs": refs, "error": redact(row["processing_error"])}

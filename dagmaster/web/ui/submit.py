@@ -21,26 +21,6 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    workflow_id: str
-    name: str
-    description: str
-    version: int
-    is_active: bool
-    inputs: int
-
-
-@dataclass(frozen=True, slots=True)
-class FileProblem:
-    """An error in a file that could not be loaded."""
-
-    file: str
-    message: str
-    severity: str
-    line: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """Options of the job besides its inputs."""
 
@@ -67,7 +47,7 @@ async def show_submit(
     chosen = page.services.catalog.workflows.get(workflow_id)
     values = {
         "choices": choices(page.services),
-        "broken": file_problems(page.services),
+        "broken": file_errors(page.services),
         "workflow_id": workflow_id,
         "workflow": chosen,
         "job": job,
@@ -105,16 +85,16 @@ def _options(job: Mapping[str, Any] | None) -> Options:
     )
 
 
-def choices(services: Services) -> list[Choice]:
-    return [
-        Choice(flow.workflow_id, flow.name, flow.description, flow.version, flow.is_active, len(flow.inputs))
-        for _, flow in sorted(services.catalog.workflows.items())
-    ]
+def choices(services: Services) -> list[dict[str, Any]]:
+    shown = {"workflow_id", "name", "description", "version", "is_active"}
+    flows = services.catalog.workflows
+    return [{**flows[name].model_dump(include=shown), "inputs": len(flows[name].inputs)} for name in sorted(flows)]
 
 
-def file_problems(services: Services) -> list[FileProblem]:
+def file_errors(services: Services) -> list[dict[str, Any]]:
+    """The errors in files that could not be loaded."""
     return [
-        FileProblem(Path(file).name, problem.message, problem.severity, problem.line)
+        {"file": Path(file).name, "message": problem.message, "line": problem.line}
         for file, problems in services.catalog.problems.items()
         for problem in problems
         if problem.is_error

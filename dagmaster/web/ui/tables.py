@@ -1,8 +1,6 @@
 """Tables of Python tasks: the list, and the page of a table with its rows, columns and lineage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -17,8 +15,8 @@ from dagmaster.store.data_objects import LINEAGE_TABLES, get_object, lineage, li
 from dagmaster.web.access import READERS, Admitted
 from dagmaster.web.services import Conn, ServicesDep
 from dagmaster.web.ui.filters import plural, pretty
-from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.ui.table_rows import first_rows
+from dagmaster.web.ui.pages import Page, Shown, paged
+from dagmaster.web.ui.sql import first_rows
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -26,53 +24,6 @@ PAGE_SIZE: Final = 50
 
 Row = Mapping[str, Any]
 TableId = Annotated[int, Path(gt=0, lt=2**63)]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A source column; `label` names its table and itself."""
-
-    label: str
-    table_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnLine:
-    name: str
-    type: str
-    origins: Sequence[Origin]
-
-
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """A table with the task that created it, and the `sql` and `plan` that computed it."""
-
-    table_id: str
-    name: str | None
-    scope: str
-    state: str
-    job_id: str | None
-    node_id: NodeId | None
-    workflow_id: str | None
-    row_count: int | None
-    size_bytes: int | None
-    created_at: datetime
-    columns: Sequence[ColumnLine]
-    sql: str | None
-    plan: str | None
-    query_name: str
-
-    @property
-    def title(self) -> str:
-        return self.name or self.table_id
-
-    @property
-    def node_path(self) -> str | None:
-        return f"/ui/jobs/{self.job_id}/nodes/{quote(self.node_id, safe='')}" if self.node_id else None
-
-    @property
-    def is_ready(self) -> bool:
-        return self.state == DataObjectState.READY
 
 
 @router.get("/tables", dependencies=[READERS])
@@ -97,9 +48,7 @@ async def show_tables(
         "tables.html",
         {
             "tables": [_view(row) for row in rows[:PAGE_SIZE]],
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
             "text": text,
             "scope": scope,
             "job": job,
@@ -159,7 +108,7 @@ def _node(row: Row) -> dict[str, Any]:
     }
 
 
-async def _get(conn: Conn, table_id: int) -> TableView:
+async def _get(conn: Conn, table_id: int) -> Row:
     """Raises UnknownTable."""
     row = await get_object(conn, str(table_id))
     rows = await lineage(conn, table_id, limit=LINEAGE_TABLES)
@@ -168,34 +117,32 @@ async def _get(conn: Conn, table_id: int) -> TableView:
 
 def _view(
     row: Row, sources: Mapping[str, Sequence[ColumnSource]] | None = None, tables: Mapping[int, Row] | None = None
-) -> TableView:
-    def origins(name: str) -> list[Origin]:
+) -> Row:
+    """A table with the task that created it, and the `sql` and `plan` that computed it."""
+
+    def origins(name: str) -> list[Row]:
+        """Source columns; `label` names the table and the column."""
         return [
-            Origin(
-                f"{_name_of((tables or {}).get(source.object_id), source.object_id)}.{source.column}",
-                str(source.object_id),
-            )
+            {
+                "label": f"{_name_of((tables or {}).get(source.object_id), source.object_id)}.{source.column}",
+                "table_id": source.object_id,
+            }
             for source in (sources or {}).get(name, ())
         ]
 
-    return TableView(
-        table_id=str(row["object_id"]),
-        name=row["name"],
-        scope=row["scope"],
-        state=row["state"],
-        job_id=str(row["job_id"]) if row["job_id"] else None,
-        node_id=_node_of(row),
-        workflow_id=row.get("workflow_id"),
-        row_count=row["row_count"],
-        size_bytes=row["size_bytes"],
-        created_at=row["created_at"],
-        columns=[
-            ColumnLine(column["name"], column["type"], origins(column["name"])) for column in row["columns"] or ()
-        ],
-        sql=row["sql"],
-        plan=pretty(redact(row["plan"]["root"])) if row["plan"] else None,
-        query_name=query_name(dict(row)),
-    )
+    node_id = _node_of(row)
+    return {
+        "workflow_id": None,
+        **row,
+        "table_id": row["object_id"],
+        "title": row["name"] or row["object_id"],
+        "node_id": node_id,
+        "node_path": f"/ui/jobs/{row['job_id']}/nodes/{quote(node_id, safe='')}" if node_id else None,
+        "is_ready": row["state"] == DataObjectState.READY,
+        "columns": [{**column, "origins": origins(column["name"])} for column in row["columns"] or ()],
+        "plan": pretty(redact(row["plan"]["root"])) if row["plan"] else None,
+        "query_name": query_name(dict(row)),
+    }
 
 
 def _name_of(row: Row | None, table_id: int) -> str:

@@ -1,14 +1,13 @@
 """Tasks: waiting and running ones, and the durations of those that ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from dagmaster.ids import NodeId, TaskId, WorkerId
+from dagmaster.ids import WorkerId
 from dagmaster.model.redact import redact
 from dagmaster.store.attempts import NEWEST_RESULTS, list_results, list_tasks
 from dagmaster.store.workers import list_workers
@@ -17,7 +16,7 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import Chart
 from dagmaster.web.ui.histogram import draw_histogram
 from dagmaster.web.ui.list_filters import PERIOD_NAMES, PERIODS
-from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.pages import Page, Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -27,20 +26,7 @@ SHOWN_RESULTS: Final = 50
 SHOWN_WORKERS: Final = 200
 DEFAULT_PERIOD: Final = "24h"
 
-
-@dataclass(frozen=True, slots=True)
-class ResultLine:
-    task_id: TaskId
-    job_id: str
-    workflow_id: str
-    node_id: NodeId
-    status: str
-    handler: str | None
-    worker_id: WorkerId | None
-    error: str | None
-    seconds: float | None
-    memory_bytes: int | None
-    reported_at: datetime
+Row = Mapping[str, Any]
 
 
 @router.get("/tasks", dependencies=[READERS])
@@ -72,9 +58,7 @@ async def show_tasks(
         "tasks.html",
         {
             "tasks": tasks[:SHOWN_TASKS],
-            "has_more": len(tasks) > SHOWN_TASKS,
-            "offset": offset,
-            "page_size": SHOWN_TASKS,
+            **paged(tasks, SHOWN_TASKS, offset),
             "results": [_result(row) for row in rows[:SHOWN_RESULTS]],
             "result_count": len(rows),
             "is_cut": len(rows) >= NEWEST_RESULTS,
@@ -90,27 +74,17 @@ async def show_tasks(
     )
 
 
-def _result(row: Mapping[str, Any]) -> ResultLine:
-    return ResultLine(
-        task_id=row["task_id"],
-        job_id=str(row["job_id"]),
-        workflow_id=row["workflow_id"],
-        node_id=row["node_id"],
-        status=row["status"],
-        handler=row["handler"],
-        worker_id=row["worker_id"],
-        error=redact(row["error_message"]),
-        seconds=_seconds(row),
-        memory_bytes=row["peak_memory_bytes"],
-        reported_at=row["reported_at"],
-    )
+def _result(row: Row) -> Row:
+    shown = redact(row)
+    memory = shown["peak_memory_bytes"]
+    return {**shown, "error": shown["error_message"], "seconds": _seconds(row), "memory_bytes": memory}
 
 
-def _seconds(row: Mapping[str, Any]) -> float | None:
+def _seconds(row: Row) -> float | None:
     return None if row["seconds"] is None else float(row["seconds"])
 
 
-def _histogram(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
+def _histogram(rows: Sequence[Row]) -> Chart | None:
     timed = [(row["status"], seconds) for row in rows if (seconds := _seconds(row)) is not None]
     return draw_histogram(
         [seconds for status, seconds in timed if status != "failed"],

@@ -11,10 +11,9 @@ from dagmaster.schemas.timeline import TimelineEntry
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import EventFilter, find_events
 from dagmaster.web.access import READERS_OF_OWN
-from dagmaster.web.entries import entry_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.etag import mark_of, unchanged
-from dagmaster.web.ui.pages import Shown, ShownJob
+from dagmaster.web.ui.pages import Shown, ShownJob, mark_of, unchanged
+from dagmaster.web.views import timeline_entry
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -58,7 +57,7 @@ SelectedEvents = Annotated[EventFilter, Depends(event_filter)]
 
 async def timeline_page(conn: Connection, job: Mapping[str, Any], filter: EventFilter) -> Timeline:
     rows = await find_events(conn, job, filter, limit=PAGE_SIZE + 1)
-    entries = [entry_of(row) for row in rows[:PAGE_SIZE]]
+    entries = [timeline_entry(row) for row in rows[:PAGE_SIZE]]
     return Timeline(entries, filter, str(entries[-1].event_id) if len(rows) > PAGE_SIZE else None)
 
 

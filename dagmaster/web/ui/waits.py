@@ -1,19 +1,25 @@
-"""The reason for which a job waits, and the possible actions: decide, or send a signal."""
+"""Why a job waits, and the possible actions: decide, or send a signal."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
 from dagmaster.errors import NotFound
-from dagmaster.explain.facts import Explanation, Kind
+from dagmaster.explain.facts import Kind
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.redact import redact, redact_text
+from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.node_counts import has_more_nodes
 from dagmaster.store.nodes import waiting_nodes
-from dagmaster.web.ui.pages import Page
+from dagmaster.web.access import READERS_OF_OWN
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Page, Shown, ShownJob
+
+router = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 Row = Mapping[str, Any]
 
@@ -34,51 +40,32 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
-    node_id: NodeId
-    message: str
-    approvers: tuple[str, ...]
-    since: datetime
-    may_decide: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedSignal:
-    node_id: NodeId
-    name: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Waiting:
-    approvals: tuple[Approval, ...] = ()
-    signals: tuple[AwaitedSignal, ...] = ()
+    approvals: Sequence[Row] = ()
+    signals: Sequence[Row] = ()
+
+
+@router.get("/why", dependencies=[READERS_OF_OWN])
+async def show_why(job: ShownJob, page: Shown, conn: Conn) -> HTMLResponse:
+    """A part of the page of a large job, loaded later. Empty for an ended job, whose page shows the cause."""
+    is_over = job["status"] in JOB_TERMINAL
+    return page.render("why.html", {"why": None if is_over else await why(conn, page, job["job_id"])})
+
+
+@router.get("/nodes/{node_id}/why", dependencies=[READERS_OF_OWN])
+async def show_why_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> HTMLResponse:
+    return page.render("why.html", {"why": await why(conn, page, job["job_id"], node_id)})
 
 
 async def is_quickly_explained(conn: Connection, job_id: JobId) -> bool:
     return not await has_more_nodes(conn, job_id, QUICKLY_EXPLAINED)
 
 
-async def why_job(conn: Connection, page: Page, job_id: JobId) -> Why | None:
-    threshold = page.services.settings.orphan_threshold_seconds
+async def why(conn: Connection, page: Page, job_id: JobId, node_id: NodeId | None = None) -> Why | None:
     try:
-        return why(await explain_job(conn, job_id, threshold_seconds=threshold, pinned=page.services.pinned))
+        explanation = await page.services.explain(conn, job_id, node_id)
     except NotFound:  # Its definition is gone, or it is.
         return None
-
-
-async def why_node(conn: Connection, page: Page, job_id: JobId, node_id: NodeId) -> Why | None:
-    threshold = page.services.settings.orphan_threshold_seconds
-    try:
-        explanation = await explain_node(
-            conn, job_id, node_id, threshold_seconds=threshold, pinned=page.services.pinned
-        )
-        return why(explanation)
-    except NotFound:
-        return None
-
-
-def why(explanation: Explanation) -> Why:
     tone = "paused" if explanation.kind in HELP_NEEDED else "running" if explanation.kind in MOVING else "waiting"
     icon = {"paused": "alert-circle", "running": "activity", "waiting": "clock"}[tone]
     also = [fact.get("sentence") or f"{fact['text']}." for fact in explanation.data.get("also", ())]
@@ -92,8 +79,12 @@ async def waiting_for(
     names = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]
     rows = await waiting_nodes(conn, job_id, names)
     return Waiting(
-        tuple(_approval(row, page) for row in rows if nodes[row["node_id"]]["type"] == "approval"),
-        tuple(_signal(row, nodes) for row in rows if nodes[row["node_id"]]["type"] == "wait"),
+        [_approval(row, page) for row in rows if nodes[row["node_id"]]["type"] == "approval"],
+        [
+            {"node_id": row["node_id"], "name": str(nodes[row["node_id"]]["signal"]), "since": row["started_at"]}
+            for row in rows
+            if nodes[row["node_id"]]["type"] == "wait"
+        ],
     )
 
 
@@ -101,16 +92,17 @@ def _asks(node: Row) -> bool:
     return node["type"] == "approval" or bool(node["type"] == "wait" and node.get("signal"))
 
 
-def _approval(row: Row, page: Page) -> Approval:
+def _approval(row: Row, page: Page) -> Row:
     params = row["input_params"] or {}
-    approvers = tuple(params.get("approvers") or ())
-    message = redact(str(params.get("message") or ""))
-    return Approval(row["node_id"], message, approvers, row["started_at"], may_decide(page, approvers))
+    approvers = params.get("approvers") or ()
+    return {
+        "node_id": row["node_id"],
+        "message": redact(str(params.get("message") or "")),
+        "approvers": approvers,
+        "since": row["started_at"],
+        "may_decide": may_decide(page, approvers),
+    }
 
 
 def may_decide(page: Page, approvers: Collection[str]) -> bool:
     return page.may_operate and (not approvers or page.caller.name in approvers)
-
-
-def _signal(row: Row, nodes: Mapping[str, Row]) -> AwaitedSignal:
-    return AwaitedSignal(row["node_id"], str(nodes[row["node_id"]]["signal"]), row["started_at"])

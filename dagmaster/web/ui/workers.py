@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from dagmaster.ids import OrchestratorId, WorkerId
+from dagmaster.ids import WorkerId
 from dagmaster.model.redact import redact
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.workers import WorkerRow, list_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.pages import Shown, paged
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -62,24 +62,6 @@ class WorkerLine:
         return self.status not in ("stopped", "lost")
 
 
-@dataclass(frozen=True, slots=True)
-class OrchestratorLine:
-    """`lag_ms` is the average duration of a cycle; `errors` are counted since the start."""
-
-    orchestrator_id: OrchestratorId
-    hostname: str
-    pid: int
-    jobs_owned: int
-    phase: str
-    lag_ms: float | None
-    throughput: float
-    error_rate: float
-    errors: int
-    last_error: str | None
-    started_at: datetime
-    heartbeat_at: datetime
-
-
 @router.get("/workers", dependencies=[READERS])
 async def show_workers(
     page: Shown, conn: Conn, status: str = "", offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0
@@ -103,9 +85,7 @@ async def show_workers(
             and chosen in ("", "active"),
             "status_chosen": chosen,
             "statuses": STATUSES,
-            "has_more": len(rows) > PAGE_SIZE,
-            "offset": offset,
-            "page_size": PAGE_SIZE,
+            **paged(rows, PAGE_SIZE, offset),
         },
     )
 
@@ -145,19 +125,12 @@ def _status(row: WorkerRow, lost_after_seconds: float) -> tuple[str, str]:
     return ("draining", label) if label else ("active", "active")
 
 
-def orchestrator_line(row: Mapping[str, Any], stats: Mapping[str, Any]) -> OrchestratorLine:
-    error = stats.get("last_error")
-    return OrchestratorLine(
-        orchestrator_id=row["orchestrator_id"],
-        hostname=row["hostname"],
-        pid=row["pid"],
-        jobs_owned=row["jobs_owned"],
-        phase=stats.get("current_phase") or "idle",
-        lag_ms=stats.get("cycle_duration_avg_ms"),
-        throughput=stats.get("throughput_per_second", 0.0),
-        error_rate=stats.get("error_rate", 0.0),
-        errors=stats.get("errors", 0),
-        last_error=redact(error) if error else None,
-        started_at=row["started_at"],
-        heartbeat_at=row["heartbeat_at"],
-    )
+def orchestrator_line(row: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+    """`lag_ms` is the average duration of a cycle."""
+    return {
+        **row,
+        "lag_ms": stats.get("cycle_duration_avg_ms"),
+        "throughput": stats.get("throughput_per_second", 0.0),
+        "error_rate": stats.get("error_rate", 0.0),
+        "last_error": redact(stats.get("last_error")),
+    }

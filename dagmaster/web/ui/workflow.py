@@ -1,9 +1,8 @@
 """The page of a workflow: graph, runs, inputs, versions and definition."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,7 +30,7 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import draw_durations, draw_ticks, median_seconds
 from dagmaster.web.ui.filters import duration, first_line, pretty
 from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.ui.workflows import ScheduleState, last_run, schedule_state, waiting_runs
+from dagmaster.web.ui.workflows import last_run, schedule_state, waiting_runs
 from dagmaster.web.views import run_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -55,58 +54,11 @@ class Input:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    hash: str
-    version: int
-    runs: int
-    first_at: datetime
-    last_at: datetime | None
-    is_current: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A node of a run; `tip` has the details."""
-
-    status: str
-    tip: str
-    href: str
-
-
-@dataclass(frozen=True, slots=True)
-class GridRow:
-    node_id: NodeId
-    type: str
-    cells: tuple[Cell | None, ...]
-
-    @property
-    def failures(self) -> int:
-        return sum(cell is not None and cell.status == "failed" for cell in self.cells)
-
-
-@dataclass(frozen=True, slots=True)
-class GridRun:
-    job_id: str
-    status: str
-    at: datetime
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Columns are runs, newest on the right. `hidden` is the number of nodes that are not shown."""
-
-    runs: tuple[GridRun, ...]
-    rows: tuple[GridRow, ...]
-    hidden: int
-
-
 @router.get("/workflows/{workflow_id:path}", dependencies=[READERS])
 async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLResponse:
     workflow = await _find(page, conn, workflow_id)
     runs = await runs_of_workflow(conn, workflow_id, runs=RUNS)
-    definition = redact(without_defaults(workflow))
+    definition, current = redact(without_defaults(workflow)), _current_hash(page, workflow)
     return page.render(
         "workflow.html",
         {
@@ -119,7 +71,7 @@ async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLRespon
             "seconds": median_seconds(runs),
             "durations": draw_durations(runs),
             "grid": await _grid(page, conn, workflow, runs[:GRID_RUNS]),
-            "versions": _versions(await workflow_versions(conn, workflow_id), _current_hash(page, workflow)),
+            "versions": [_version(row, current) for row in await workflow_versions(conn, workflow_id)],
             "most_runs": SCAN_RUNS,
             "as_yaml": yaml.safe_dump(definition, sort_keys=False, allow_unicode=True, width=110),
             "as_json": pretty(definition),
@@ -169,7 +121,7 @@ def without_defaults(workflow: Workflow) -> dict[str, Any]:
     return definition
 
 
-async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
+async def _schedule(conn: Conn, workflow_id: str) -> Row | None:
     try:
         return schedule_state(await get_schedule(conn, workflow_id))
     except UnknownSchedule:
@@ -199,21 +151,17 @@ def _values(spec: InputSpec) -> str:
     return spec.format or ""
 
 
-def _versions(rows: Iterable[Row], current: str | None) -> list[Version]:
-    return [
-        Version(
-            row["workflow_hash"],
-            row["version"],
-            row["runs"],
-            row["created_at"],
-            row["last_at"],
-            row["workflow_hash"] == current,
-        )
-        for row in rows
-    ]
+def _version(row: Row, current: str | None) -> Row:
+    return {
+        **row,
+        "hash": row["workflow_hash"],
+        "first_at": row["created_at"],
+        "is_current": row["workflow_hash"] == current,
+    }
 
 
-async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | None:
+async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Row | None:
+    """Columns are runs, newest on the right. `hidden` is the number of nodes that are not shown."""
     if not runs:
         return None
     once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
@@ -222,32 +170,29 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
     states = await grid_nodes(conn, [run["job_id"] for run in runs], visible)
     known = await page.services.node_counts.of(conn, runs)
     columns = list(reversed(runs))
-    return Grid(
-        tuple(_grid_run(run) for run in columns),
-        tuple(
-            GridRow(
-                node_id,
-                workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer exists",
-                tuple(
-                    _cell(
-                        run, node_id, states.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id)
-                    )
-                    for run in columns
-                ),
-            )
-            for node_id in visible
-        ),
-        len(node_ids) - len(visible),
-    )
+    grid_rows = []
+    for node_id in visible:
+        cells = [
+            _cell(run, node_id, states.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id))
+            for run in columns
+        ]
+        grid_rows.append(
+            {
+                "node_id": node_id,
+                "type": workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer exists",
+                "cells": cells,
+                "failures": sum(cell is not None and cell["status"] == "failed" for cell in cells),
+            }
+        )
+    return {"runs": [_grid_run(run) for run in columns], "rows": grid_rows, "hidden": len(node_ids) - len(visible)}
 
 
-def _grid_run(run: Row) -> GridRun:
-    took = duration(run_seconds(run))
-    tip = f"Job {run['job_id']}: {run['status']}, {took}"
-    return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
+def _grid_run(run: Row) -> Row:
+    tip = f"Job {run['job_id']}: {run['status']}, {duration(run_seconds(run))}"
+    return {"job_id": run["job_id"], "status": run["status"], "at": run["created_at"], "tip": tip}
 
 
-def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None) -> Cell | None:
+def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None) -> Row | None:
     """None if the run has no such node."""
     if row is None:
         return None
@@ -261,5 +206,5 @@ def _cell(run: Row, node_id: NodeId, row: Row | None, children: Children | None)
         facts.append(f"attempt {row['retry_count'] + 1}")
     if row["error_message"]:
         facts.append(first_line(redact_text(row["error_message"]), 160))
-    tip = f"{', '.join(facts)} (job {run['job_id']})"
-    return Cell(outcome, tip, f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}")
+    href = f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}"
+    return {"status": outcome, "tip": f"{', '.join(facts)} (job {run['job_id']})", "href": href}

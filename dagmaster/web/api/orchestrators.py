@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastapi import APIRouter
+
 from dagmaster.errors import Unavailable
+from dagmaster.http.errors import documented
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.schemas.fleet import (
     FleetActivity,
@@ -14,13 +17,37 @@ from dagmaster.schemas.fleet import (
     OrchestratorStatus,
 )
 from dagmaster.store.connect import Connection
-from dagmaster.store.orchestrators import list_orchestrators
-from dagmaster.web.services import Services
+from dagmaster.store.orchestrators import backlog, list_orchestrators
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn, Services, ServicesDep
+
+router = APIRouter(prefix="/api/v1/orchestrator", tags=["fleet"], responses=documented(503))
 
 Row = Mapping[str, Any]
 
+SUMMED = ("tasks_dispatched", "results_processed", "errors")
 
-async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
+
+@router.get("/status", dependencies=[READERS])
+async def orchestrator_status(services: ServicesDep, conn: Conn) -> FleetStatus:
+    """List the orchestrators and their work; 503 if none is running."""
+    rows = await _alive(conn, services)
+    return _fleet_status(rows, (await backlog(conn))["pending_results"])
+
+
+@router.get("/stats", dependencies=[READERS])
+async def orchestrator_stats(services: ServicesDep, conn: Conn) -> FleetStats:
+    """Get the throughput and error rate of the orchestrators."""
+    return _fleet_stats(await _alive(conn, services))
+
+
+@router.get("/activity", dependencies=[READERS])
+async def orchestrator_activity(services: ServicesDep, conn: Conn) -> FleetActivity:
+    """Get the current and recent activity of the orchestrators."""
+    return _fleet_activity(await _alive(conn, services), await backlog(conn))
+
+
+async def _alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
     """The live instances: the one in this process with current values, the others as of their last heartbeat."""
     rows = await list_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
     if not rows:
@@ -29,7 +56,7 @@ async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
     return [{**row, "stats": own.get(row["orchestrator_id"], row["stats"])} for row in rows]
 
 
-def status_of(rows: Sequence[Row], pending_results: int) -> FleetStatus:
+def _fleet_status(rows: Sequence[Row], pending_results: int) -> FleetStatus:
     """The totals; values that cannot be added come from the instance that was active last."""
     instances = [_status(row) for row in rows]
     last = max(
@@ -46,9 +73,6 @@ def status_of(rows: Sequence[Row], pending_results: int) -> FleetStatus:
         **{name: sum(getattr(instance, name) for instance in instances) for name in SUMMED},
         instances=instances,
     )
-
-
-SUMMED = ("tasks_dispatched", "results_processed", "errors")
 
 
 def _status(row: Row) -> OrchestratorStatus:
@@ -71,7 +95,7 @@ def _status(row: Row) -> OrchestratorStatus:
     )
 
 
-def stats_of(rows: Sequence[Row]) -> FleetStats:
+def _fleet_stats(rows: Sequence[Row]) -> FleetStats:
     instances = [_stats(row) for row in rows]
     names = dict.fromkeys(name for instance in instances for name in instance.counters)
     weights = sum(instance.cycles for instance in instances if instance.cycle_duration_avg_ms is not None)
@@ -131,7 +155,7 @@ def _stats(row: Row) -> OrchestratorStats:
     )
 
 
-def activity_of(rows: Sequence[Row], backlog: Row) -> FleetActivity:
+def _fleet_activity(rows: Sequence[Row], backlog: Row) -> FleetActivity:
     instances = [_activity(row) for row in rows]
     last = max(instances, key=lambda instance: (instance.cycle_started_at is not None, str(instance.cycle_started_at)))
     return FleetActivity(
