@@ -45,7 +45,7 @@ class CogReader(Reader):
         dataset = self.dataset
         if dataset.crs is None:
             raise Invalid("the raster has no coordinate reference system: it cannot be drawn on a map")
-        if min(dataset.width, dataset.height) > MAX_SIDE_WITHOUT_OVERVIEWS and not dataset.overviews(1):
+        if max(dataset.width, dataset.height) > MAX_SIDE_WITHOUT_OVERVIEWS and not dataset.overviews(1):
             raise Invalid("the raster has no overviews; process it with raster_ingest to get a file that has them")
 
     def tile(self, tile_x: int, tile_y: int, tile_z: int, *args: Any, **kwargs: Any) -> ImageData:
