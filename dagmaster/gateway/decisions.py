@@ -66,7 +66,8 @@ async def clear(
     services: Services, caller: KeyHolder, target: Target, level: Literal["cleared", "public"], reason: str | None
 ) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
-    return _decided(services, await services.ask(gateway_calls.clear(target.asset_id, level, decision)))
+    cleared = await services.ask(gateway_calls.clear(target.asset_id, level, decision))
+    return _decided(services, cleared)
 
 
 async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
