@@ -1,5 +1,6 @@
 // The map of an asset: tiles of its versions, a swipe comparison of two, and the values at a point.
 import { Map as GlMap, Marker, NavigationControl, ScaleControl } from "./vendor/maplibre-gl.mjs";
+import { element } from "./elements.js";
 import { bandRows, boundsOf, featureLegend, numericFields, paintBy, shownNumber, shownPoint, tileQuery } from "./asset_map_values.js";
 
 const NAMES = ["version", "compare"];
@@ -274,11 +275,10 @@ class AssetMap {
     const legend = this.find("[data-legend]");
     legend.hidden = kind !== "gradient" && kind !== "classes";
     if (legend.hidden) return;
-    const swatch = (entry) => Object.assign(document.createElement("i"), { title: shownNumber(entry.value) });
-    const painted = entries.map((entry) => {
-      const drawn = swatch(entry);
-      drawn.style.background = entry.colour;
-      return drawn;
+    const painted = entries.map(({ value, colour: paint }) => {
+      const swatch = Object.assign(element("i", ""), { title: shownNumber(value) });
+      swatch.style.background = paint;
+      return swatch;
     });
     const isGradient = kind === "gradient";
     this.find("[data-legend-title]").textContent = title ?? `Band ${bands[0]}`;
@@ -289,11 +289,7 @@ class AssetMap {
     const bar = this.find("[data-legend-colours]");
     bar.style.background = isGradient ? `linear-gradient(to right, ${entries.map((entry) => entry.colour).join(", ")})` : "";
     if (isGradient) bar.replaceChildren(...(entries.length > 2 ? painted : []));
-    else this.find("[data-legend-classes]").replaceChildren(...entries.map((entry, place) => {
-      const line = document.createElement("li");
-      line.append(painted[place], shownNumber(entry.value));
-      return line;
-    }));
+    else this.find("[data-legend-classes]").replaceChildren(...painted.map((swatch) => element("li", "", swatch, swatch.title)));
   }
 
   async askPoint(point) {
@@ -326,16 +322,10 @@ class AssetMap {
   }
 
   tell(point, groups) {
-    const table = document.createElement("table");
-    for (const { title, rows } of groups) {
-      for (const cells of [[title, ""], ...rows]) {
-        const row = table.insertRow();
-        const kind = cells[0] === title ? "th" : "td";
-        row.append(...cells.map((text) => Object.assign(document.createElement(kind), { textContent: text })));
-      }
-    }
-    const place = Object.assign(document.createElement("p"), { className: "muted", textContent: `At ${shownPoint(point)}` });
-    this.find("[data-point]").replaceChildren(place, table);
+    const row = (kind, cells) => element("tr", "", ...cells.map((text) => element(kind, "", text)));
+    const table = element("table", "", ...groups.map(({ title, rows }) =>
+      element("tbody", "", row("th", [title, ""]), ...rows.map((cells) => row("td", cells)))));
+    this.find("[data-point]").replaceChildren(element("p", "muted", `At ${shownPoint(point)}`), table);
   }
 }
 

@@ -1,4 +1,5 @@
 // Nodes at a readable zoom: one card each.
+import { element } from "../elements.js";
 import { duration } from "../times.js";
 import { TYPE_ICONS, described, items, secondsOf, displayState, sum } from "./states.js";
 
@@ -6,13 +7,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const SPRITE = new URL("../vendor/feather-sprite.svg", import.meta.url).pathname;
 const AROUND = 2 * Math.PI * 15;
 const ARCS = [["completed", ["completed"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
-
-export function element(tag, name, ...inside) {
-  const created = document.createElement(tag);
-  created.className = name;
-  created.append(...inside);
-  return created;
-}
 
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
@@ -35,7 +29,7 @@ function short(seconds) {
 }
 
 // For nodes whose title differs from their id.
-export const nameOf = (node) => node.label ?? node.node_id;
+const nameOf = (node) => node.label ?? node.node_id;
 
 export function makeCard(node) {
   const card = element("div", "gnode");

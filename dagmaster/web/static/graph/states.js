@@ -9,7 +9,7 @@ export const TYPE_NAMES = {
 };
 const STATUS_ICONS = {
   pending: "circle", ready: "clock", dispatched: "send", running: "loader", completed: "check-circle", failed: "x-octagon",
-  skipped: "skip-forward", cancelled: "slash", completed_with_failures: "alert-circle", waiting: "pause-circle", retry: "rotate-ccw",
+  skipped: "skip-forward", cancelled: "slash", completed_with_failures: "alert-circle",
 };
 const WAITS = {
   approval: ["user-check", "needs approval"], signal: ["bell", "awaits signal"],
