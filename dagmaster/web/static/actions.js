@@ -2,8 +2,6 @@
 import { element } from "./elements.js";
 import { refreshNow } from "./live.js";
 
-const token = () => document.querySelector("meta[name=csrf-token]")?.content ?? "";
-
 const STAYS = { completed: 6000, failed: 20000, warning: 20000 };
 const LATER = "toasts";
 
@@ -37,7 +35,7 @@ function toastFromBefore() {
 
 // The API's response; throws an Error with the API's message. `text` is a body that is already JSON.
 export async function send(path, { method = "POST", body = undefined, text = body && JSON.stringify(body) } = {}) {
-  const headers = { "X-CSRF-Token": token(), Accept: "application/json" };
+  const headers = { "X-CSRF-Token": document.querySelector("meta[name=csrf-token]").content, Accept: "application/json" };
   if (text !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {

@@ -168,28 +168,22 @@ class AssetMap {
   }
 
   style() {
-    const paint = this.basePaint();
     return {
       version: 8,
       sources: { land: { type: "geojson", data: this.earth } },
       layers: [
-        { id: "sea", type: "background", paint: { "background-color": paint.sea } },
-        { id: "land", type: "fill", source: "land", paint: { "fill-color": paint.land } },
-        { id: "coast", type: "line", source: "land", paint: { "line-color": paint.coast, "line-width": 0.8 } },
+        { id: "sea", type: "background", paint: { "background-color": colour("--sunken") } },
+        { id: "land", type: "fill", source: "land", paint: { "fill-color": colour("--line") } },
+        { id: "coast", type: "line", source: "land", paint: { "line-color": colour("--pending-fill"), "line-width": 0.8 } },
       ],
     };
   }
 
-  basePaint() {
-    return { sea: colour("--sunken"), land: colour("--line"), coast: colour("--pending-fill") };
-  }
-
   paintBase() {
-    const paint = this.basePaint();
     for (const map of Object.values(this.maps)) {
-      map.setPaintProperty("sea", "background-color", paint.sea);
-      map.setPaintProperty("land", "fill-color", paint.land);
-      map.setPaintProperty("coast", "line-color", paint.coast);
+      for (const { id, paint } of this.style().layers) {
+        for (const [name, value] of Object.entries(paint)) map.setPaintProperty(id, name, value);
+      }
     }
   }
 
