@@ -155,7 +155,7 @@ def test_search_finds_assets_and_requests_while_typing(site: AssetSite, page: Pa
     submitted = site.submit_version(dataset, request_id=f"partner-{dataset}")
     page.goto("/ui/assets")
     row = page.locator(f"#asset-{submitted['asset_id']}")
-    expect(row).to_contain_text("waits for review")
+    expect(row).to_contain_text("pending review")
     page.get_by_label("Reference").fill(f"dataset_id={dataset}")
     expect(page.locator("#assets tbody tr")).to_have_count(1)
     expect(row).to_be_visible()

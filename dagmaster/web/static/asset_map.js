@@ -149,7 +149,7 @@ class AssetMap {
     map.addControl(new NavigationControl({ showCompass: false }), "top-right");
     if (name === "version") map.addControl(new ScaleControl(), "bottom-right");
     map.on("click", (event) => this.askPoint(event.lngLat));
-    map.on("error", ({ error }) => error?.status !== 404 && this.complain(`The map cannot be drawn: ${error?.message}`));
+    map.on("error", ({ error }) => error?.status !== 404 && this.complain(`Cannot draw the map: ${error?.message}`));
     map.getCanvas().addEventListener("keydown", (event) => event.key === "Enter" && this.askPoint(map.getCenter()));
     map.on("move", (event) => event.isFollowing || this.follow(name));
     await map.once("load");

@@ -13,7 +13,7 @@ const STATUS_ICONS = {
 };
 const WAITS = {
   approval: ["user-check", "needs approval"], signal: ["bell", "awaits signal"],
-  time: ["clock", "awaits its time"], job: ["layers", "awaits its job"], retry: ["rotate-ccw", "awaits retry"],
+  time: ["clock", "awaits timer"], job: ["layers", "awaits child job"], retry: ["rotate-ccw", "awaits retry"],
 };
 const WORDS = { dispatched: () => "queued", completed_with_failures: (node) => `completed, ${items(node).failed.toLocaleString("en")} failed` };
 export const OVER = new Set(["completed", "completed_with_failures", "failed", "cancelled", "skipped"]);
