@@ -18,7 +18,7 @@ from dagmaster.store.gateway import KeyHolder
 log = logging.getLogger(__name__)
 
 
-class Target(StrEnum):
+class ProxyTarget(StrEnum):
     ORCHESTRATOR = "orchestrator"
     WORKER = "worker"
 
@@ -29,21 +29,21 @@ _NOUNS = "jobs|nodes|tasks|workflows|schedules|queues|handlers|metrics|assets|re
 _PROBES = re.compile(r"livez|readyz|health(?:/[a-z_]+)?")
 # Methods and paths that are forwarded.
 RULES: Final = {
-    Target.ORCHESTRATOR: (
+    ProxyTarget.ORCHESTRATOR: (
         ("GET", _PROBES),
         # Streams never end, and logs are not scrubbed.
         ("GET", re.compile(rf"api/v1/(?:{_NOUNS})(?:/(?!(?:stream|logs)(?:/|$)){_SEGMENT}){{0,5}}")),
         ("POST", re.compile(r"api/v1/jobs/\d{1,19}/(?:cancel|pause|resume|retry)")),
         ("POST", re.compile(rf"api/v1/jobs/\d{{1,19}}/nodes/{_SEGMENT}/retry")),
     ),
-    Target.WORKER: (("GET", _PROBES),),
+    ProxyTarget.WORKER: (("GET", _PROBES),),
 }
 REQUEST_HEADERS: Final = ("accept-language", "content-type", "x-request-id")
 RESPONSE_HEADERS: Final = ("content-type", "retry-after")
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 
 
-async def forward(services: Services, caller: KeyHolder, target: Target, path: str, request: Request) -> Response:
+async def forward(services: Services, caller: KeyHolder, target: ProxyTarget, path: str, request: Request) -> Response:
     """Raises NotFound for a path that is not in the allow-list, BadGateway and GatewayTimeout."""
     url = target_urls(services)[target]
     is_allowed = any(method == request.method and pattern.fullmatch(path) for method, pattern in RULES[target])
@@ -53,7 +53,7 @@ async def forward(services: Services, caller: KeyHolder, target: Target, path: s
     headers = {name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
     headers["accept"] = "application/json"
     key = services.settings.api_key
-    if target is Target.ORCHESTRATOR and key is not None:
+    if target is ProxyTarget.ORCHESTRATOR and key is not None:
         headers["authorization"] = f"Bearer {key.get_secret_value()}"
     outgoing = services.http.build_request(
         request.method,
@@ -71,8 +71,8 @@ async def forward(services: Services, caller: KeyHolder, target: Target, path: s
         raise BadGateway(UNREACHABLE) from error
 
 
-def target_urls(services: Services) -> dict[Target, str | None]:
-    return {Target.ORCHESTRATOR: services.settings.url, Target.WORKER: services.settings.worker_url}
+def target_urls(services: Services) -> dict[ProxyTarget, str | None]:
+    return {ProxyTarget.ORCHESTRATOR: services.settings.url, ProxyTarget.WORKER: services.settings.worker_url}
 
 
 async def _send(services: Services, outgoing: httpx.Request) -> Response:

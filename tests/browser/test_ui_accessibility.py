@@ -88,7 +88,7 @@ def test_every_page_is_accessible_and_fits_a_phone(site: Site, jobs: dict[str, s
 
 
 def test_every_link_leads_to_a_page(site: Site, jobs: dict[str, str]) -> None:
-    linked_from = {}
+    linked_from: dict[str, str] = {}
     for path in PAGES:
         html = site.client.get(path.format(**jobs)).raise_for_status().text
         links = re.findall(r'<a [^>]*href="(/ui/[^"#]*)', html)

@@ -90,7 +90,7 @@ function updateItems(card, node) {
   let from = 0;
   for (const [name, statuses] of ARCS) {
     const part = statuses.reduce((all, status) => all + (counts[status] ?? 0), 0) / total;
-    const arc = card.querySelector(`.ring-${name}`);
+    const arc = card.querySelector(`.ring .is-${name}`);
     arc.setAttribute("stroke-dasharray", `${part * AROUND} ${AROUND}`);
     arc.setAttribute("stroke-dashoffset", `${-from * AROUND}`);
     from += part;
@@ -102,9 +102,9 @@ function ring() {
   svg.setAttribute("class", "ring");
   svg.setAttribute("viewBox", "0 0 36 36");
   svg.setAttribute("aria-hidden", "true");
-  for (const name of ["back", "completed", "failed", "running"]) {
+  for (const name of ["ring-back", "is-completed", "is-failed", "is-running"]) {
     const circle = document.createElementNS(SVG, "circle");
-    for (const [key, value] of Object.entries({ class: `ring-${name}`, cx: 18, cy: 18, r: 15 })) circle.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ class: name, cx: 18, cy: 18, r: 15 })) circle.setAttribute(key, value);
     svg.append(circle);
   }
   return svg;
