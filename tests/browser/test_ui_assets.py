@@ -42,7 +42,7 @@ def test_a_version_can_be_approved_and_cleared_in_one_step(site: AssetSite, page
     waiting = page.locator(f"#review-{asset_id}")
     expect(waiting).to_contain_text("not cleared")
     waiting.get_by_role("button", name="Approve").click()
-    expect(dialog(page)).to_contain_text("choose who may see it")
+    expect(dialog(page)).to_contain_text("choose who can see it")
     expect(dialog(page).get_by_text("The data becomes public")).to_be_hidden()
     dialog(page).get_by_label("Clearance").select_option("public")
     expect(dialog(page).get_by_text("The data becomes public")).to_be_visible()
