@@ -40,9 +40,9 @@ class ExternalState:
     ordinal: int | None
     is_external: bool
 
-    @property
-    def target(self) -> str | None:
-        return self.entry["table_name"] if self.entry is not None else None
+    def projection(self, outcome: ProjectionOutcome) -> Projection:
+        target = self.entry["table_name"] if self.entry is not None else None
+        return Projection(ProjectionName.EXTERNAL_CATALOG, outcome, target)
 
 
 def is_expected(layer: LayerRow) -> bool:
@@ -77,9 +77,9 @@ async def deliver(conn: Connection, state: ExternalState, *, actor: str | None, 
         raise Conflict(MISSING_SETTING)
     is_changed = await write_externally(external_dsn, state.asset_id, state.revision, state.entry)
     if is_changed is None:
-        return _projection(state, ProjectionOutcome.UNCHANGED)
+        return state.projection(ProjectionOutcome.UNCHANGED)
     written = ProjectionOutcome.WRITTEN if state.entry is not None else ProjectionOutcome.REMOVED
-    projection = _projection(state, written if is_changed else ProjectionOutcome.UNCHANGED)
+    projection = state.projection(written if is_changed else ProjectionOutcome.UNCHANGED)
     async with conn.transaction():
         asset = await lock_asset(conn, state.asset_id)
         await confirm_external_layer(
@@ -97,7 +97,3 @@ async def withdraw(conn: Connection, state: ExternalState, before: LayerRow, err
     await withdraw_external_layer(
         conn, state.asset_id, state.revision, is_external=before["is_external"], is_settled=is_settled
     )
-
-
-def _projection(state: ExternalState, outcome: ProjectionOutcome) -> Projection:
-    return Projection(ProjectionName.EXTERNAL_CATALOG, outcome, state.target)

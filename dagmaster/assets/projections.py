@@ -16,6 +16,7 @@ WORLD: Final = (-180.0, -90.0, 180.0, 90.0)
 # The fields that a layer sets in its collection, besides the summaries with this prefix.
 DESCRIBED: Final = ("title", "description", "keywords")
 PREFIX: Final = "layer:"
+SUMMARIZED: Final = ("asset_id", "data_type", "attribution", "style", "legend", "field_metadata", "thumbnail_url")
 SHOWN: Final = tuple(ShownLayer.__annotations__)
 
 
@@ -128,16 +129,8 @@ def _other_summaries(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _summaries(layer: LayerRow) -> dict[str, Any]:
     """Sets and ranges, as in STAC."""
-    values = {
-        "asset_id": layer["asset_id"],
-        "data_type": layer["data_type"],
-        "attribution": layer["attribution"],
-        "style": layer["style"],
-        "legend": layer["legend"],
-        "field_metadata": layer["field_metadata"],
-        "thumbnail_url": layer["thumbnail_url"],
-    }
+    columns: Mapping[str, Any] = layer
     return {
-        **{f"{PREFIX}{name}": [value] for name, value in values.items() if value is not None},
+        **{f"{PREFIX}{name}": [columns[name]] for name in SUMMARIZED if columns[name] is not None},
         f"{PREFIX}zoom": {"minimum": layer["min_zoom"], "maximum": layer["max_zoom"]},
     }

@@ -76,12 +76,7 @@ def approve(asset: Asset, version: AssetVersion, decision: Decision, level: Clea
         )
     return AssetChange(
         asset={**cleared.asset, "latest_approved_version_ordinal": max((*asset.approved, ordinal))},
-        version={
-            "approval_state": approved,
-            "approval_by": decision.actor,
-            "approval_at": decision.at,
-            "approval_reason": decision.reason,
-        },
+        version=_reviewed(approved, decision),
         events=(*cleared.events, AssetEvent(APPROVE.event, ordinal, decision.actor, decision.reason)),
     )
 
@@ -99,14 +94,18 @@ def reject(asset: Asset, version: AssetVersion, decision: Decision) -> AssetChan
     if not (decision.reason or "").strip():
         raise Invalid("a rejection needs a reason for the submitter")
     return AssetChange(
-        version={
-            "approval_state": move(version, version.approval_state, REJECT),
-            "approval_by": decision.actor,
-            "approval_at": decision.at,
-            "approval_reason": decision.reason,
-        },
+        version=_reviewed(move(version, version.approval_state, REJECT), decision),
         events=(AssetEvent(REJECT.event, version.version_ordinal, decision.actor, decision.reason),),
     )
+
+
+def _reviewed(state: ApprovalState, decision: Decision) -> dict[str, object]:
+    return {
+        "approval_state": state,
+        "approval_by": decision.actor,
+        "approval_at": decision.at,
+        "approval_reason": decision.reason,
+    }
 
 
 def clear(asset: Asset, decision: Decision, level: ClearanceState) -> AssetChange:

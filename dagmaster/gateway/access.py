@@ -1,6 +1,5 @@
 """Authentication and authorisation. Every route declares its roles; an app with one that does not will not start."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
@@ -59,7 +58,8 @@ class Allow:
             raise Unauthorized("the API key is unknown, revoked or expired")
         services.limiter.take(caller.name)
         if caller.role not in self.roles:
-            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_join_roles(self.roles)}")
+            allowed = " or ".join(role for role in Role if role in self.roles)
+            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {allowed}")
         if caller.role is Role.PARTNER and caller.platform_id is None:
             raise Forbidden("this key is not bound to a platform; ask its issuer for one that is")
         request.state.caller = caller
@@ -70,10 +70,6 @@ async def admit(request: HTTPConnection) -> None:
     allow = find_decision(request.scope.get("route"), Allow)
     if allow is not None:
         await allow(request)
-
-
-def _join_roles(roles: Iterable[Role]) -> str:
-    return " or ".join(role for role in Role if role in set(roles))
 
 
 def _allow(*roles: Role) -> Any:

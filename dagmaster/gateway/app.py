@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from dagmaster.gateway.access import Allow, Keyring, admit
 from dagmaster.gateway.api import admin, assets, layers, platform, probes, proxy, status, submission
-from dagmaster.gateway.readiness import Readiness, ReadyGate
+from dagmaster.gateway.health import Readiness, ReadyGate
 from dagmaster.gateway.services import opened_services
 from dagmaster.http.access import check_decisions
 from dagmaster.http.admission import Admission, BodyLimit

@@ -54,12 +54,12 @@ async def approve(services: Services, caller: KeyHolder, target: Target, body: R
         clearance_level=body.clearance_level,
         comment=body.comment,
     )
-    return await _outcome(services, await services.get_upstream().ask(asset_calls.approve(target.asset_id, approval)))
+    return await _outcome(services, await services.ask(asset_calls.approve(target.asset_id, approval)))
 
 
 async def reject(services: Services, caller: KeyHolder, target: Target, body: ReviewRejection) -> ReviewOutcome:
     rejection = Rejection(version_ordinal=target.ordinal, reviewer=caller.name, reason=body.reason)
-    return await _outcome(services, await services.get_upstream().ask(asset_calls.reject(target.asset_id, rejection)))
+    return await _outcome(services, await services.ask(asset_calls.reject(target.asset_id, rejection)))
 
 
 async def clear(
@@ -67,13 +67,12 @@ async def clear(
 ) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
     call = asset_calls.clear(target.asset_id, decision, is_public=level == "public")
-    cleared = await services.get_upstream().ask(call)
-    return _decided(services, cleared)
+    return _decided(services, await services.ask(call))
 
 
 async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
-    return _decided(services, await services.get_upstream().ask(asset_calls.delete(target.asset_id, None, decision)))
+    return _decided(services, await services.ask(asset_calls.delete(target.asset_id, None, decision)))
 
 
 async def delete_version(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
@@ -85,14 +84,11 @@ async def delete_version(services: Services, caller: KeyHolder, target: Target, 
     if ordinal is None:
         raise Conflict("no version of the asset waits for review or was rejected; name one by version_ordinal")
     call = asset_calls.delete(target.asset_id, ordinal, Decision(actor=caller.name, reason=reason))
-    return _decided(services, await services.get_upstream().ask(call))
+    return _decided(services, await services.ask(call))
 
 
 def version_reply(services: Services, row: Mapping[str, Any]) -> GatewayVersion:
-    error = row["processing_error"]
-    return GatewayVersion.model_validate(
-        {**row, "processing_error": services.scrubber.text(error) if error is not None else None}
-    )
+    return GatewayVersion.model_validate({**row, "processing_error": services.scrubber.value(row["processing_error"])})
 
 
 def _decided(services: Services, asset: DecidedAsset) -> AssetOutcome:

@@ -2,33 +2,49 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from dagmaster.errors import UnknownJob
 from dagmaster.gateway.services import Services
-from dagmaster.schemas.gateway import GatewayEvent, GatewayJob, GatewayJobDetail, GatewayNode
+from dagmaster.http.paging import to_page
+from dagmaster.schemas.common import Page
+from dagmaster.schemas.gateway import GatewayJob, GatewayNode
 from dagmaster.store import gateway_status as store
 from dagmaster.store.connect import Connection
+from dagmaster.store.gateway_status import JobFilter
 
+M = TypeVar("M", bound=BaseModel)
 Row = Mapping[str, Any]
 
 MAX_NODES = 5000
+# User data, which may contain internal names.
+SCRUBBED = ("error_message", "event_data", "result_data")
 
 
-def job_reply(services: Services, row: Row) -> GatewayJob:
-    return GatewayJob.model_validate(_scrubbed(services, row))
+def reply(services: Services, model: type[M], row: Row) -> M:
+    scrubbed = {name: services.operations.value(row[name]) for name in SCRUBBED if name in row}
+    return model.model_validate({**row, **scrubbed})
 
 
-def job_detail(services: Services, row: Row) -> GatewayJobDetail:
-    return GatewayJobDetail.model_validate(_scrubbed(services, row))
+def page_of(services: Services, model: type[M], rows: Sequence[Row], limit: int, offset: int) -> Page[M]:
+    """The query returns one row more than `limit` if there are more."""
+    return to_page([reply(services, model, row) for row in rows], limit, offset)
 
 
-def node_reply(services: Services, row: Row) -> GatewayNode:
-    return GatewayNode.model_validate(_scrubbed(services, row))
+async def list_jobs(
+    services: Services, conn: Connection, where: JobFilter, limit: int, offset: int
+) -> Page[GatewayJob]:
+    seconds = services.settings.orphan_threshold_seconds
+    rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
+    return page_of(services, GatewayJob, rows, limit, offset)
 
 
-def event_reply(services: Services, row: Row) -> GatewayEvent:
-    return GatewayEvent.model_validate(_scrubbed(services, row))
+async def get_job(services: Services, conn: Connection, job_id: str) -> Row:
+    if not (job_id.isascii() and job_id.isdecimal() and len(job_id) <= 19 and 0 < int(job_id) < 2**63):
+        raise UnknownJob(f"there is no job {job_id[:40]!r}")
+    return await store.get_job(conn, int(job_id), orphan_seconds=services.settings.orphan_threshold_seconds)
 
 
 async def add_nodes(services: Services, conn: Connection, jobs: Sequence[GatewayJob]) -> None:
@@ -38,18 +54,4 @@ async def add_nodes(services: Services, conn: Connection, jobs: Sequence[Gateway
     rows = await store.list_nodes(conn, [int(job.job_id) for job in jobs], limit=MAX_NODES)
     nodes_of = {job_id: list(nodes) for job_id, nodes in groupby(rows, key=lambda row: str(row["job_id"]))}
     for job in jobs:
-        job.nodes = [node_reply(services, row) for row in nodes_of.get(job.job_id, ())]
-
-
-def as_job_id(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and 0 < int(text) < 2**63):
-        raise UnknownJob(f"there is no job {text[:40]!r}")
-    return int(text)
-
-
-def _scrubbed(services: Services, row: Row) -> dict[str, Any]:
-    """User data may contain internal names; column names never do."""
-    return {
-        name: services.operations.value(value) if name in ("error_message", "event_data", "result_data") else value
-        for name, value in row.items()
-    }
+        job.nodes = [reply(services, GatewayNode, row) for row in nodes_of.get(job.job_id, ())]

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -19,46 +18,42 @@ from dagmaster.store.gateway import KeyHolder
 log = logging.getLogger(__name__)
 
 
-class Target(StrEnum):
+class ProxyTarget(StrEnum):
     ORCHESTRATOR = "orchestrator"
     WORKER = "worker"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    method: str
-    path: re.Pattern[str]
 
 
 # Only unreserved characters: no parent folders, escapes or parameters.
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+"
 _NOUNS = "jobs|nodes|tasks|workflows|schedules|queues|handlers|metrics|assets|requests|review|platforms|status"
 _PROBES = re.compile(r"livez|readyz|health(?:/[a-z_]+)?")
+# Methods and paths that are forwarded.
 RULES: Final = {
-    Target.ORCHESTRATOR: (
-        Rule("GET", _PROBES),
+    ProxyTarget.ORCHESTRATOR: (
+        ("GET", _PROBES),
         # Streams never end, and logs are not scrubbed.
-        Rule("GET", re.compile(rf"api/v1/(?:{_NOUNS})(?:/(?!(?:stream|logs)(?:/|$)){_SEGMENT}){{0,5}}")),
-        Rule("POST", re.compile(r"api/v1/jobs/\d{1,19}/(?:cancel|pause|resume|retry)")),
-        Rule("POST", re.compile(rf"api/v1/jobs/\d{{1,19}}/nodes/{_SEGMENT}/retry")),
+        ("GET", re.compile(rf"api/v1/(?:{_NOUNS})(?:/(?!(?:stream|logs)(?:/|$)){_SEGMENT}){{0,5}}")),
+        ("POST", re.compile(r"api/v1/jobs/\d{1,19}/(?:cancel|pause|resume|retry)")),
+        ("POST", re.compile(rf"api/v1/jobs/\d{{1,19}}/nodes/{_SEGMENT}/retry")),
     ),
-    Target.WORKER: (Rule("GET", _PROBES),),
+    ProxyTarget.WORKER: (("GET", _PROBES),),
 }
 REQUEST_HEADERS: Final = ("accept-language", "content-type", "x-request-id")
 RESPONSE_HEADERS: Final = ("content-type", "retry-after")
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 
 
-async def forward(services: Services, caller: KeyHolder, target: Target, path: str, request: Request) -> Response:
+async def forward(services: Services, caller: KeyHolder, target: ProxyTarget, path: str, request: Request) -> Response:
     """Raises NotFound for a path that is not in the allow-list, BadGateway and GatewayTimeout."""
-    url = _url_of(services, target)
-    if url is None or not any(rule.method == request.method and rule.path.fullmatch(path) for rule in RULES[target]):
+    url = target_urls(services)[target]
+    is_allowed = any(method == request.method and pattern.fullmatch(path) for method, pattern in RULES[target])
+    if url is None or not is_allowed:
         raise NotFound(f"{request.method} {path[:100]!r} is not in the proxy's allow-list for {target}")
     log.info("%s forwards %s %s to %s", caller.name, request.method, path, target)
     headers = {name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
     headers["accept"] = "application/json"
     key = services.settings.api_key
-    if target is Target.ORCHESTRATOR and key is not None:
+    if target is ProxyTarget.ORCHESTRATOR and key is not None:
         headers["authorization"] = f"Bearer {key.get_secret_value()}"
     outgoing = services.http.build_request(
         request.method,
@@ -76,8 +71,8 @@ async def forward(services: Services, caller: KeyHolder, target: Target, path: s
         raise BadGateway(UNREACHABLE) from error
 
 
-def _url_of(services: Services, target: Target) -> str | None:
-    return services.settings.url if target is Target.ORCHESTRATOR else services.settings.worker_url
+def target_urls(services: Services) -> dict[ProxyTarget, str | None]:
+    return {ProxyTarget.ORCHESTRATOR: services.settings.url, ProxyTarget.WORKER: services.settings.worker_url}
 
 
 async def _send(services: Services, outgoing: httpx.Request) -> Response:

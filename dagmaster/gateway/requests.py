@@ -18,7 +18,7 @@ async def send(services: Services, caller: KeyHolder, body: PartnerSubmission) -
     platform_id = caller.platform_id or body.platform_id
     request_id = str(uuid4())
     submission = _submission(body, platform_id, request_id, caller.name)
-    submitted = await services.get_upstream().ask(asset_calls.submit(submission, platform_id))
+    submitted = await services.ask(asset_calls.submit(submission, platform_id))
     known_id = submitted.request_id or request_id
     return Accepted(
         request_id=known_id,

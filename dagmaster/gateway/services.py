@@ -4,21 +4,24 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from fastapi import Depends
+from fastapi import Depends, Query
 from fastapi.requests import HTTPConnection
 from psycopg.conninfo import conninfo_to_dict
 
 from dagmaster.client import AsyncClient
+from dagmaster.client.call import Call
 from dagmaster.errors import Misconfigured
 from dagmaster.gateway.rate_limit import RateLimiter
 from dagmaster.gateway.scrub import Scrubber
 from dagmaster.gateway.upstream import RETRIES, Upstream
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
+
+T = TypeVar("T")
 
 STATEMENT_SECONDS: Final = 20.0
 
@@ -38,19 +41,17 @@ class Services:
     scrubber: Scrubber
     operations: Scrubber
 
-    def get_pool(self) -> Pool:
-        if self.pool is None:
-            raise Misconfigured("the gateway has no database")
-        return self.pool
-
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """For reads before or after a change, so that no connection is held while the API works."""
-        return self.get_pool().connection()
+        if self.pool is None:
+            raise Misconfigured("the gateway has no database")
+        return self.pool.connection()
 
-    def get_upstream(self) -> Upstream:
+    async def ask(self, call: Call[T]) -> T:
+        """Call the API. Raises BadGateway, GatewayTimeout, or the error of the API without internals."""
         if self.upstream is None:
             raise Misconfigured("the gateway has no orchestrator")
-        return self.upstream
+        return await self.upstream.ask(call)
 
 
 @asynccontextmanager
@@ -115,3 +116,4 @@ async def connection(services: ServicesDep) -> AsyncIterator[Connection]:
 
 
 Conn = Annotated[Connection, Depends(connection, scope="function")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of rows.")]

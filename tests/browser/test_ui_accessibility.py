@@ -1,4 +1,7 @@
-"""Every page is accessible without sight or mouse, and fits a phone."""
+"""Every page is accessible without sight or mouse, and fits a phone; its links lead somewhere."""
+
+import re
+from html import unescape
 
 import pytest
 from browsing import Site, accessibility_findings
@@ -82,6 +85,17 @@ def test_every_page_is_accessible_and_fits_a_phone(site: Site, jobs: dict[str, s
     page.set_viewport_size(NARROW)
     beyond = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert beyond <= 0, f"{beyond} px too wide"
+
+
+def test_every_link_leads_to_a_page(site: Site, jobs: dict[str, str]) -> None:
+    linked_from: dict[str, str] = {}
+    for path in PAGES:
+        html = site.client.get(path.format(**jobs)).raise_for_status().text
+        links = re.findall(r'<a [^>]*href="(/ui/[^"#]*)', html)
+        linked_from |= {unescape(link): path for link in links if link != "/ui/logout"}
+    assert len(linked_from) > 50
+    broken = {link: path for link, path in linked_from.items() if site.client.get(link).status_code != 200}
+    assert broken == {}
 
 
 def _open(page: Page, path: str) -> None:

@@ -124,7 +124,7 @@ def test_a_fan_out_is_one_node_whose_items_expand(page: Page, asking: str) -> No
     panel.get_by_role("button", name="failed 1").click()
     expect(panel.locator(".grid-item")).to_have_count(1)
     expect(panel.locator(".grid-item")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/spread__3")
-    panel.get_by_role("button", name="Back to the node").click()
+    panel.get_by_role("button", name="Back to node").click()
     expect(panel.get_by_role("heading", name="spread")).to_be_visible()
 
 

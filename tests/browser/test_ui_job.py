@@ -133,7 +133,7 @@ def test_the_chart_has_a_bar_for_every_attempt_and_a_strip_for_a_fan_out(site: S
     expect(step).to_have_attribute("aria-label", re.compile("attempt 1 failed.*attempt 3 completed"))
     spread = page.locator("a.gantt-row", has_text="spread")
     expect(spread.locator("rect.part")).not_to_have_count(0)
-    page.get_by_text("As a table").click()
+    page.get_by_text("View as table").click()
     expect(page.locator("#bar-step-2")).to_contain_text("failed")
     expect(page.locator("#bar-step-3")).to_contain_text("completed")
 

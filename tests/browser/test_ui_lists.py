@@ -65,7 +65,7 @@ def test_durations_are_drawn_and_available_as_a_table(site: Site, page: Page, fa
     figure = page.get_by_role("figure")
     expect(figure).to_contain_text("p95")
     expect(figure.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"\d+ attempts, \d+ failed"))
-    figure.get_by_text("As a table").click()
+    figure.get_by_text("View as table").click()
     expect(figure.get_by_role("columnheader", name="Duration")).to_be_visible()
     expect(figure.locator("tbody tr").first).to_contain_text(" to ")
 

@@ -125,6 +125,17 @@ def test_the_theme_follows_the_system_until_one_is_chosen(visit: Callable[..., V
     expect(root).to_have_attribute("data-theme", other)
 
 
+def test_a_theme_chosen_in_another_tab_redraws_canvases(visit: Callable[..., Visit]) -> None:
+    page = visit(is_alone=True, color_scheme="light").page
+    go(page)
+    page.evaluate("document.addEventListener('dm:theme', () => document.body.setAttribute('data-redrawn', ''))")
+    other = page.context.new_page()
+    go(other)
+    other.get_by_role("button", name="Switch theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("body")).to_have_attribute("data-redrawn", "")
+
+
 # Small components.
 
 

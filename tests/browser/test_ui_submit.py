@@ -233,7 +233,7 @@ def test_the_form_can_be_filled_with_an_earlier_jobs_inputs(site: Site, page: Pa
     expect(page.get_by_label("name string")).to_have_value("Ada")
     expect(page.get_by_label("count")).to_have_value("8")
     expect(page.get_by_label("api_key")).to_have_value("")
-    expect(page.locator(".notice").filter(has_text=job_id)).to_contain_text("Enter hidden values again: api_key")
+    expect(page.locator(".notice").filter(has_text=job_id)).to_contain_text("enter them again: api_key")
     assert "hunter2" not in page.content()
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from dagmaster.errors import RateLimited
-from dagmaster.gateway import readiness
+from dagmaster.gateway import health
 from dagmaster.gateway.app import create_app
 from dagmaster.gateway.rate_limit import MAX_BUCKETS, RateLimiter
 from dagmaster.http.errors import reply
@@ -263,14 +263,14 @@ async def test_a_database_without_the_schema_is_reported(databases: Any, pg_serv
 
 
 async def test_an_unreachable_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "REACH_SECONDS", 0.2)
-    monkeypatch.setattr(readiness, "AGAIN_SECONDS", 60.0)
+    monkeypatch.setattr(health, "REACH_SECONDS", 0.2)
+    monkeypatch.setattr(health, "AGAIN_SECONDS", 60.0)
     async with gateway_to("http://127.0.0.1:1", "postgresql://reader:secret@127.0.0.1:1/nothing", {}) as api:
         assert await not_ready(api) == {"database": "it cannot be reached"}
 
 
 async def test_the_gateway_is_ready_when_the_database_returns(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
     with dropped_after(dsn, new_role()) as role, psycopg.connect(dsn, autocommit=True) as conn:
         address = await make_reader(dsn, role)
         conn.execute(f"REVOKE USAGE ON SCHEMA gateway FROM {role}")

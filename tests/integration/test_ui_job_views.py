@@ -214,7 +214,7 @@ async def test_only_approvers_get_approval_buttons(api: Web) -> None:
         assert "nodes/ask/approve" in await api.get(f"/ui/jobs/{job_id}{path}", headers=ann)
         assert "nodes/ask/approve" not in await api.get(f"/ui/jobs/{job_id}{path}", headers=bob)
     page = await api.get(f"/ui/jobs/{job_id}", headers=bob)
-    assert "Your key is not an approver" in page
+    assert "You are not an approver" in page
 
 
 async def test_secrets_are_hidden(api: Web) -> None:

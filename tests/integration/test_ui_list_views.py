@@ -147,7 +147,7 @@ async def test_results_show_their_handler_and_worker(api: Web) -> None:
         assert await list_results(conn, since=since, worker_id=WorkerId("nobody")) == []
     page = await api.get("/ui/tasks?handler=fail")
     assert "p95" in page
-    assert "As a table" in page
+    assert "View as table" in page
 
 
 async def test_results_of_children_and_added_tasks_show_their_handler(api: Web) -> None:

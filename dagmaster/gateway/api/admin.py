@@ -3,20 +3,18 @@
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query
 
 from dagmaster.gateway.access import OPERATORS
-from dagmaster.gateway.health import examine
-from dagmaster.gateway.operations import event_reply, job_reply, node_reply
-from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, ServicesDep
+from dagmaster.gateway.health import HEALTH, show_health
+from dagmaster.gateway.operations import list_jobs, page_of
+from dagmaster.gateway.services import Conn, Limit, ServicesDep
 from dagmaster.http.paging import Offset, to_page
 from dagmaster.model.states import NodeStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import (
     GatewayConfig,
     GatewayEvent,
-    GatewayHealth,
     GatewayJob,
     GatewayNode,
     GatewayWorkflow,
@@ -28,13 +26,7 @@ router = APIRouter(prefix="/api/admin", tags=["admin"])
 
 Hours = Annotated[int, Query(ge=1, le=24 * 7, description="How far back.")]
 
-
-@router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
-async def admin_health(request: Request, services: ServicesDep, response: Response) -> GatewayHealth:
-    """Check the settings, the database and the orchestrator's API."""
-    health = await examine(services, request.app.state.readiness)
-    response.status_code = 200 if health.status == "healthy" else 503
-    return health
+router.get("/health", **HEALTH)(show_health)
 
 
 @router.get("/config", dependencies=[OPERATORS])
@@ -58,20 +50,13 @@ async def list_active_jobs(
     services: ServicesDep, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[GatewayJob]:
     """List unfinished jobs, newest first."""
-    seconds = services.settings.orphan_threshold_seconds
-    rows = await store.list_jobs(
-        conn, JobFilter(only_live=True), orphan_seconds=seconds, limit=limit + 1, offset=offset
-    )
-    return to_page([job_reply(services, row) for row in rows], limit, offset)
+    return await list_jobs(services, conn, JobFilter(only_live=True), limit, offset)
 
 
 @router.get("/orphans", dependencies=[OPERATORS])
 async def list_orphans(services: ServicesDep, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
     """List unfinished jobs without a live owner."""
-    seconds = services.settings.orphan_threshold_seconds
-    where = JobFilter(only_live=True, only_orphans=True)
-    rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
-    return to_page([job_reply(services, row) for row in rows], limit, offset)
+    return await list_jobs(services, conn, JobFilter(only_live=True, only_orphans=True), limit, offset)
 
 
 @router.get("/recent-events", dependencies=[OPERATORS])
@@ -80,7 +65,7 @@ async def list_recent_events(
 ) -> Page[GatewayEvent]:
     """List the events of all jobs, newest first."""
     rows = await store.list_recent_events(conn, hours=hours, limit=limit + 1, offset=offset)
-    return to_page([event_reply(services, row) for row in rows], limit, offset)
+    return page_of(services, GatewayEvent, rows, limit, offset)
 
 
 @router.get("/workflows", dependencies=[OPERATORS])
@@ -96,7 +81,7 @@ async def list_running_nodes(
 ) -> Page[GatewayNode]:
     """List running nodes, latest change first."""
     rows = await store.list_nodes_by_status(conn, NodeStatus.RUNNING, hours=0, limit=limit + 1, offset=offset)
-    return to_page([node_reply(services, row) for row in rows], limit, offset)
+    return page_of(services, GatewayNode, rows, limit, offset)
 
 
 @router.get("/failed-nodes", dependencies=[OPERATORS])
@@ -105,4 +90,4 @@ async def list_failed_nodes(
 ) -> Page[GatewayNode]:
     """List failed nodes of unfinished or recent jobs, latest failure first."""
     rows = await store.list_nodes_by_status(conn, NodeStatus.FAILED, hours=hours, limit=limit + 1, offset=offset)
-    return to_page([node_reply(services, row) for row in rows], limit, offset)
+    return page_of(services, GatewayNode, rows, limit, offset)

@@ -9,8 +9,7 @@ from dagmaster.errors import UnknownVersion
 from dagmaster.gateway import decisions
 from dagmaster.gateway.access import OPERATORS, READERS, REVIEWERS, Caller
 from dagmaster.gateway.decisions import Target, version_reply, visible_target
-from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, ServicesDep
+from dagmaster.gateway.services import Conn, Limit, ServicesDep
 from dagmaster.http.asset_filter import FilterOfQuery
 from dagmaster.http.errors import documented
 from dagmaster.http.paging import Offset, to_page

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Response
 
 from dagmaster.client import asset_calls
 from dagmaster.gateway.access import OPERATORS, Caller
-from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, ServicesDep
+from dagmaster.gateway.services import Conn, Limit, ServicesDep
 from dagmaster.http.errors import documented
 from dagmaster.http.paging import Offset, to_page
 from dagmaster.model.asset import DataType
@@ -39,28 +38,27 @@ async def show_layer(asset_id: str, conn: Conn) -> LayerReply:
 async def add_layer(body: NewLayer, caller: Caller, services: ServicesDep) -> LayerReply:
     """Describe the layer of an asset that has no metadata yet."""
     layer = body.model_copy(update={"actor": caller.name})
-    return await services.get_upstream().ask(asset_calls.add_layer(layer))
+    return await services.ask(asset_calls.add_layer(layer))
 
 
 @router.put(LAYER, **FORWARDED)
 async def replace_layer(asset_id: str, body: LayerReplacement, caller: Caller, services: ServicesDep) -> LayerReply:
     """Replace the metadata of a layer; 409 unless `version` is the current one."""
     layer = body.model_copy(update={"actor": caller.name})
-    return await services.get_upstream().ask(asset_calls.replace_layer(asset_id, layer))
+    return await services.ask(asset_calls.replace_layer(asset_id, layer))
 
 
 @router.delete(LAYER, status_code=204, **FORWARDED)
 async def remove_layer(asset_id: str, caller: Caller, services: ServicesDep) -> Response:
     """Remove the metadata of a layer that is not published."""
-    await services.get_upstream().ask(asset_calls.remove_layer(asset_id, caller.name))
+    await services.ask(asset_calls.remove_layer(asset_id, caller.name))
     return Response(status_code=204)
 
 
 @router.post(f"{LAYER}/publish-external", **FORWARDED)
 async def publish_layer(asset_id: str, caller: Caller, services: ServicesDep) -> ExternalPublication:
     """Publish the layer of a public asset externally."""
-    command = asset_calls.run_command("metadata.publish_external", {"asset_id": asset_id}, caller.name)
-    done = await services.get_upstream().ask(command)
+    done = await services.ask(asset_calls.run_command("metadata.publish_external", {"asset_id": asset_id}, caller.name))
     return ExternalPublication(asset_id=asset_id, result=services.operations.value(done.result))
 
 

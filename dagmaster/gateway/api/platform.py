@@ -40,8 +40,9 @@ async def show_status(request_id: str, caller: Caller, services: ServicesDep, co
     request = await get_request(conn, request_id, caller.platform_id)
     # A result may be several megabytes.
     result = await asyncio.to_thread(services.scrubber.value, request["result"])
-    error = services.scrubber.text(request["error"]) if request["error"] is not None else None
-    return RequestStatus.model_validate({**request, "result": result, "error": error})
+    return RequestStatus.model_validate(
+        {**request, "result": result, "error": services.scrubber.value(request["error"])}
+    )
 
 
 @router.post("/approve", dependencies=[REVIEWERS], **FORWARDED)

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from dagmaster.gateway.access import EVERYBODY
-from dagmaster.gateway.readiness import Readiness, describe, failed
+from dagmaster.gateway.health import Readiness, failed
 from dagmaster.http.errors import documented, reply
 from dagmaster.schemas.system import Alive
 
@@ -21,8 +21,9 @@ async def livez() -> Alive:
 async def readyz(request: Request) -> Alive | Response:
     """Return 200 if the gateway can serve, otherwise 503 with the checks that failed."""
     readiness: Readiness = request.app.state.readiness
-    failures = describe(failed(await readiness.examine()))
+    failures = failed(await readiness.examine())
     if failures:
-        reasons = "; ".join(f"{failure['check']}: {failure['message']}" for failure in failures)
-        return reply(503, "unavailable", f"not ready: {reasons}", failures)
+        reasons = "; ".join(f"{check.name}: {check.failure}" for check in failures)
+        details = [{"check": check.name, "message": check.failure} for check in failures]
+        return reply(503, "unavailable", f"not ready: {reasons}", details)
     return Alive(status="ready")

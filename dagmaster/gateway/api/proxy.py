@@ -5,11 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from dagmaster.gateway.access import OPERATORS, Caller
-from dagmaster.gateway.health import examine_targets
-from dagmaster.gateway.proxy import Target, forward
+from dagmaster.gateway.health import HEALTH, show_target_health
+from dagmaster.gateway.proxy import ProxyTarget, forward
 from dagmaster.gateway.services import ServicesDep
 from dagmaster.http.errors import documented
-from dagmaster.schemas.gateway import GatewayHealth
 
 router = APIRouter(prefix="/api/proxy", tags=["proxy"])
 
@@ -20,21 +19,20 @@ FORWARDED: Any = {
 }
 
 
-@router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
-async def proxy_health(services: ServicesDep, response: Response) -> GatewayHealth:
-    """Check the targets of the proxy."""
-    health = await examine_targets(services)
-    response.status_code = 200 if health.status == "healthy" else 503
-    return health
+router.get("/health", **HEALTH)(show_target_health)
 
 
 @router.get("/{target}/{path:path}", **FORWARDED)
-async def read_through(target: Target, path: str, request: Request, caller: Caller, services: ServicesDep) -> Response:
+async def read_through(
+    target: ProxyTarget, path: str, request: Request, caller: Caller, services: ServicesDep
+) -> Response:
     """Read from the orchestrator or a worker."""
     return await forward(services, caller, target, path, request)
 
 
 @router.post("/{target}/{path:path}", **FORWARDED)
-async def write_through(target: Target, path: str, request: Request, caller: Caller, services: ServicesDep) -> Response:
+async def write_through(
+    target: ProxyTarget, path: str, request: Request, caller: Caller, services: ServicesDep
+) -> Response:
     """Send a change to the orchestrator."""
     return await forward(services, caller, target, path, request)

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from dagmaster.errors import Invalid, UnknownJob
+from dagmaster.gateway import operations
 from dagmaster.gateway.access import OPERATORS
-from dagmaster.gateway.operations import add_nodes, as_job_id, event_reply, job_detail, job_reply, node_reply
-from dagmaster.gateway.paging import Limit
-from dagmaster.gateway.services import Conn, ServicesDep
+from dagmaster.gateway.operations import add_nodes, get_job, page_of, reply
+from dagmaster.gateway.services import Conn, Limit, ServicesDep
 from dagmaster.http.errors import documented
-from dagmaster.http.paging import Offset, to_page
+from dagmaster.http.paging import Offset
 from dagmaster.model.states import JobStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import GatewayEvent, GatewayJob, GatewayJobDetail, GatewayNode, GatewayStats
@@ -34,10 +34,7 @@ async def list_jobs(
     offset: Offset = 0,
 ) -> Page[GatewayJob]:
     """List jobs, newest first."""
-    where = JobFilter(status, workflow_id)
-    seconds = services.settings.orphan_threshold_seconds
-    rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
-    page = to_page([job_reply(services, row) for row in rows], limit, offset)
+    page = await operations.list_jobs(services, conn, JobFilter(status, workflow_id), limit, offset)
     if include_nodes:
         await add_nodes(services, conn, page.items)
     return page
@@ -48,8 +45,7 @@ async def show_job(
     job_id: str, services: ServicesDep, conn: Conn, include_nodes: IncludeNodes = False
 ) -> GatewayJobDetail:
     """Get a job."""
-    row = await store.get_job(conn, as_job_id(job_id), orphan_seconds=services.settings.orphan_threshold_seconds)
-    job = job_detail(services, row)
+    job = reply(services, GatewayJobDetail, await get_job(services, conn, job_id))
     if include_nodes:
         await add_nodes(services, conn, [job])
     return job
@@ -60,10 +56,9 @@ async def list_nodes(
     job_id: str, services: ServicesDep, conn: Conn, limit: Limit = 100, offset: Offset = 0
 ) -> Page[GatewayNode]:
     """List the nodes of a job in the order of their start."""
-    number = as_job_id(job_id)
-    await store.get_job(conn, number, orphan_seconds=services.settings.orphan_threshold_seconds)
-    rows = await store.list_nodes(conn, [number], limit=limit + 1, offset=offset)
-    return to_page([node_reply(services, row) for row in rows], limit, offset)
+    job = await get_job(services, conn, job_id)
+    rows = await store.list_nodes(conn, [job["job_id"]], limit=limit + 1, offset=offset)
+    return page_of(services, GatewayNode, rows, limit, offset)
 
 
 @router.get("/job/{job_id}/events", responses=documented(404), dependencies=[OPERATORS])
@@ -71,10 +66,9 @@ async def list_events(
     job_id: str, services: ServicesDep, conn: Conn, limit: Limit = 100, offset: Offset = 0
 ) -> Page[GatewayEvent]:
     """List the events of a job in order."""
-    number = as_job_id(job_id)
-    await store.get_job(conn, number, orphan_seconds=services.settings.orphan_threshold_seconds)
-    rows = await store.list_events(conn, number, limit=limit + 1, offset=offset)
-    return to_page([event_reply(services, row) for row in rows], limit, offset)
+    job = await get_job(services, conn, job_id)
+    rows = await store.list_events(conn, job["job_id"], limit=limit + 1, offset=offset)
+    return page_of(services, GatewayEvent, rows, limit, offset)
 
 
 @router.get("/stats", dependencies=[OPERATORS])
@@ -91,8 +85,7 @@ async def look_up(
     if (correlation_id is None) == (idempotency_key is None):
         raise Invalid("give either correlation_id or idempotency_key")
     where = JobFilter(correlation_id=correlation_id, idempotency_key=idempotency_key)
-    seconds = services.settings.orphan_threshold_seconds
-    rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=MAX_FOUND)
-    if not rows:
+    jobs = (await operations.list_jobs(services, conn, where, MAX_FOUND, 0)).items
+    if not jobs:
         raise UnknownJob("no job has that correlation id or idempotency key")
-    return [job_reply(services, row) for row in rows]
+    return jobs

@@ -3,17 +3,17 @@
 import asyncio
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter
 from pydantic import ValidationError
 
 from dagmaster.errors import DagmasterError, Invalid
 from dagmaster.gateway.access import OPERATORS, Caller
-from dagmaster.gateway.health import examine
+from dagmaster.gateway.health import HEALTH, show_health
 from dagmaster.gateway.requests import send
 from dagmaster.gateway.services import Services, ServicesDep
 from dagmaster.http.errors import code_of, documented
 from dagmaster.schemas.common import Json, Problem
-from dagmaster.schemas.gateway import Accepted, Batch, BatchItem, BatchReply, GatewayHealth, OperatorSubmission
+from dagmaster.schemas.gateway import Accepted, Batch, BatchItem, BatchReply, OperatorSubmission
 from dagmaster.store.gateway import KeyHolder
 
 router = APIRouter(prefix="/api/gateway", tags=["gateway"])
@@ -42,12 +42,7 @@ async def submit_batch(body: Batch, caller: Caller, services: ServicesDep) -> Ba
     return BatchReply(accepted=accepted, rejected=len(items) - accepted, items=items)
 
 
-@router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
-async def gateway_health(request: Request, services: ServicesDep, response: Response) -> GatewayHealth:
-    """Check the settings, the database and the orchestrator's API."""
-    health = await examine(services, request.app.state.readiness)
-    response.status_code = 200 if health.status == "healthy" else 503
-    return health
+router.get("/health", **HEALTH)(show_health)
 
 
 async def _outcome(services: Services, caller: KeyHolder, index: int, item: Json) -> BatchItem:

@@ -1,28 +1,20 @@
 // Buttons that call the API and show the outcome; destructive ones ask for confirmation first.
+import { element } from "./elements.js";
 import { refreshNow } from "./live.js";
-
-const token = () => document.querySelector("meta[name=csrf-token]")?.content ?? "";
 
 const STAYS = { completed: 6000, failed: 20000, warning: 20000 };
 const LATER = "toasts";
 
 // Announced to screen readers too; stays while the pointer or the focus is in it.
 export function toast(text, kind = "completed") {
-  const box = document.createElement("div");
-  box.className = `toast is-${kind}`;
-  const words = document.createElement("span");
-  words.className = "grow";
-  words.textContent = text;
-  const close = document.createElement("button");
+  const close = element("button", "ghost tiny", "×");
   close.type = "button";
-  close.className = "ghost tiny";
   close.ariaLabel = "Dismiss";
-  close.textContent = "×";
+  const box = element("div", `toast is-${kind}`, element("span", "grow", text), close);
   close.addEventListener("click", () => box.remove());
-  box.append(words, close);
   document.getElementById("toasts").append(box);
   const leave = () => (box.matches(":hover, :focus-within") ? setTimeout(leave, 1000) : box.remove());
-  setTimeout(leave, STAYS[kind] ?? STAYS.completed);
+  setTimeout(leave, STAYS[kind]);
 }
 
 // Shown on the next page.
@@ -43,7 +35,7 @@ function toastFromBefore() {
 
 // The API's response; throws an Error with the API's message. `text` is a body that is already JSON.
 export async function send(path, { method = "POST", body = undefined, text = body && JSON.stringify(body) } = {}) {
-  const headers = { "X-CSRF-Token": token(), Accept: "application/json" };
+  const headers = { "X-CSRF-Token": document.querySelector("meta[name=csrf-token]").content, Accept: "application/json" };
   if (text !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
@@ -102,18 +94,18 @@ export function confirmed({ title, text = "", yes = "Yes", reason = false, isDan
 
 async function act(button) {
   const { action, method, done, confirm, yes } = button.dataset;
-  let body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
+  let body;
   if (confirm) {
     const isDanger = button.classList.contains("danger");
     const question = { title: confirm, text: button.dataset.text, yes, reason: "reason" in button.dataset, isDanger };
     const reason = await confirmed(question);
     if (reason === null) return;
-    if (reason) body = { ...body, [button.dataset.reason || "reason"]: reason };
+    if (reason) body = { [button.dataset.reason]: reason };
   }
   button.disabled = true;
   button.classList.add("busy");
   try {
-    const reply = await send(action, { method: method || "POST", body });
+    const reply = await send(action, { method, body });
     const text = reply?.is_done === false ? `${done} (requested; takes effect when an orchestrator runs)` : done;
     if (button.dataset.next) {
       toastLater(text);

@@ -1,5 +1,6 @@
 // The map of an asset: tiles of its versions, a swipe comparison of two, and the values at a point.
 import { Map as GlMap, Marker, NavigationControl, ScaleControl } from "./vendor/maplibre-gl.mjs";
+import { element } from "./elements.js";
 import { bandRows, boundsOf, featureLegend, numericFields, paintBy, shownNumber, shownPoint, tileQuery } from "./asset_map_values.js";
 
 const NAMES = ["version", "compare"];
@@ -148,7 +149,7 @@ class AssetMap {
     map.addControl(new NavigationControl({ showCompass: false }), "top-right");
     if (name === "version") map.addControl(new ScaleControl(), "bottom-right");
     map.on("click", (event) => this.askPoint(event.lngLat));
-    map.on("error", ({ error }) => error?.status !== 404 && this.complain(`The map cannot be drawn: ${error?.message}`));
+    map.on("error", ({ error }) => error?.status !== 404 && this.complain(`Cannot draw the map: ${error?.message}`));
     map.getCanvas().addEventListener("keydown", (event) => event.key === "Enter" && this.askPoint(map.getCenter()));
     map.on("move", (event) => event.isFollowing || this.follow(name));
     await map.once("load");
@@ -167,28 +168,22 @@ class AssetMap {
   }
 
   style() {
-    const paint = this.basePaint();
     return {
       version: 8,
       sources: { land: { type: "geojson", data: this.earth } },
       layers: [
-        { id: "sea", type: "background", paint: { "background-color": paint.sea } },
-        { id: "land", type: "fill", source: "land", paint: { "fill-color": paint.land } },
-        { id: "coast", type: "line", source: "land", paint: { "line-color": paint.coast, "line-width": 0.8 } },
+        { id: "sea", type: "background", paint: { "background-color": colour("--sunken") } },
+        { id: "land", type: "fill", source: "land", paint: { "fill-color": colour("--line") } },
+        { id: "coast", type: "line", source: "land", paint: { "line-color": colour("--pending-fill"), "line-width": 0.8 } },
       ],
     };
   }
 
-  basePaint() {
-    return { sea: colour("--sunken"), land: colour("--line"), coast: colour("--pending-fill") };
-  }
-
   paintBase() {
-    const paint = this.basePaint();
     for (const map of Object.values(this.maps)) {
-      map.setPaintProperty("sea", "background-color", paint.sea);
-      map.setPaintProperty("land", "fill-color", paint.land);
-      map.setPaintProperty("coast", "line-color", paint.coast);
+      for (const { id, paint } of this.style().layers) {
+        for (const [name, value] of Object.entries(paint)) map.setPaintProperty(id, name, value);
+      }
     }
   }
 
@@ -274,11 +269,10 @@ class AssetMap {
     const legend = this.find("[data-legend]");
     legend.hidden = kind !== "gradient" && kind !== "classes";
     if (legend.hidden) return;
-    const swatch = (entry) => Object.assign(document.createElement("i"), { title: shownNumber(entry.value) });
-    const painted = entries.map((entry) => {
-      const drawn = swatch(entry);
-      drawn.style.background = entry.colour;
-      return drawn;
+    const painted = entries.map(({ value, colour: paint }) => {
+      const swatch = Object.assign(element("i", ""), { title: shownNumber(value) });
+      swatch.style.background = paint;
+      return swatch;
     });
     const isGradient = kind === "gradient";
     this.find("[data-legend-title]").textContent = title ?? `Band ${bands[0]}`;
@@ -289,11 +283,7 @@ class AssetMap {
     const bar = this.find("[data-legend-colours]");
     bar.style.background = isGradient ? `linear-gradient(to right, ${entries.map((entry) => entry.colour).join(", ")})` : "";
     if (isGradient) bar.replaceChildren(...(entries.length > 2 ? painted : []));
-    else this.find("[data-legend-classes]").replaceChildren(...entries.map((entry, place) => {
-      const line = document.createElement("li");
-      line.append(painted[place], shownNumber(entry.value));
-      return line;
-    }));
+    else this.find("[data-legend-classes]").replaceChildren(...painted.map((swatch) => element("li", "", swatch, swatch.title)));
   }
 
   async askPoint(point) {
@@ -326,16 +316,10 @@ class AssetMap {
   }
 
   tell(point, groups) {
-    const table = document.createElement("table");
-    for (const { title, rows } of groups) {
-      for (const cells of [[title, ""], ...rows]) {
-        const row = table.insertRow();
-        const kind = cells[0] === title ? "th" : "td";
-        row.append(...cells.map((text) => Object.assign(document.createElement(kind), { textContent: text })));
-      }
-    }
-    const place = Object.assign(document.createElement("p"), { className: "muted", textContent: `At ${shownPoint(point)}` });
-    this.find("[data-point]").replaceChildren(place, table);
+    const row = (kind, cells) => element("tr", "", ...cells.map((text) => element(kind, "", text)));
+    const table = element("table", "", ...groups.map(({ title, rows }) =>
+      element("tbody", "", row("th", [title, ""]), ...rows.map((cells) => row("td", cells)))));
+    this.find("[data-point]").replaceChildren(element("p", "muted", `At ${shownPoint(point)}`), table);
   }
 }
 

@@ -27,6 +27,7 @@ function open({ backfill, timezone }) {
   dialog.showModal();
 }
 
+const jobsOf = (count) => (count === 1 ? "1 job" : `${count} jobs`);
 const range = () => Object.fromEntries(new FormData(form));
 const ask = (dry_run) => send(`/api/v1/schedules/${encodeURIComponent(schedule)}/backfill`, { body: { ...range(), dry_run } });
 
@@ -49,8 +50,7 @@ form.addEventListener("input", async () => {
 });
 
 function count({ times, existing, left }) {
-  const now = Math.min(left, MOST);
-  const jobs = now === 1 ? "1 job" : `${now} jobs`;
+  const jobs = jobsOf(Math.min(left, MOST));
   const had = existing ? ` ${existing} of ${times} times already have a job.` : "";
   const rest = left > MOST ? ` ${left - MOST} more remain for another backfill.` : "";
   tell(left ? `This starts ${jobs}.${had}${rest}` : `No jobs to start in this range.${had}`, left ? "is-warning" : "");
@@ -64,8 +64,7 @@ form.addEventListener("submit", async (event) => {
   try {
     const done = await ask(false);
     dialog.close();
-    const jobs = done.submitted === 1 ? "1 job" : `${done.submitted} jobs`;
-    toast(`Started ${jobs}${done.left ? `; ${done.left} remain` : ""}`);
+    toast(`Started ${jobsOf(done.submitted)}${done.left ? `; ${done.left} remain` : ""}`);
     await refreshNow();
   } catch (error) {
     tell(error.message, "is-error");

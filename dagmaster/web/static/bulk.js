@@ -6,7 +6,6 @@ const bar = document.querySelector("[data-bulk]");
 const selected = new Set();
 
 function show() {
-  if (!bar) return;
   for (const box of document.querySelectorAll("[data-check]")) box.checked = selected.has(box.dataset.check);
   bar.hidden = selected.size === 0;
   bar.querySelector("[data-bulk-count]").textContent = selected.size;

@@ -1,5 +1,6 @@
 // Tooltips of charts, for the pointer and for the keyboard. The server renders the shapes and live updates morph them, so
 // all listeners are on the document.
+import { element } from "./elements.js";
 import { refreshSoon } from "./live.js";
 import { exact } from "./times.js";
 
@@ -9,8 +10,7 @@ let pointed = null;
 function tip() {
   let box = document.querySelector(".tip");
   if (!box) {
-    box = document.createElement("div");
-    box.className = "tip";
+    box = element("div", "tip");
     box.setAttribute("aria-hidden", "true"); // the element itself has the text as its label
     document.body.append(box);
   }

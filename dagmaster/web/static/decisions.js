@@ -1,5 +1,6 @@
 // Decisions about assets: a dialog asks for the fields that the API needs, and shows its errors.
 import { askFrom, send, toast, toastLater, warnLater } from "./actions.js";
+import { element } from "./elements.js";
 import { refreshNow } from "./live.js";
 
 const dialog = document.getElementById("decide");
@@ -62,12 +63,7 @@ async function decide() {
 // Warnings stay until the next decision, because the user has to act on them.
 function warn(texts) {
   warnings.hidden = !texts.length;
-  warnings.replaceChildren(...texts.map((text) => {
-    const notice = document.createElement("p");
-    notice.className = "notice is-warning";
-    notice.textContent = text;
-    return notice;
-  }));
+  warnings.replaceChildren(...texts.map((text) => element("p", "notice is-warning", text)));
 }
 
 document.addEventListener("click", (event) => {

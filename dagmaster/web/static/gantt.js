@@ -28,7 +28,7 @@ function zoomTo(target) {
 }
 
 const ZOOMS = { in: () => zoomTo(level + 1), out: () => zoomTo(level - 1), fit: () => zoomTo(0) };
-const KEYS = { "+": ZOOMS.in, "=": ZOOMS.in, "-": ZOOMS.out, 0: ZOOMS.fit };
+const KEYS = { "+": ZOOMS.in, "=": ZOOMS.in, "-": ZOOMS.out, 0: ZOOMS.fit, ArrowDown: () => walk(1), ArrowUp: () => walk(-1) };
 
 function walk(by) {
   const rows = [...document.querySelectorAll(".gantt-row")];
@@ -38,7 +38,7 @@ function walk(by) {
 document.addEventListener("click", (event) => ZOOMS[event.target.closest("[data-zoom]")?.dataset.zoom]?.());
 document.addEventListener("keydown", (event) => {
   if (!event.target.closest("#gantt") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const act = KEYS[event.key] ?? { ArrowDown: () => walk(1), ArrowUp: () => walk(-1) }[event.key];
+  const act = KEYS[event.key];
   if (!act) return;
   event.preventDefault();
   act();

@@ -1,5 +1,6 @@
 // The live log of one attempt. Lines are added in portions and only the last ones are kept, so that the page stays fast
 // with a log of any size.
+import { element } from "./elements.js";
 import { matchCount, overwritten, shownLine, withoutEscapes } from "./log_text.js";
 
 const MAX_LINES = 5000;
@@ -183,11 +184,7 @@ function draw() {
   if (log.drawing) requestAnimationFrame(draw);
 }
 
-function lineOf(text) {
-  const line = document.createElement("div");
-  line.textContent = shownLine(text);
-  return line;
-}
+const lineOf = (text) => element("div", "", shownLine(text));
 
 // Mark the lines that contain the search text, and keep the current match.
 function look() {
@@ -255,13 +252,8 @@ async function askEarlier(text, abort) {
   details.hidden = !earlier.length;
   const isAll = result.lines.length === result.total;
   details.querySelector("summary").textContent = `${isAll ? "" : "At least "}${earlier.length.toLocaleString("en")} more ${earlier.length === 1 ? "match" : "matches"} in earlier lines`;
-  details.querySelector("ol").replaceChildren(...earlier.map(({ number, text: words }) => {
-    const item = document.createElement("li");
-    const place = document.createElement("b");
-    place.textContent = number.toLocaleString("en");
-    item.append(place, withoutEscapes(words));
-    return item;
-  }));
+  details.querySelector("ol").replaceChildren(...earlier.map(({ number, text: words }) =>
+    element("li", "", element("b", "", number.toLocaleString("en")), withoutEscapes(words))));
 }
 
 function step(by) {

@@ -232,7 +232,7 @@ function mayMove(event) {
 
 const panels = new WeakMap();
 
-export function drawMaps() {
+function drawMaps() {
   for (const section of document.querySelectorAll("[data-map]")) {
     const canvas = section.querySelector(".map-canvas");
     if (!panels.has(canvas)) panels.set(canvas, new Panel(section));

@@ -1,4 +1,6 @@
 // The command palette: pages, workflows, and jobs by ID or text.
+import { element } from "./elements.js";
+
 const dialog = () => document.getElementById("palette");
 const PAUSE = 120; // milliseconds without a keystroke
 let choices = [];
@@ -42,27 +44,12 @@ function show(matches, isMore = false) {
   choices = matches;
   const list = dialog().querySelector("ul");
   list.replaceChildren(...matches.map((match, place) => {
-    const item = document.createElement("li");
-    item.id = `choice-${place}`;
-    item.role = "option";
-    item.append(match.label);
-    const hint = document.createElement("small");
-    hint.textContent = match.hint ?? "";
-    item.append(hint);
+    const item = Object.assign(element("li", "", match.label, element("small", "", match.hint ?? "")), { id: `choice-${place}`, role: "option" });
     item.addEventListener("click", () => location.assign(match.path));
     return item;
   }));
-  if (!matches.length && isMore) list.append(nothing());
+  if (!matches.length && isMore) list.append(Object.assign(element("li", "muted", "No matches"), { role: "option", ariaDisabled: "true" }));
   mark();
-}
-
-function nothing() {
-  const item = document.createElement("li");
-  item.role = "option";
-  item.ariaDisabled = "true";
-  item.className = "muted";
-  item.textContent = "No matches";
-  return item;
 }
 
 function mark() {
@@ -74,7 +61,6 @@ function mark() {
 
 export function installPalette() {
   const box = dialog();
-  if (!box) return;
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-palette-open]")) openPalette();
     if (event.target === box) box.close();

@@ -1,5 +1,6 @@
 // The form of a workflow's inputs. Form and JSON show the same values; typed text is never lost.
 import { send, toastLater, warnLater } from "./actions.js";
+import { element } from "./elements.js";
 import { asCommand, asCurl, bodyOf } from "./equivalents.js";
 import { read, readAll, write } from "./fields.js";
 import { joined } from "./json.js";
@@ -85,17 +86,14 @@ function install(place) {
     }
     summary.hidden = false;
     summary.querySelector("[data-summary-title]").textContent = title;
-    summary.querySelector("ul").replaceChildren(...problems.map(({ element, name, message }) => {
-      const item = document.createElement("li");
-      const link = document.createElement("a");
-      link.textContent = `${name}: ${message}`;
-      link.href = `#${element?.id ?? "main"}`;
+    summary.querySelector("ul").replaceChildren(...problems.map(({ element: field, name, message }) => {
+      const link = element("a", "", `${name}: ${message}`);
+      link.href = `#${field?.id ?? "main"}`;
       link.addEventListener("click", (event) => {
         event.preventDefault();
-        goTo(element);
+        goTo(field);
       });
-      item.append(link);
-      return item;
+      return element("li", "", link);
     }));
     summary.focus();
     summary.scrollIntoView({ block: "nearest" });

@@ -1,4 +1,5 @@
 // Nodes at a readable zoom: one card each.
+import { element } from "../elements.js";
 import { duration } from "../times.js";
 import { TYPE_ICONS, described, items, secondsOf, displayState, sum } from "./states.js";
 
@@ -6,13 +7,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const SPRITE = new URL("../vendor/feather-sprite.svg", import.meta.url).pathname;
 const AROUND = 2 * Math.PI * 15;
 const ARCS = [["completed", ["completed"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
-
-export function element(tag, name, ...inside) {
-  const created = document.createElement(tag);
-  created.className = name;
-  created.append(...inside);
-  return created;
-}
 
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
@@ -35,7 +29,7 @@ function short(seconds) {
 }
 
 // For nodes whose title differs from their id.
-export const nameOf = (node) => node.label ?? node.node_id;
+const nameOf = (node) => node.label ?? node.node_id;
 
 export function makeCard(node) {
   const card = element("div", "gnode");
@@ -96,7 +90,7 @@ function updateItems(card, node) {
   let from = 0;
   for (const [name, statuses] of ARCS) {
     const part = statuses.reduce((all, status) => all + (counts[status] ?? 0), 0) / total;
-    const arc = card.querySelector(`.ring-${name}`);
+    const arc = card.querySelector(`.ring .is-${name}`);
     arc.setAttribute("stroke-dasharray", `${part * AROUND} ${AROUND}`);
     arc.setAttribute("stroke-dashoffset", `${-from * AROUND}`);
     from += part;
@@ -108,9 +102,9 @@ function ring() {
   svg.setAttribute("class", "ring");
   svg.setAttribute("viewBox", "0 0 36 36");
   svg.setAttribute("aria-hidden", "true");
-  for (const name of ["back", "completed", "failed", "running"]) {
+  for (const name of ["ring-back", "is-completed", "is-failed", "is-running"]) {
     const circle = document.createElementNS(SVG, "circle");
-    for (const [key, value] of Object.entries({ class: `ring-${name}`, cx: 18, cy: 18, r: 15 })) circle.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ class: name, cx: 18, cy: 18, r: 15 })) circle.setAttribute(key, value);
     svg.append(circle);
   }
   return svg;

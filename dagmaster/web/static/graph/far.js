@@ -16,7 +16,6 @@ export function palette() {
   return colours;
 }
 document.addEventListener("dm:theme", () => { colours = null; });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = null; });
 
 export function sized(canvas, width, height) {
   const dots = Math.min(devicePixelRatio || 1, 2);

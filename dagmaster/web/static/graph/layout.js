@@ -75,12 +75,7 @@ function withDagre(model) {
 }
 
 function quickly(model) {
-  const layers = [];
-  for (const id of model.order) {
-    const layer = model.layers.get(id);
-    layers[layer] ??= [];
-    layers[layer].push(id);
-  }
+  const layers = model.columns.map((column) => [...column]);
   const rank = new Map();
   for (const layer of layers) assignRanks(layer, rank);
   for (let sweep = 0; sweep < 4; sweep += 1) sort(model, layers, rank, sweep % 2 === 0);

@@ -13,12 +13,12 @@ export class Model {
       this.incoming.get(edge.target).push(edge);
     }
     this.layers = this.#layered();
-    const columns = [];
+    this.columns = [];
     for (const [id, layer] of this.layers) {
-      columns[layer] ??= [];
-      columns[layer].push(id);
+      this.columns[layer] ??= [];
+      this.columns[layer].push(id);
     }
-    this.order = columns.flat();
+    this.order = this.columns.flat();
   }
 
   // The longest path from a start node; finalizers come after everything else.

@@ -1,5 +1,6 @@
 // The panel beside the graph, rendered by the server: a node, or the items folded into it.
-import { element, icon } from "./cards.js";
+import { element } from "../elements.js";
+import { icon } from "./cards.js";
 import { TYPE_NAMES } from "./states.js";
 
 export class Panel {
@@ -7,7 +8,6 @@ export class Panel {
     this.box = root.querySelector(".graph-panel");
     // The path of the panels of nodes; a workflow has none.
     this.place = root.dataset.panels;
-    this.close = this.close.bind(this);
     this.onClose = onClose;
     this.shown = null; // {node, part}
     this.box.addEventListener("click", (event) => {
@@ -31,8 +31,8 @@ export class Panel {
     this.#load(isNew);
   }
 
-  refresh(nodeId) {
-    if (this.shown && this.place && (!nodeId || nodeId === this.shown.node) && !this.busy) this.#load(false);
+  refresh() {
+    if (this.shown && this.place && !this.busy) this.#load(false);
   }
 
   async #load(isNew) {
@@ -48,8 +48,7 @@ export class Panel {
 
   #fail(status) {
     const reason = status ? `The server answered ${status}.` : "The server cannot be reached.";
-    const close = closing();
-    this.box.replaceChildren(element("header", "panel-head", element("h2", "", this.shown?.node ?? ""), close), element("p", "notice is-failed", icon("alert-triangle"), reason));
+    this.box.replaceChildren(header(this.shown?.node ?? ""), element("p", "notice is-failed", icon("alert-triangle"), reason));
   }
 
   focus() {
@@ -71,15 +70,15 @@ export class Panel {
     const facts = element("dl", "facts");
     const details = { Type: TYPE_NAMES[node.type] ?? node.type, Handler: node.handler, Queue: node.queue, Timeout: node.timeout_seconds && `${node.timeout_seconds} s`, About: node.description };
     for (const [name, value] of Object.entries(details)) if (value) facts.append(element("dt", "", name), element("dd", "", String(value)));
-    this.box.replaceChildren(element("header", "panel-head", element("h2", "", node.node_id), closing()), facts);
+    this.box.replaceChildren(header(node.node_id), facts);
     this.focus();
   }
 }
 
-function closing() {
+function header(title) {
   const close = element("button", "ghost", icon("x"));
   close.type = "button";
   close.dataset.panelClose = "";
   close.setAttribute("aria-label", "Close panel");
-  return close;
+  return element("header", "panel-head", element("h2", "", title), close);
 }

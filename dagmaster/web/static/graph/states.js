@@ -9,11 +9,11 @@ export const TYPE_NAMES = {
 };
 const STATUS_ICONS = {
   pending: "circle", ready: "clock", dispatched: "send", running: "loader", completed: "check-circle", failed: "x-octagon",
-  skipped: "skip-forward", cancelled: "slash", completed_with_failures: "alert-circle", waiting: "pause-circle", retry: "rotate-ccw",
+  skipped: "skip-forward", cancelled: "slash", completed_with_failures: "alert-circle",
 };
 const WAITS = {
   approval: ["user-check", "needs approval"], signal: ["bell", "awaits signal"],
-  time: ["clock", "awaits its time"], job: ["layers", "awaits its job"], retry: ["rotate-ccw", "awaits retry"],
+  time: ["clock", "awaits timer"], job: ["layers", "awaits child job"], retry: ["rotate-ccw", "awaits retry"],
 };
 const WORDS = { dispatched: () => "queued", completed_with_failures: (node) => `completed, ${items(node).failed.toLocaleString("en")} failed` };
 export const OVER = new Set(["completed", "completed_with_failures", "failed", "cancelled", "skipped"]);

@@ -127,12 +127,12 @@ export class View {
 
   centre(x, y, smooth = true, k = this.transform.k) {
     const { width, height } = this.size;
-    this.#go(d3.zoomIdentity.translate(width / 2 - x * k, height / 2 - y * k).scale(k), smooth);
+    const transform = d3.zoomIdentity.translate(width / 2 - x * k, height / 2 - y * k).scale(k);
+    this.#selection(smooth).call(this.zoom.transform, transform);
   }
 
   fit(smooth = true) {
-    const k = this.#fitting();
-    this.centre(this.layout.width / 2, this.layout.height / 2, smooth, k);
+    this.centre(this.layout.width / 2, this.layout.height / 2, smooth, this.#fitting());
   }
 
   zoomBy(factor) {
@@ -163,10 +163,6 @@ export class View {
     const k = 0.8;
     const left = Math.min(Math.max(x + WIDTH / 2 - this.size.width / 2 / k, -20), Math.max(-20, this.layout.width + 20 - this.size.width / k));
     this.centre(left + this.size.width / 2 / k, y + HEIGHT / 2, false, k);
-  }
-
-  #go(transform, smooth) {
-    this.#selection(smooth).call(this.zoom.transform, transform);
   }
 
   #selection(smooth) {
