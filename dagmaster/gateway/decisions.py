@@ -66,8 +66,8 @@ async def clear(
     services: Services, caller: KeyHolder, target: Target, level: Literal["cleared", "public"], reason: str | None
 ) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
-    call = asset_calls.clear(target.asset_id, decision, is_public=level == "public")
-    return _decided(services, await services.ask(call))
+    cleared = await services.ask(asset_calls.clear(target.asset_id, decision, is_public=level == "public"))
+    return _decided(services, cleared)
 
 
 async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:

@@ -171,7 +171,7 @@ async def test_a_job_that_waits_for_a_decision_is_shown_as_waiting(api: Web) -> 
     await api.fleet.until(query, lambda: [job_id])
     listed = (await api.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
     assert "needs approval" in listed
-    assert "is-running" not in listed
+    assert "badge is-running" not in listed
     assert "needs approval" in (await api.get(f"/ui/jobs/{job_id}?tab=data")).partition('id="job-head"')[2]
     for page in ("/ui/", "/ui/workflows"):
         workflow = (await api.get(page)).partition('id="workflow-asks"')[2]
