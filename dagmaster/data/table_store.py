@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dagmaster.data.arrow import clickhouse_type, clickhouse_types, table_from_value
+from dagmaster.data.arrow import clickhouse_type, clickhouse_types, row_numbers, table_from_value
 from dagmaster.data.catalog import Catalog, InlineTable, NewTable, Scope, StoredTable
-from dagmaster.data.columns import row_numbers
 from dagmaster.data.digests import digest_of, digest_of_plan
-from dagmaster.data.engine import NO_LIMITS, Limits
-from dagmaster.data.engine_runner import EngineRunner
+from dagmaster.data.engine import NO_LIMITS, EngineRunner, Limits
 from dagmaster.data.files import opened_file
 from dagmaster.data.inline import decode_rows, encode_rows, inline_values, range_of, rows_of_reference
 from dagmaster.data.plans import Scan, tables_of, write_plan
@@ -162,8 +160,11 @@ class TableStore(EngineRunner):
                 "append them in parts, or store them as an Object and materialize the union() of both"
             )
         self._values.pop(table_id, None)
-        async with self._turn(table_id):
-            await self.run(lambda: self._append(table_id, rows.select(list(types)), token))
+        # A token of its own at least: then an insert whose answer was lost can be repeated.
+        token = token or f"{table_id}:{new_id()}"
+        # One append at a time, so that row ids stay dense. Without a catalogue no other process knows the table.
+        async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
+            await self.run(lambda: self._insert(table_id, rows.select(list(types)), self._rows(table_id), token))
         if self.catalog is not None:
             await self.catalog.complete(await self.run(lambda: self._stored(table_id)))
 
@@ -177,26 +178,6 @@ class TableStore(EngineRunner):
         digest = digest_of(content) if isinstance(content, pa.Table) else digest_of_plan(content)
         self._appends[digest] += 1
         return f"{self.appender}:{digest}:{self._appends[digest]}"
-
-    @asynccontextmanager
-    async def _turn(self, table_id: int) -> AsyncIterator[None]:
-        """One append at a time, so that row ids stay dense. Without a catalogue no other process knows the table."""
-        async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
-            yield
-
-    def _append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
-        # A token of its own at least: then an insert whose answer was lost can be repeated.
-        self._insert(table_id, rows, self._rows(table_id), token or f"{table_id}:{new_id()}")
-
-    async def get_table(self, name: str, scope: Scope | str = Scope.GLOBAL) -> int:
-        """The id of the table with this name. Raises UnknownTable."""
-        scope = Scope(scope)
-        found = await self.catalog.find(name, scope) if self.catalog is not None else None
-        if found is None:
-            raise UnknownTable(
-                f"no table of scope {scope} is named {name!r}; `dagmaster data list` shows those there are"
-            )
-        return found
 
     async def drop(self, table_ids: Sequence[int]) -> None:
         """The catalogue entry is removed last: a table that is left over is found through it."""
