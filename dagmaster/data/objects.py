@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -311,9 +310,7 @@ class DataContext(TableStore):
         self._stack.enter_context(using(_Opened(self)))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._stack is not None
         self._stack.close()
         self._stack = None

@@ -15,9 +15,8 @@ from dagmaster.ids import JobId
 from dagmaster.python.context import find_context, session
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Item, Task, within
-from dagmaster.python.node_plans import Planner
+from dagmaster.python.node_plans import NoNumbers, Numbers, Plan, Planner
 from dagmaster.python.options import retry_of
-from dagmaster.python.plans import NoNumbers, Numbers, Plan
 from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import TaskFunction
 from dagmaster.settings import load_settings

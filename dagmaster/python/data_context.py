@@ -9,7 +9,6 @@ from contextvars import copy_context
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from threading import Event, Lock, Thread
-from types import TracebackType
 
 from dagmaster.data.catalog import NewTable, Scope, StoredTable
 from dagmaster.data.configured import data_url, limits_of
@@ -100,10 +99,8 @@ class DataContext(BaseContext):
         super().__init__(url, catalog=catalog, scope=scope, limits=limits_of(settings))
         self.fetch = fetched
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await super().__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await super().__aexit__(*error)
         await self._lease.end()
 
 

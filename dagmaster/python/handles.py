@@ -36,11 +36,11 @@ class Draft:
 
     def add(self, name: str, node: Node, after: Iterable[str]) -> str:
         """Add a node; returns its id, which is the name, numbered if it is taken."""
-        node_id = self.free_id(name)
+        node_id = self._free_id(name)
         self.planned[node_id] = _Planned(node, dict.fromkeys(after))
         return node_id
 
-    def free_id(self, name: str) -> str:
+    def _free_id(self, name: str) -> str:
         base = _as_id(name)
         node_id, number = base, 1
         while node_id in self.planned or node_id in RESERVED:

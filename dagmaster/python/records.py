@@ -43,10 +43,8 @@ class JobInfo:
             row["job_id"],
             name or row["workflow_id"],
             JobStatus(row["status"]),
-            row["created_at"],
-            row["started_at"],
-            row["completed_at"],
-            row["error_message"],
+            error=row["error_message"],
+            **_same(row, "created_at", "started_at", "completed_at"),
         )
 
 
@@ -76,21 +74,15 @@ class TaskInfo:
         output = row["output"]
         return cls(
             task_id,
-            row["job_id"],
-            int(row["group_id"]) if row["group_id"] is not None else None,
-            row["node_id"],
-            row["handler"],
-            row["kwargs"] or {},
-            state_of(row),
-            output.get("result", output) if isinstance(output, dict) else output,
-            row["error_message"],
-            row["worker_id"],
-            row["log_path"],
-            row["retry_count"] + 1,
-            row["created_at"],
-            row["claimed_at"],
-            row["started_at"],
-            row["completed_at"],
+            group_id=int(row["group_id"]) if row["group_id"] is not None else None,
+            entrypoint=row["handler"],
+            kwargs=row["kwargs"] or {},
+            status=state_of(row),
+            result=output.get("result", output) if isinstance(output, dict) else output,
+            error=row["error_message"],
+            attempt=row["retry_count"] + 1,
+            **_same(row, "job_id", "node_id", "worker_id", "log_path"),
+            **_same(row, "created_at", "claimed_at", "started_at", "completed_at"),
         )
 
 
@@ -126,13 +118,11 @@ class WorkerInfo:
         status = WorkerState.STOPPED
         if row["status"] == "active":
             status = WorkerState.ACTIVE if row["running_tasks"] else WorkerState.IDLE
+        counts = _same(row, "tasks_completed", "tasks_failed")
         return cls(
-            row["worker_id"],
-            row["hostname"],
-            row["pid"],
-            status,
-            row["last_heartbeat"],
-            row["tasks_completed"],
-            row["tasks_failed"],
-            row["started_at"],
+            row["worker_id"], status=status, **counts, **_same(row, "hostname", "pid", "last_heartbeat", "started_at")
         )
+
+
+def _same(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names}

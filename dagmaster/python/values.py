@@ -7,19 +7,11 @@ from importlib.util import find_spec
 from typing import Any, get_args, get_origin
 
 import orjson
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from dagmaster import data
 from dagmaster.data.current import find_tables
-from dagmaster.data.references import ObjectRef as ObjectRef
 from dagmaster.data.references import Referable, find_reference
-from dagmaster.data.references import ViewRef as ViewRef
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent, encode_output
 from dagmaster.model.text import shorten

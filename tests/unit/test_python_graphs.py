@@ -16,8 +16,7 @@ from dagmaster.errors import Conflict, Invalid
 from dagmaster.model.added_nodes import AddedNode, awaited
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.python.graphs import Group, Item, Task, within
-from dagmaster.python.node_plans import Planner
-from dagmaster.python.plans import NoNumbers, Numbers, Plan
+from dagmaster.python.node_plans import NoNumbers, Numbers, Plan, Planner
 
 JOB = 7
 
