@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
-from dagmaster.errors import Invalid, Misconfigured, QueryCancelled
+from dagmaster.errors import DagmasterError, Invalid, Misconfigured, QueryCancelled
 from dagmaster.snowflakes import new_id
 
 if TYPE_CHECKING:
@@ -179,7 +180,8 @@ class EngineRunner:
         """Repeat until it has ended: a query that the engine does not know yet cannot be killed."""
         while not running.done():
             if self._engine is not None:
-                await asyncio.to_thread(self._engine.kill, ticket.query_id)
+                with suppress(DagmasterError):  # Such as EngineLost.
+                    await asyncio.to_thread(self._engine.kill, ticket.query_id)
             await asyncio.wait([running], timeout=KILL_AGAIN_SECONDS)
         running.exception()  # Retrieved: nothing awaits it.
 

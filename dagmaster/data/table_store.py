@@ -67,10 +67,12 @@ class TableStore(EngineRunner):
 
     async def close(self) -> None:
         """Drop the temporary tables and release the engine."""
-        await self.drop(list(self._temporary))
-        if self._engine is not None:
-            await self.sweep()
-        await self.release()
+        try:
+            await self.drop(list(self._temporary))
+            if self._engine is not None:
+                await self.sweep()
+        finally:
+            await self.release()
 
     async def store_value(self, value: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Store a scalar, a list, a dict of lists, records or Arrow data; returns the id of its table."""

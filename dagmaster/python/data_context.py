@@ -100,8 +100,10 @@ class DataContext(BaseContext):
         self.fetch = fetched
 
     async def __aexit__(self, *error: object) -> None:
-        await super().__aexit__(*error)
-        await self._lease.end()
+        try:
+            await super().__aexit__(*error)
+        finally:
+            await self._lease.end()
 
 
 class TaskContext(BaseContext):
