@@ -1,6 +1,6 @@
 """Prepare a workflow for submission: fill in all defaults for the lifetime of the job, and compile the graph."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -121,20 +121,10 @@ def queues_of(workflow: Workflow) -> set[str]:
 
 def tasks_of(workflow: Workflow) -> set[tuple[str, str]]:
     """The queue and handler of each task."""
-    return {(queue, task.handler) for task, retry in _tasks(workflow) for queue in _queues(task, retry)}
-
-
-def _queues(task: ChildTask, retry: RetryPolicy | None) -> Iterator[str]:
-    if task.queue:
-        yield task.queue
-    if retry and retry.on_oom:
-        yield retry.on_oom.queue
-
-
-def _tasks(workflow: Workflow) -> Iterator[tuple[ChildTask, RetryPolicy | None]]:
-    for node in workflow.nodes.values():
-        match node:
-            case TaskNode():
-                yield node, node.retry
-            case FanOutNode():
-                yield node.task, node.task.retry or node.retry
+    pairs: set[tuple[str, str]] = set()
+    for path, task in workflow.tasks():
+        node = workflow.nodes[path[1]]
+        retry = task.retry or (node.retry if isinstance(node, FanOutNode) else None)
+        queues = (task.queue, retry.on_oom.queue if retry and retry.on_oom else None)
+        pairs |= {(queue, task.handler) for queue in queues if queue}
+    return pairs

@@ -136,14 +136,9 @@ def _columns_of(plan: Any, known: KnownColumns) -> Sequence[str] | None:
         case plans.Union():
             return _columns_of(plan.sources[0], known)
         case plans.Join():
-            return _joined_names(plan, _columns_of(plan.left, known), _columns_of(plan.right, known))
+            left, right = _columns_of(plan.left, known), _columns_of(plan.right, known)
+            if left is None or plan.kind in FILTERING_JOINS:
+                return left
+            return None if right is None else plan.column_names(left, right)
         case _:
             assert_never(plan)
-
-
-def _joined_names(plan: plans.Join, left: Sequence[str] | None, right: Sequence[str] | None) -> Sequence[str] | None:
-    if left is None or (right is None and plan.kind not in FILTERING_JOINS):
-        return None
-    if right is None or plan.kind in FILTERING_JOINS:
-        return left
-    return plan.column_names(left, right)

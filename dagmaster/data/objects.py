@@ -26,6 +26,7 @@ from dagmaster.data.references import (
     plan_of,
     reference_to,
 )
+from dagmaster.data.sql import compile_rows
 from dagmaster.data.table_store import TableStore
 from dagmaster.errors import Conflict, Invalid, TooLarge, UnknownTable
 
@@ -134,14 +135,8 @@ class View(Operators, Referable):
 
     async def explain(self) -> str:
         """ClickHouse's query plan."""
-        context = self.context
-
-        def ask() -> pa.Table:
-            query = context.compiled(self.plan)
-            return context.engine.query(f"EXPLAIN indexes = 1 {query.sql}", query.parameters)
-
-        await context.admit(self.plan)
-        return "\n".join((await context.run(ask))["explain"].to_pylist())
+        answer = await self.context.query(self.plan, compile_rows, "EXPLAIN indexes = 1 ")
+        return "\n".join(answer["explain"].to_pylist())
 
     # Terminal calls.
 

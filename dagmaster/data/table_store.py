@@ -20,7 +20,7 @@ from dagmaster.data.files import opened_file
 from dagmaster.data.inline import decode_rows, encode_rows, inline_values, range_of, rows_of_reference
 from dagmaster.data.plans import Scan, tables_of, write_plan
 from dagmaster.data.references import InlineRows
-from dagmaster.data.sql import ROW_ID, Query, compile_count, compile_rows, compile_stored, quote, table_name
+from dagmaster.data.sql import ROW_ID, Columns, Query, compile_count, compile_rows, compile_stored, quote, table_name
 from dagmaster.data.statements import ROW_ID_COLUMN
 from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 from dagmaster.snowflakes import new_id
@@ -231,23 +231,20 @@ class TableStore(EngineRunner):
         """All rows of the plan."""
         if (inline := await self.inline_rows(plan)) is not None:
             return inline
-
-        def ask() -> pa.Table:
-            query = self.compiled(plan)
-            return self.engine.query(query.sql, query.parameters)
-
-        await self.admit(plan)
-        return await self.run(ask)
+        return await self.query(plan, compile_rows)
 
     async def count(self, plan: Any) -> int:
         """The number of its rows."""
         if (inline := await self.inline_rows(plan)) is not None:
             return int(inline.num_rows)
+        return int((await self.query(plan, compile_count))["rows"][0].as_py())
 
-        def ask() -> int:
-            query = compile_count(plan, self.columns_of)
-            rows: int = self.engine.query(query.sql, query.parameters)["rows"][0].as_py()
-            return rows
+    async def query(self, plan: Any, compile_query: Callable[[Any, Columns], Query], prefix: str = "") -> pa.Table:
+        """The answer to a query of the plan, such as its rows or their number."""
+
+        def ask() -> pa.Table:
+            query = compile_query(plan, self.columns_of)
+            return self.engine.query(prefix + query.sql, query.parameters)
 
         await self.admit(plan)
         return await self.run(ask)

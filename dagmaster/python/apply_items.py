@@ -100,7 +100,8 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         is_local = task.queue.startswith(LOCAL_QUEUE)
         if is_local:
             _check_known(listed)
-        queue_of = _nowhere_else if is_local else _as_it_says
+        # Without contracts, the node runs on the queue of the task that adds it, not on the handler's.
+        queue_of: Callable[[Task], str | None] = (lambda _: None) if is_local else (lambda added: added.queue)
         plan, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
         if (tables := find_tables()) is not None:
             await tables.keep_passed()
@@ -110,7 +111,10 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
             raise Conflict("apply() needs a job_id here: no task is running whose job it could be")
         queue = default_queue(load_settings())
         plan, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
-        await _add_from_outside(JobId(job_id), slices)
+        async with session() as conn:
+            node_ids = await add_to_job(conn, JobId(job_id), slices, actor=ACTOR)
+            # Wait briefly until the job's owner has added them, so that other items can refer to them.
+            await until_added(conn, JobId(job_id), node_ids[-1:], seconds=WITHIN_SECONDS)
     plan.settle()
     return items
 
@@ -127,18 +131,3 @@ def _check_known(items: Sequence[Item]) -> None:
     """Raises UnknownHandler in a job that only this process runs: no other worker could execute it."""
     for name in {item.handler for item in within(items) if isinstance(item, Task)}:
         registry.get(name)
-
-
-def _as_it_says(task: Task) -> str | None:
-    return task.queue
-
-
-def _nowhere_else(_: Task) -> None:
-    """No contracts: the node runs on the queue of the task that adds it, not on the handler's."""
-
-
-async def _add_from_outside(job_id: JobId, slices: Sequence[bytes]) -> None:
-    """Store the slices and wait briefly until the job's owner has added them, so that other items can refer to them."""
-    async with session() as conn:
-        node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)
-        await until_added(conn, job_id, node_ids[-1:], seconds=WITHIN_SECONDS)

@@ -136,11 +136,7 @@ class Handle:
             _wait(self, handle)
         return self
 
-    def __rrshift__(self, earlier: Any) -> "Handle":
-        return self.__lshift__(earlier)
-
-    def __rlshift__(self, later: Any) -> Any:
-        return self.__rshift__(later)
+    __rrshift__, __rlshift__ = __lshift__, __rshift__
 
 
 def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:

@@ -120,9 +120,14 @@ class Planner:
         for point in in_order(list(dict.fromkeys([*self._starts.values(), *self._ends.values()]))):
             self._emit(point)
         self._plan.ends = {group: self._ends[group].waits for group in self._plan.group_ids}
-        self._plan.groups = [self._group(group) for group in self._plan.group_ids]
+        self._plan.groups = [
+            AddedGroup(group_id, group.name[:128], self._group_of(group))
+            for group, group_id in self._plan.group_ids.items()
+        ]
         self._plan.dependencies = [
-            self._dependency(previous, item) for item in self._items for previous in item.previous
+            AddedDependency(self._id_of(previous), previous.kind, self._id_of(item), item.kind)
+            for item in self._items
+            for previous in item.previous
         ]
         return self._plan
 
@@ -215,7 +220,7 @@ class Planner:
             timeout_seconds=task.timeout_seconds,
             retry=task.retry,
             task=task.id,
-            group=self._plan.group_ids[task.group] if task.group is not None else None,
+            group=self._group_of(task),
             label=task.label[:128],
             names_no_results=plain,
         )
@@ -238,12 +243,8 @@ class Planner:
             raise Invalid(f"{task} uses the result of {other}, which is not applied; apply both")
         return node_id
 
-    def _group(self, group: Group) -> AddedGroup:
-        parent = self._plan.group_ids[group.group] if group.group is not None else None
-        return AddedGroup(self._plan.group_ids[group], group.name[:128], parent)
-
-    def _dependency(self, previous: Item, item: Item) -> AddedDependency:
-        return AddedDependency(self._id_of(previous), previous.kind, self._id_of(item), item.kind)
+    def _group_of(self, item: Item) -> int | None:
+        return self._plan.group_ids[item.group] if item.group is not None else None
 
     def _id_of(self, item: Item) -> int | str:
         """A task by its node id: a repeated attempt creates another task object for the same node."""
