@@ -1,7 +1,8 @@
-"""Arrow tables from Python values, and Python values from Arrow tables."""
+"""Arrow tables from Python values, their ClickHouse types, and the digests of their rows."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from itertools import accumulate
 from types import NoneType
 from typing import Any, Final
@@ -13,44 +14,20 @@ from dagmaster.data.types import nullable
 from dagmaster.errors import Invalid
 
 VALUE = "value"  # the column name of a scalar or a list
+INTEGERS = {f"{u}int{bits}": f"{u.upper()}Int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
+# Arrow types and the ClickHouse types that store them, which return the first of their Arrow types.
 SIMPLE_TYPES = {
     "bool": "Bool",
-    "int8": "Int8",
-    "int16": "Int16",
-    "int32": "Int32",
-    "int64": "Int64",
-    "uint8": "UInt8",
-    "uint16": "UInt16",
-    "uint32": "UInt32",
-    "uint64": "UInt64",
-    "halffloat": "Float32",
+    **INTEGERS,
     "float": "Float32",
+    "halffloat": "Float32",
     "double": "Float64",
-    "string": "String",
-    "large_string": "String",
-    "string_view": "String",
-    "binary": "String",
-    "large_binary": "String",
+    **dict.fromkeys(("string", "large_string", "string_view", "binary", "large_binary", "null"), "String"),
     "date32[day]": "Date32",
-    "null": "String",
 }
+ANSWERED_TYPES = {stored: pa.type_for_alias(name) for name, stored in reversed(SIMPLE_TYPES.items())}
 SECOND_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 SECOND_UNITS = {digits: unit for unit, digits in SECOND_DIGITS.items()}
-ANSWERED_TYPES = {
-    "Bool": pa.bool_(),
-    "Int8": pa.int8(),
-    "Int16": pa.int16(),
-    "Int32": pa.int32(),
-    "Int64": pa.int64(),
-    "UInt8": pa.uint8(),
-    "UInt16": pa.uint16(),
-    "UInt32": pa.uint32(),
-    "UInt64": pa.uint64(),
-    "Float32": pa.float32(),
-    "Float64": pa.float64(),
-    "String": pa.string(),
-    "Date32": pa.date32(),
-}
 
 # Beyond this, Arrow is faster, and the values take more memory than its libraries.
 MAX_PLAIN_VALUES: Final = 100_000
@@ -88,6 +65,32 @@ def clickhouse_types(schema: pa.Schema) -> dict[str, str]:
 def answered_schema(types: Mapping[str, str]) -> pa.Schema:
     """The schema in which ClickHouse returns columns of these types."""
     return pa.schema([_answered_field(name, kind) for name, kind in types.items()])
+
+
+def digest_of(rows: pa.Table) -> str:
+    """Independent of the chunks of the rows and of the table's metadata."""
+    plain = rows.replace_schema_metadata(None).combine_chunks()
+    file = _Hashing()
+    with pa.ipc.new_stream(file, plain.schema) as writer:
+        writer.write_table(plain)
+    return file.hash.hexdigest()
+
+
+class _Hashing:
+    """A file that keeps only the digest of its content."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.hash = sha256()
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data).cast("B")
+        self.hash.update(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        pass
 
 
 def _answered_field(name: str, kind: str) -> pa.Field:

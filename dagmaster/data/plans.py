@@ -1,9 +1,11 @@
 """Plans: the computation of a table, as immutable values that are passed between tasks as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from dagmaster.data.expressions import AnyNode, SortKey, as_expression
@@ -173,6 +175,11 @@ def tables_of(plan: Any) -> frozenset[int]:
 
 def write_plan(plan: Any) -> dict[str, Any]:
     return {"version": VERSION, "root": _PLAN.dump_python(plan, mode="json", exclude_defaults=False)}
+
+
+def digest_of_plan(plan: Any) -> str:
+    """Not of the rows: sums of floats may differ in the last digit when computed again."""
+    return sha256(orjson.dumps(write_plan(plan), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def read_plan(written: Any) -> Any:

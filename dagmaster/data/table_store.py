@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dagmaster.data.arrow import clickhouse_type, clickhouse_types, row_numbers, table_from_value
+from dagmaster.data.arrow import clickhouse_type, clickhouse_types, digest_of, row_numbers, table_from_value
 from dagmaster.data.catalog import Catalog, InlineTable, NewTable, Scope, StoredTable
-from dagmaster.data.digests import digest_of, digest_of_plan
 from dagmaster.data.engine import NO_LIMITS, EngineRunner, Limits
 from dagmaster.data.files import opened_file
 from dagmaster.data.inline import decode_rows, encode_rows, inline_values, range_of, rows_of_reference
-from dagmaster.data.plans import Scan, tables_of, write_plan
+from dagmaster.data.plans import Scan, digest_of_plan, tables_of, write_plan
 from dagmaster.data.references import InlineRows
 from dagmaster.data.sql import ROW_ID, Columns, Query, compile_count, compile_rows, compile_stored, quote, table_name
 from dagmaster.data.statements import ROW_ID_COLUMN
@@ -126,8 +125,7 @@ class TableStore(EngineRunner):
                     self._insert(new.table_id, pa.Table.from_batches([batch]), start, f"{new.table_id}:{start}")
                     start += batch.num_rows
 
-        await self._announced(new, store)
-        return new.table_id
+        return await self._announced(new, store)
 
     async def store_plan(self, plan: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Run the plan once and store its rows; returns the id of the table."""
@@ -142,8 +140,7 @@ class TableStore(EngineRunner):
             columns = ", ".join(quote(column) for column in (ROW_ID, *query.columns))
             self.engine.fill(table_name(new.table_id), columns, query.sql, query.parameters)
 
-        await self._announced(new, store)
-        return new.table_id
+        return await self._announced(new, store)
 
     async def append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
         """Add rows after the last one, all or none. Those of one token are added once, however often that is tried.
@@ -329,7 +326,7 @@ class TableStore(EngineRunner):
             return NewTable(new_id(), chosen, name, inputs=sorted(self._arguments))
         return NewTable(new_id(), chosen, name, write_plan(plan), sql, sorted(tables_of(plan)))
 
-    async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> None:
+    async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> int:
         if self.catalog is not None:
             await self.catalog.announce(new)
         self._temporary[new.table_id] = None  # Dropped with the context until it is complete.
@@ -341,6 +338,7 @@ class TableStore(EngineRunner):
             await self.catalog.complete(stored)
         if new.scope is not Scope.TEMP:
             del self._temporary[new.table_id]
+        return new.table_id
 
     def _create(self, table_id: int, types: Mapping[str, str]) -> None:
         columns = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())

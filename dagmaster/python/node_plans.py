@@ -18,8 +18,7 @@ from dagmaster.model.added_nodes import (
     result_of,
 )
 from dagmaster.model.dynamic_nodes import encode_slices
-from dagmaster.python.graphs import Group, Item, Task, within
-from dagmaster.python.points import Point, in_order, join
+from dagmaster.python.graphs import Group, Item, Point, Task, in_order, join, within
 from dagmaster.python.values import encode
 from dagmaster.snowflakes import new_id, repeatable_id
 
