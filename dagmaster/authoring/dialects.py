@@ -7,12 +7,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dagmaster.authoring.conditionals import read_conditional
-from dagmaster.authoring.fields import (
-    Fields,
-    Notes,
-    is_missing,
-    reason_of,
-)
+from dagmaster.authoring.fields import Fields, Notes, is_missing, reason_of
 from dagmaster.authoring.positions import Located, Mark
 from dagmaster.authoring.wait_nodes import WAITS_FOR, read_approval, read_call, read_wait
 from dagmaster.model import workflow

@@ -8,12 +8,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dagmaster.authoring.dialects import UNREAD, build_node, read_nodes
-from dagmaster.authoring.fields import (
-    Fields,
-    Notes,
-    is_missing,
-    reason_of,
-)
+from dagmaster.authoring.fields import Fields, Notes, is_missing, reason_of
 from dagmaster.authoring.implicit import QueueRules, add_ends, alias_ends, resolve_queues
 from dagmaster.authoring.positions import MAX_FILE_CHARS, Located, read_yaml
 from dagmaster.authoring.schedules import read_schedule

@@ -15,11 +15,12 @@ from dagmaster.ids import JobId
 from dagmaster.python.context import find_context, session
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Item, Task, within
-from dagmaster.python.node_plans import NoNumbers, Numbers, Plan, Planner
+from dagmaster.python.node_plans import Numbers, Plan, Planner
 from dagmaster.python.options import retry_of
 from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import TaskFunction
 from dagmaster.settings import load_settings
+from dagmaster.snowflakes import new_id
 from dagmaster.store.dynamic_nodes import add_to_job, until_added
 
 Callback = str | Callable[..., Any]
@@ -110,7 +111,8 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         if job_id is None:
             raise Conflict("apply() needs a job_id here: no task is running whose job it could be")
         queue = default_queue(load_settings())
-        plan, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
+        numbers = Numbers(applied=iter(new_id, None))  # New ids: no attempt repeats these items.
+        plan, slices = await _planned(Planner(listed, job_id, None, numbers, lambda task: task.queue or queue))
         async with session() as conn:
             node_ids = await add_to_job(conn, JobId(job_id), slices, actor=ACTOR)
             # Wait briefly until the job's owner has added them, so that other items can refer to them.

@@ -202,6 +202,7 @@ def _refuse(use: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+UNARY = ("neg", "pos", "abs", "invert", "round")
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 # Operations that need the value, which does not exist yet.
 REFUSED: Mapping[str, tuple[str, ...]] = {
@@ -214,15 +215,7 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "be converted": ("int", "float", "index", "complex", "bytes"),
     "be called": ("call",),
     "be awaited": ("await",),
-    "be used in a calculation": (
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "round",
-        *ARITHMETIC,
-        *(f"r{name}" for name in ARITHMETIC),
-    ),
+    "be used in a calculation": (*UNARY, *ARITHMETIC, *(f"r{name}" for name in ARITHMETIC)),
 }
 for _use, _names in REFUSED.items():
     for _name in _names:

@@ -1,26 +1,20 @@
 """Plans of the nodes that an owner adds to its job, from tasks and groups, with the ids that their attempt assigns."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 import orjson
 
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.model.added_nodes import (
-    RESULT,
-    AddedDependency,
-    AddedGroup,
-    AddedNode,
-    added_id,
-    references,
-    result_of,
-)
+from dagmaster.model.added_nodes import RESULT, AddedDependency, AddedGroup, AddedNode, added_id, references, result_of
 from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.python.graphs import Group, Item, Point, Task, in_order, join, within
 from dagmaster.python.values import encode
-from dagmaster.snowflakes import new_id, repeatable_id
+from dagmaster.snowflakes import repeatable_id
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 # Values that are not JSON are left to `encode`.
@@ -32,29 +26,10 @@ _NAMES_RESULT = f'"{RESULT}"'.encode()
 class Numbers:
     """The counters of an attempt. A repeated attempt counts from the start, and so assigns the same ids."""
 
-    nodes: int = 0
-    groups: int = 0
-    applied: int = 0
+    nodes: Iterator[int] = field(default_factory=partial(count, 1))
+    groups: Iterator[int] = field(default_factory=partial(count, 1))
+    applied: Iterator[int] = field(default_factory=partial(count, 1))
     names: set[str] = field(default_factory=set)
-
-    def next_node(self) -> int:
-        self.nodes += 1
-        return self.nodes
-
-    def next_group(self) -> int:
-        self.groups += 1
-        return self.groups
-
-    def next_apply(self) -> int:
-        self.applied += 1
-        return self.applied
-
-
-class NoNumbers(Numbers):
-    """Ids for items added from outside, which are never repeated: each is new."""
-
-    def next_apply(self) -> int:
-        return new_id()
 
 
 @dataclass(slots=True)
@@ -98,7 +73,7 @@ class Planner:
         self._items = list(within(items))
         self._plan = Plan(job_id)
         self._adder, self._queue_of = adder, queue_of
-        self._number, self._gates = numbers.next_apply(), 0
+        self._number, self._gates = next(numbers.applied), 0
         self._starts: dict[Item, Point] = {}
         self._ends: dict[Item, Point] = {}
         self._check()
@@ -141,14 +116,14 @@ class Planner:
     def _name(self, item: Item, numbers: Numbers) -> None:
         """The id of an item. A repeated attempt assigns the same ids; items added from outside get new ones."""
         if isinstance(item, Group):
-            key = f"{self._adder} {numbers.next_group()}"
+            key = f"{self._adder} {next(numbers.groups)}"
             self._plan.group_ids[item] = repeatable_id(self._plan.job_id, key) if self._adder else item.id
         elif isinstance(item, Task):
             self._plan.node_ids[item] = self._node_id(item, numbers)
 
     def _node_id(self, task: Task, numbers: Numbers) -> str:
         if task.name is None:
-            return added_id(self._adder, numbers.next_node() if self._adder else task.id)
+            return added_id(self._adder, next(numbers.nodes) if self._adder else task.id)
         if self._adder is None:
             raise Invalid(f"{task} has a name; only tasks that a running task adds can have one")
         if _NAME.fullmatch(task.name) is None:
