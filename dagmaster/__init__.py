@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     )
     from dagmaster.python.local import run_job_test
     from dagmaster.python.map_reduce import map, reduce
-    from dagmaster.python.outcome import JobFailed
-    from dagmaster.python.records import JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
+    from dagmaster.python.records import JobFailed, JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
     from dagmaster.python.sync import apply_sync
     from dagmaster.python.tasks import call, current_task, task
     from dagmaster.python.workflows import job, workflow
@@ -112,7 +111,7 @@ HOMES = {
     "apply_sync": "dagmaster.python.sync",
     **dict.fromkeys(("call", "current_task", "task"), "dagmaster.python.tasks"),
     **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),
-    "JobFailed": "dagmaster.python.outcome",
+    "JobFailed": "dagmaster.python.records",
     "run_job_test": "dagmaster.python.local",
     **dict.fromkeys(("JobStatus", "NodeStatus"), "dagmaster.model.states"),
     **dict.fromkeys(("JobInfo", "TaskInfo", "TaskState", "WorkerInfo", "WorkerState"), "dagmaster.python.records"),

@@ -13,7 +13,7 @@ from dagmaster.handlers import registry
 from dagmaster.ids import JobId
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.records import JobOutcome
 from dagmaster.settings import Settings
 from dagmaster.store.attempts import list_logged_nodes
 from dagmaster.store.connect import Connection

@@ -26,7 +26,7 @@ from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
 from dagmaster.python.entrypoints import allow_modules
 from dagmaster.python.job_end import outcome_of, until_ended
-from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.records import JobOutcome
 from dagmaster.python.submission import NOTHING, Workflows, definitions_of
 from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.service.context import ServiceContext

@@ -17,7 +17,7 @@ from dagmaster.handlers.futures import has_running_loop
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
-from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.records import JobOutcome
 from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.explanations import explain_job
