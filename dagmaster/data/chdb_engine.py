@@ -163,12 +163,8 @@ def insert_file(insert: str, path: str) -> str:
     return f"{insert} FROM INFILE {literal(path)} FORMAT ArrowStream"
 
 
-def _forget_after_fork() -> None:
-    """A forked child has the engine's memory but not its threads."""
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+# A forked child has the engine's memory but not its threads.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def _lock(folder: Path) -> IO[str]:

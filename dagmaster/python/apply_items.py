@@ -1,7 +1,7 @@
 """Create tasks and add them to a job, from inside or outside."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -52,7 +52,9 @@ def create_task(
     handler = entry_point(callback)
     known = _options_of(callback, handler)
     arguments = dict(kwargs or {})
-    _check_names(callback, arguments)
+    if not isinstance(callback, str):  # Workers may have another function of that name.
+        signature = callback.signature if isinstance(callback, TaskFunction) else _signature_of(callback)
+        signature.check_names(arguments)  # Raises TypeError, as a call would.
     return Task(
         handler,
         arguments,
@@ -67,14 +69,6 @@ def create_task(
 def _signature_of(function: Callable[..., Any]) -> Signature:
     """Cached: thousands of tasks may call the same function."""
     return Signature(function)
-
-
-def _check_names(callback: Callback, names: Collection[str]) -> None:
-    """Raises TypeError, as a call would. A string is not checked: workers may have another function of that name."""
-    if isinstance(callback, TaskFunction):
-        callback.signature.check_names(names)
-    elif not isinstance(callback, str):
-        _signature_of(callback).check_names(names)
 
 
 def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
