@@ -231,6 +231,24 @@ class LocalFleet:
 getattr(threading, "_register_atexit", atexit.register)(LocalFleet.close_shared)
 
 
+def run_job_test(job: Any, /, *args: Any, timeout: float | None = None, **inputs: Any) -> JobOutcome:
+    """Run a job from `create_job`, a job id or a new job of a workflow function; returns its outcome.
+
+    A failed job raises no error: check `status` or call `need_completed()`.
+    """
+    if isinstance(job, WorkflowFunction):
+        job_inputs = job.inputs(*args, **inputs)
+        return LocalFleet.shared().run(job.workflow, job_inputs, called=job.written.called, timeout=timeout)
+    return LocalFleet.shared().finish(_id_of(job), timeout=timeout)
+
+
+def _id_of(job: Any) -> int:
+    job_id = getattr(job, "id", job)
+    if isinstance(job_id, int | str) and str(job_id).isdecimal():
+        return int(job_id)
+    raise Invalid(f"expected a job from create_job(), a job id or a workflow function, not {job!r}")
+
+
 def _awaited(future: Future[JobOutcome]) -> JobOutcome:
     try:
         return future.result()
@@ -273,21 +291,3 @@ def _on_queue(node: Node, queue: str) -> Node:
 
 def _retry(policy: RetryPolicy | None, queue: str) -> RetryPolicy | None:
     return policy.model_copy(update={"on_oom": OnOom(queue=queue)}) if policy and policy.on_oom else policy
-
-
-def run_job_test(job: Any, /, *args: Any, timeout: float | None = None, **inputs: Any) -> JobOutcome:
-    """Run a job from `create_job`, a job id or a new job of a workflow function; returns its outcome.
-
-    A failed job raises no error: check `status` or call `need_completed()`.
-    """
-    if isinstance(job, WorkflowFunction):
-        job_inputs = job.inputs(*args, **inputs)
-        return LocalFleet.shared().run(job.workflow, job_inputs, called=job.written.called, timeout=timeout)
-    return LocalFleet.shared().finish(_id_of(job), timeout=timeout)
-
-
-def _id_of(job: Any) -> int:
-    job_id = getattr(job, "id", job)
-    if isinstance(job_id, int | str) and str(job_id).isdecimal():
-        return int(job_id)
-    raise Invalid(f"expected a job from create_job(), a job id or a workflow function, not {job!r}")

@@ -57,9 +57,10 @@ class Signature:
     @property
     def first_parameter(self) -> str | None:
         """The first parameter, if it can be passed by name."""
-        parameter = next(iter(self.parameters), None)
-        is_named = parameter is not None and parameter.kind in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY)
-        return parameter.name if parameter is not None and is_named else None
+        first = next(iter(self.parameters), None)
+        if first is None or first.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
+            return None
+        return first.name
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name. Raises TypeError, as a call would."""
