@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from dagmaster.python.context import OrchContext, get_current_context
     from dagmaster.python.data_context import DataContext
     from dagmaster.python.graphs import Group, Task
-    from dagmaster.python.job_runner import run_job_test
     from dagmaster.python.jobs import (
         add_task_to_job,
         cancel_job,
         create_job,
         deregister_worker,
         get_job,
+        get_logs_dir,
         get_task,
+        health_check,
         list_jobs,
         list_workers,
         register_worker,
         retry_failed_tasks,
         worker_heartbeat,
     )
+    from dagmaster.python.local import run_job_test
     from dagmaster.python.map_reduce import map, reduce
-    from dagmaster.python.outcome import JobFailed
-    from dagmaster.python.records import JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
+    from dagmaster.python.records import JobFailed, JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
     from dagmaster.python.sync import apply_sync
-    from dagmaster.python.system import get_logs_dir, health_check
     from dagmaster.python.tasks import call, current_task, task
     from dagmaster.python.workflows import job, workflow
 
@@ -111,11 +111,11 @@ HOMES = {
     "apply_sync": "dagmaster.python.sync",
     **dict.fromkeys(("call", "current_task", "task"), "dagmaster.python.tasks"),
     **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),
-    "JobFailed": "dagmaster.python.outcome",
-    "run_job_test": "dagmaster.python.job_runner",
+    "JobFailed": "dagmaster.python.records",
+    "run_job_test": "dagmaster.python.local",
     **dict.fromkeys(("JobStatus", "NodeStatus"), "dagmaster.model.states"),
     **dict.fromkeys(("JobInfo", "TaskInfo", "TaskState", "WorkerInfo", "WorkerState"), "dagmaster.python.records"),
-    **dict.fromkeys(("get_logs_dir", "health_check"), "dagmaster.python.system"),
+    **dict.fromkeys(("get_logs_dir", "health_check"), "dagmaster.python.jobs"),
 }
 
 

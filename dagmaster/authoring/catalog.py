@@ -30,35 +30,22 @@ class Catalog:
     def __init__(
         self, folder: Path | None = None, *, queues: QueueRules = QueueRules(), must_exist: bool = True
     ) -> None:
-        """With `is_optional`, the folder need not exist yet."""
+        """Without `must_exist`, the folder may be created later."""
         self._folder, self._must_exist = folder, must_exist
-        self._queues = queues
+        self.queues = queues
         self._files: dict[Path, _File] = {}
         self._registered: dict[str, Workflow] = {}
         self._made: dict[str, Workflow] = {}
-        self._workflows: Mapping[str, Workflow] = {}
-        self._problems: Mapping[str, tuple[Problem, ...]] = {}
-        self._sources: Mapping[str, str] = {}
+        # These mappings are replaced by `reload`, never changed. Workflows and their files, by id:
+        self.workflows: Mapping[str, Workflow] = {}
+        self.sources: Mapping[str, str] = {}
+        # By file, warnings included; files without problems are left out.
+        self.problems: Mapping[str, tuple[Problem, ...]] = {}
         self.reload()
-
-    @property
-    def workflows(self) -> Mapping[str, Workflow]:
-        """By id. The mapping is replaced by `reload`, never changed."""
-        return self._workflows
-
-    @property
-    def problems(self) -> Mapping[str, tuple[Problem, ...]]:
-        """By file, warnings included; files without problems are left out."""
-        return self._problems
-
-    @property
-    def sources(self) -> Mapping[str, str]:
-        """The file of each workflow, by its id."""
-        return self._sources
 
     def get(self, workflow_id: str, version: int | None = None) -> Workflow:
         """Raise UnknownWorkflow, also if another version is loaded."""
-        workflow = self._workflows.get(workflow_id)
+        workflow = self.workflows.get(workflow_id)
         if workflow is None:
             raise UnknownWorkflow(self._explain_unknown(workflow_id))
         if version not in (None, workflow.version):
@@ -67,9 +54,9 @@ class Catalog:
 
     def register(self, workflow: Workflow) -> Workflow:
         """Add or replace a workflow defined in Python; its queues are filled in. Raise InvalidWorkflow."""
-        resolved = resolve_queues(workflow, self._queues)
-        problems = self._queues.find_problems(resolved)
-        if any(problem.is_error and not (self._queues.is_open and problem.is_about_queue) for problem in problems):
+        resolved = resolve_queues(workflow, self.queues)
+        problems = self.queues.find_problems(resolved)
+        if any(problem.is_error and not (self.queues.is_open and problem.is_about_queue) for problem in problems):
             raise InvalidWorkflow(problems)
         self._registered[workflow.workflow_id] = resolved
         self._made[workflow.workflow_id] = workflow
@@ -81,13 +68,9 @@ class Catalog:
         self._files = {path: self._read(path) for path in self._list_files()}
         self._publish()
 
-    @property
-    def queues(self) -> QueueRules:
-        return self._queues
-
     def use(self, queues: QueueRules) -> None:
         """Use other handlers or queues. Files edited meanwhile wait for `reload`."""
-        self._queues = queues
+        self.queues = queues
         self._registered = {name: resolve_queues(workflow, queues) for name, workflow in self._made.items()}
         unchanged = {path for path, file in self._files.items() if file.stamp and file.stamp == _stamp(path)}
         read = {path: self._parse(path) for path in unchanged}
@@ -111,7 +94,7 @@ class Catalog:
 
     def _parse(self, path: Path) -> _File:
         stamp = _stamp(path)
-        workflow, problems = read_file(path, queues=self._queues)
+        workflow, problems = read_file(path, queues=self.queues)
         return _File(stamp, workflow, problems)
 
     def _publish(self) -> None:
@@ -130,15 +113,15 @@ class Catalog:
                 sources[file.workflow.workflow_id] = str(path)
             if file_problems:
                 problems[str(path)] = file_problems
-        self._workflows = MappingProxyType(workflows)
-        self._problems = MappingProxyType(problems)
-        self._sources = MappingProxyType(sources)
+        self.workflows = MappingProxyType(workflows)
+        self.problems = MappingProxyType(problems)
+        self.sources = MappingProxyType(sources)
 
     def _explain_unknown(self, workflow_id: str) -> str:
-        loaded = ", ".join(sorted(self._workflows)) or "none"
-        broken = [Path(path).name for path, problems in self._problems.items() if any(p.is_error for p in problems)]
+        loaded = ", ".join(sorted(self.workflows)) or "none"
+        broken = [Path(path).name for path, problems in self.problems.items() if any(p.is_error for p in problems)]
         also = f"; not loaded because of problems: {', '.join(broken)}" if broken else ""
-        hint = did_you_mean(workflow_id, self._workflows)
+        hint = did_you_mean(workflow_id, self.workflows)
         return f"no workflow is named {workflow_id!r}; loaded are: {loaded}{also}{hint}"
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, read_flag, read_names, read_text
+from dagmaster.authoring.fields import Fields, Notes, is_missing
 from dagmaster.authoring.positions import Located, Mark
 from dagmaster.model.problems import Path
 
@@ -33,11 +33,11 @@ def _read_two_way(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> lis
         {
             "name": "true",
             "when": _read_condition(node_id, mark, fields, notes),
-            "next": read_names(targets.get(True), (*path, 0, "next"), f"a branch of node {node_id!r}", notes),
+            "next": notes.read_names(targets.get(True), (*path, 0, "next"), f"a branch of node {node_id!r}"),
         },
         {
             "name": "false",
-            "next": read_names(targets.get(False), (*path, 1, "next"), f"a branch of node {node_id!r}", notes),
+            "next": notes.read_names(targets.get(False), (*path, 1, "next"), f"a branch of node {node_id!r}"),
         },
     ]
 
@@ -54,7 +54,7 @@ def _read_condition(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> s
 def _condition_text(located: Located | None, label: str, notes: Notes) -> str:
     if located is not None and isinstance(located.value, bool):
         return "true" if located.value else "false"  # however YAML spells it
-    return read_text(located, label, notes) or UNREAD_CONDITION
+    return notes.read_text(located, label) or UNREAD_CONDITION
 
 
 def _read_targets(node_id: str, fields: Fields, notes: Notes) -> dict[bool, Located]:
@@ -99,14 +99,14 @@ class _Ordered:
 
     def _branch(self, number: int, item: Located) -> dict[str, Any]:
         label = f"branch {number + 1} of node {self._node_id!r}"
-        fields = read_fields(item, _BRANCH_KEYS, label, self._notes)
+        fields = self._notes.read_fields(item, _BRANCH_KEYS, label)
         self._notes.place_mark((*self._path, number), item.mark)
-        is_default = read_flag(fields.get("default"), f"'default' in {label}", self._notes, default=False)
-        name = read_text(fields.get("name"), f"the name of {label}", self._notes)
+        is_default = self._notes.read_flag(fields.get("default"), f"'default' in {label}", default=False)
+        name = self._notes.read_text(fields.get("name"), f"the name of {label}")
         return {
             "name": name or ("default" if is_default else f"branch_{number + 1}"),
             "when": self._when(number, item, fields, label, is_default),
-            "next": read_names(fields.get("next"), (*self._path, number, "next"), label, self._notes),
+            "next": self._notes.read_names(fields.get("next"), (*self._path, number, "next"), label),
         }
 
     def _when(self, number: int, item: Located, fields: Fields, label: str, is_default: bool) -> str | None:
@@ -129,14 +129,14 @@ class _Ordered:
             return {"name": "default"}
         target: Located | None = located
         if isinstance(located.value, dict):
-            target = read_fields(located, ("next",), label, self._notes).get("next")
-        return {"name": "default", "next": read_names(target, (*self._path, number, "next"), label, self._notes)}
+            target = self._notes.read_fields(located, ("next",), label).get("next")
+        return {"name": "default", "next": self._notes.read_names(target, (*self._path, number, "next"), label)}
 
     def _subject(self, branches: list[dict[str, Any]]) -> str | None:
         field = self._fields.get("condition_field") or self._fields.get("condition")
         if field is not None and not is_missing(field):
             self._notes.place(("nodes", self._node_id, "subject"), field)
-            return read_text(field, f"the condition_field of node {self._node_id!r}", self._notes) or UNREAD_SUBJECT
+            return self._notes.read_text(field, f"the condition_field of node {self._node_id!r}") or UNREAD_SUBJECT
         if any(_HALF_COMPARISON.match(branch.get("when") or "") for branch in branches):
             message = f"node {self._node_id!r} needs a 'condition_field' that its branches compare"
             self._notes.report(message, self._fields["branches"].key_mark or self._fields["branches"].mark)

@@ -36,14 +36,12 @@ async def check_params(conn: Connection, graph: Graph, contracts: Contracts, set
         return []
     names = [contract.name for contract in contracts.values()]
     uniform = await uniform_handlers(conn, names, lost_after_seconds=settings.worker_lost_after_seconds)
-    judged = _find(workflows, _with_uniform(contracts, uniform))
+    judged = _find(
+        workflows, {name: replace(known, is_uniform=known.name in uniform) for name, known in contracts.items()}
+    )
     if any(problem.is_error for problem in judged):
         raise InvalidWorkflow(judged)
     return judged
-
-
-def _with_uniform(contracts: Contracts, uniform: set[str]) -> Contracts:
-    return {name: replace(contract, is_uniform=contract.name in uniform) for name, contract in contracts.items()}
 
 
 def _find(workflows: Sequence[Workflow], contracts: Contracts) -> list[Problem]:

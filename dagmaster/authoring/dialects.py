@@ -7,47 +7,27 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dagmaster.authoring.conditionals import read_conditional
-from dagmaster.authoring.fields import (
-    Fields,
-    Notes,
-    is_missing,
-    read_fields,
-    read_flag,
-    read_mapping,
-    read_names,
-    read_text,
-)
+from dagmaster.authoring.fields import Fields, Notes, is_missing, reason_of
 from dagmaster.authoring.positions import Located, Mark
 from dagmaster.authoring.wait_nodes import WAITS_FOR, read_approval, read_call, read_wait
-from dagmaster.model.problems import Path, Problem, did_you_mean, find_close
+from dagmaster.model import workflow
+from dagmaster.model.problems import Path, did_you_mean, find_close
 from dagmaster.model.retry import OnOom, RetryPolicy
-from dagmaster.model.workflow import (
-    Aggregation,
-    ApprovalNode,
-    ConditionalNode,
-    EndNode,
-    FanInNode,
-    FanOutNode,
-    Node,
-    StartNode,
-    TaskNode,
-    WaitNode,
-    WorkflowNode,
-)
+from dagmaster.model.workflow import Aggregation, Node
 
 # Placeholder for an unreadable handler, so that the mistake is reported once.
 UNREAD: Final = "(unread)"
 
 _CLASSES: Final[dict[str, type[Node]]] = {
-    "task": TaskNode,
-    "start": StartNode,
-    "end": EndNode,
-    "conditional": ConditionalNode,
-    "fan_out": FanOutNode,
-    "fan_in": FanInNode,
-    "wait": WaitNode,
-    "approval": ApprovalNode,
-    "workflow": WorkflowNode,
+    "task": workflow.TaskNode,
+    "start": workflow.StartNode,
+    "end": workflow.EndNode,
+    "conditional": workflow.ConditionalNode,
+    "fan_out": workflow.FanOutNode,
+    "fan_in": workflow.FanInNode,
+    "wait": workflow.WaitNode,
+    "approval": workflow.ApprovalNode,
+    "workflow": workflow.WorkflowNode,
 }
 _COMMON_KEYS: Final = ("type", "description", "next", "depends_on")
 _TASK_KEYS: Final = ("handler", "task_type", "queue", "params", "timeout_seconds", "retry", "retries")
@@ -107,10 +87,9 @@ def build_node(draft: Draft, notes: Notes) -> Node:
 
 
 def _report_refused(node_id: str, path: Path, reason: str, value: Any, notes: Notes) -> None:
-    reason = reason.removeprefix("Value error, ")
     actual = f", not {value!r}" if isinstance(value, str | int | float) and len(repr(value)) < 40 else ""
-    message = f"{'.'.join(map(str, path))!r} of node {node_id!r}: {reason[0].lower()}{reason[1:]}{actual}"
-    notes.problems.append(notes.locate(Problem(message, ("nodes", node_id, *path))))
+    message = f"{'.'.join(map(str, path))!r} of node {node_id!r}: {reason_of(reason)}{actual}"
+    notes.report_at(("nodes", node_id, *path), message)
 
 
 def _fill_in(raw: dict[str, Any]) -> None:
@@ -143,7 +122,7 @@ def _bodies(located: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located
 def _listed(item: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located]]:
     entries: Fields = item.value if isinstance(item.value, dict) else {}
     id_entry = entries.get("id")
-    node_id = read_text(id_entry, "the id of a node", notes)
+    node_id = notes.read_text(id_entry, "the id of a node")
     if id_entry is None or not node_id:
         notes.has_lost_links = True
         if not item.is_broken:
@@ -162,7 +141,7 @@ class _NodeReader:
         self._label = f"node {node_id!r}"
 
     def read(self, body: Located) -> Draft:
-        fields = read_fields(body, _ALL_KEYS, self._label, self._notes)
+        fields = self._notes.read_fields(body, _ALL_KEYS, self._label)
         if body.is_broken or not isinstance(body.value, dict | None):
             self._notes.has_lost_links = True
             return Draft(self._node_id, self._mark, {"type": "task", "handler": UNREAD, "queue": UNREAD})
@@ -183,7 +162,7 @@ class _NodeReader:
     def _type(self, fields: Fields) -> str:
         if "type" not in fields:
             return self._guess_type(fields)
-        text = (read_text(fields["type"], f"the type of {self._label}", self._notes) or "task").lower()
+        text = (self._notes.read_text(fields["type"], f"the type of {self._label}") or "task").lower()
         if text in _CLASSES:
             return text
         suggestion = None if text == "fan_out_target" else find_close(text, _CLASSES)
@@ -229,10 +208,10 @@ class _NodeReader:
     # The fields
 
     def _common(self, fields: Fields) -> dict[str, Any]:
-        description = read_text(fields.get("description"), f"the description of {self._label}", self._notes)
+        description = self._notes.read_text(fields.get("description"), f"the description of {self._label}")
         return {
             "description": description or "",
-            "next": read_names(fields.get("next"), (*self._path, "next"), f"'next' of {self._label}", self._notes),
+            "next": self._notes.read_names(fields.get("next"), (*self._path, "next"), f"'next' of {self._label}"),
             "depends_on": self._depends_on(fields.get("depends_on")),
         }
 
@@ -241,38 +220,33 @@ class _NodeReader:
             return None
         label, path = f"'depends_on' of {self._label}", (*self._path, "depends_on")
         if isinstance(located.value, dict):
-            parts = read_fields(located, ("all_of", "any_of"), label, self._notes)
+            parts = self._notes.read_fields(located, ("all_of", "any_of"), label)
         else:
             parts = {"all_of": located}
-        names = {key: read_names(part, (*path, key), label, self._notes) for key, part in parts.items()}
+        names = {key: self._notes.read_names(part, (*path, key), label) for key, part in parts.items()}
         return names if any(names.values()) else None
 
     def _allow_failure(self, fields: Fields) -> dict[str, Any]:
         label = f"{_LEAVE!r} of {self._label}"
-        return {_LEAVE: True} if read_flag(fields.get(_LEAVE), label, self._notes, default=False) else {}
+        return {_LEAVE: True} if self._notes.read_flag(fields.get(_LEAVE), label, default=False) else {}
 
     def _special(self, node_type: str, fields: Fields) -> dict[str, Any]:
+        arguments = self._node_id, self._mark, fields, self._notes
         match node_type:
             case "task":
                 return self._task(fields, self._path, self._label, self._mark)
             case "conditional":
-                return {
-                    **read_conditional(self._node_id, self._mark, fields, self._notes),
-                    **self._retry_here(fields),
-                }
+                return read_conditional(*arguments) | self._retry_here(fields)
             case "fan_out":
                 return self._fan_out(fields)
             case "fan_in":
                 return self._fan_in(fields)
             case "wait":
-                return read_wait(self._node_id, self._mark, fields, self._notes)
+                return read_wait(*arguments)
             case "approval":
-                return read_approval(self._node_id, self._mark, fields, self._notes)
+                return read_approval(*arguments)
             case "workflow":
-                return {
-                    **read_call(self._node_id, self._mark, fields, self._notes),
-                    **self._retry_here(fields),
-                }
+                return read_call(*arguments) | self._retry_here(fields)
             case _:
                 return {}
 
@@ -282,26 +256,30 @@ class _NodeReader:
             self._notes.report(f"{label} needs a 'handler'", mark)
         elif handler is not None:
             self._notes.place((*path, "handler"), handler)
-        name = read_text(handler, f"the handler of {label}", self._notes)
-        queue = read_text(fields.get("queue"), f"the queue of {label}", self._notes)
+        name = self._notes.read_text(handler, f"the handler of {label}")
+        queue = self._notes.read_text(fields.get("queue"), f"the queue of {label}")
         return {
             "handler": name or UNREAD,
             "queue": queue or (None if name else UNREAD),
-            "params": read_mapping(fields.get("params"), (*path, "params"), f"'params' of {label}", self._notes),
-            **self._plain(fields, path, "timeout_seconds"),
+            "params": self._notes.read_mapping(fields.get("params"), (*path, "params"), f"'params' of {label}"),
+            **self._notes.read_plain(fields, "timeout_seconds", path),
             **self._retry(fields, path),
         }
 
     def _retry(self, fields: Fields, path: Path) -> dict[str, Any]:
+        """`retries: 3` is short for `retry: {retries: 3}`."""
         located, retries = fields.get("retry"), fields.get("retries")
         if located is None or located.value is None:
-            return self._retries(retries, path) if retries is not None and retries.value is not None else {}
+            if retries is None or retries.value is None:
+                return {}
+            self._notes.place((*path, "retry"), retries)
+            return {"retry": {"retries": retries.plain}}
         if retries is not None:
             self._notes.report(
                 f"{self._label} has both 'retry' and 'retries'; put 'retries' into 'retry'", retries.mark
             )
         self._notes.place((*path, "retry"), located)
-        parts = read_fields(located, ("retries", *RetryPolicy.model_fields), f"'retry' of {self._label}", self._notes)
+        parts = self._notes.read_fields(located, ("retries", *RetryPolicy.model_fields), f"'retry' of {self._label}")
         retry = {key: part.plain for key, part in parts.items()}
         if isinstance(retry.get("backoff"), str):
             retry["backoff"] = retry["backoff"].lower()
@@ -309,19 +287,14 @@ class _NodeReader:
             retry["on_oom"] = self._on_oom(parts["on_oom"])
         return {"retry": retry}
 
-    def _retries(self, located: Located, path: Path) -> dict[str, Any]:
-        """`retries: 3` is short for `retry: {retries: 3}`."""
-        self._notes.place((*path, "retry"), located)
-        return {"retry": {"retries": located.plain}}
-
     def _on_oom(self, located: Located) -> Any:
         """Read a queue as a string, also in the short form."""
         if not isinstance(located.value, dict):
             return located.value if isinstance(located.value, list | None) else located.text
-        parts = read_fields(located, tuple(OnOom.model_fields), f"'on_oom' of {self._label}", self._notes)
+        parts = self._notes.read_fields(located, tuple(OnOom.model_fields), f"'on_oom' of {self._label}")
         if is_missing(parts.get("queue")):
             return {}
-        return {"queue": read_text(parts["queue"], f"the queue of 'on_oom' of {self._label}", self._notes) or UNREAD}
+        return {"queue": self._notes.read_text(parts["queue"], f"the queue of 'on_oom' of {self._label}") or UNREAD}
 
     def _retry_here(self, fields: Fields) -> dict[str, Any]:
         """For a node that no worker executes: it has no queue to change."""
@@ -339,7 +312,7 @@ class _NodeReader:
         return {
             "source": source.plain if source and source.value is not None else [],
             "task": self._child(fields),
-            **self._plain(fields, self._path, "max_parallel"),
+            **self._notes.read_plain(fields, "max_parallel", self._path),
             **self._retry(fields, self._path),
         }
 
@@ -355,39 +328,35 @@ class _NodeReader:
             unread = {} if "child_node" in fields else {"handler": UNREAD, "queue": UNREAD}
             return self._inherit(fields, unread)
         label, mark = f"the task of {self._label}", located.key_mark or located.mark
-        parts = read_fields(located, (*_TASK_KEYS, "type", "description"), label, self._notes)
+        parts = self._notes.read_fields(located, (*_TASK_KEYS, "type", "description"), label)
         self._notes.place_mark((*self._path, "task"), mark)
         return self._inherit(fields, self._task(parts, (*self._path, "task"), label, mark))
 
     def _inherit(self, fields: Fields, task: dict[str, Any]) -> dict[str, Any]:
         """The queue of the fan-out takes precedence over that of its task."""
-        queue = read_text(fields.get("queue"), f"the queue of {self._label}", self._notes)
-        return {**self._plain(fields, self._path, "timeout_seconds"), **task, "queue": queue or task.get("queue")}
+        queue = self._notes.read_text(fields.get("queue"), f"the queue of {self._label}")
+        return {
+            **self._notes.read_plain(fields, "timeout_seconds", self._path),
+            **task,
+            "queue": queue or task.get("queue"),
+        }
 
     def _child_node(self, located: Located | None) -> str | None:
         if located is None:
             return None
         self._notes.place((*self._path, "child_node"), located)
-        return read_text(located, f"the child_node of {self._label}", self._notes)
+        return self._notes.read_text(located, f"the child_node of {self._label}")
 
     def _fan_in(self, fields: Fields) -> dict[str, Any]:
         raw = self._retry_here(fields)
         if source := fields.get("source_node"):
             self._notes.place((*self._path, "source_node"), source)
-            raw["source_node"] = read_text(source, f"the source_node of {self._label}", self._notes)
+            raw["source_node"] = self._notes.read_text(source, f"the source_node of {self._label}")
         if located := fields.get("aggregation") or fields.get("aggregation_mode"):
-            mode = (read_text(located, f"the aggregation of {self._label}", self._notes) or "collect").lower()
+            mode = (self._notes.read_text(located, f"the aggregation of {self._label}") or "collect").lower()
             if mode not in list(Aggregation):
                 hint = did_you_mean(mode, list(Aggregation)) or f"; known are {', '.join(Aggregation)}"
                 self._notes.report(f"unknown aggregation {mode!r} in {self._label}{hint}", located.mark)
                 mode = "collect"
             raw["aggregation"] = mode
         return raw
-
-    def _plain(self, fields: Fields, path: Path, key: str) -> dict[str, Any]:
-        """A value that the model checks."""
-        located = fields.get(key)
-        if located is None or located.value is None:
-            return {}
-        self._notes.place((*path, key), located)
-        return {key: located.plain}

@@ -11,7 +11,7 @@ Fields = dict[str, Located]
 
 
 class Notes:
-    """The problems so far, and the position in the file of every path in the workflow.
+    """Reads fields, and keeps the problems so far and the position in the file of every path in the workflow.
 
     `has_lost_links`: a link between nodes could not be read, so a missing link may not really be missing.
     """
@@ -24,6 +24,10 @@ class Notes:
 
     def report(self, message: str, mark: Mark, severity: Severity = "error") -> None:
         self.problems.append(Problem(message, (), self._file, mark.line, mark.column, severity))
+
+    def report_at(self, path: Path, message: str) -> None:
+        """Report an error at the position of this path."""
+        self.problems.append(self.locate(Problem(message, path)))
 
     def place(self, path: Path, located: Located) -> None:
         """Record the position of a value and of everything in it."""
@@ -55,23 +59,74 @@ class Notes:
     def has_errors(self) -> bool:
         return any(problem.is_error for problem in self.problems)
 
+    def read_fields(self, located: Located, known: Collection[str], label: str) -> Fields:
+        """The entries of a mapping. A misspelt key is reported and read as the closest known key."""
+        if not isinstance(located.value, dict):
+            if located.value is not None:
+                self.report(f"{label} must be a mapping of keys to values", located.mark)
+            return {}
+        entries: Fields = located.value
+        fields = {key: entry for key, entry in entries.items() if key in known}
+        for key, entry in entries.items():
+            if key not in known:
+                suggestion = find_close(key, [name for name in known if name not in fields])
+                hint = f"; did you mean {suggestion!r}?" if suggestion else f"; known are {', '.join(known)}"
+                self.report(f"unknown key {key!r} in {label}{hint}", entry.key_mark or entry.mark)
+                if suggestion:
+                    fields[suggestion] = entry
+        return fields
 
-def read_fields(located: Located, known: Collection[str], label: str, notes: Notes) -> Fields:
-    """The entries of a mapping. A misspelt key is reported and read as the closest known key."""
-    if not isinstance(located.value, dict):
-        if located.value is not None:
-            notes.report(f"{label} must be a mapping of keys to values", located.mark)
-        return {}
-    entries: Fields = located.value
-    fields = {key: entry for key, entry in entries.items() if key in known}
-    for key, entry in entries.items():
-        if key not in known:
-            suggestion = find_close(key, [name for name in known if name not in fields])
-            hint = f"; did you mean {suggestion!r}?" if suggestion else f"; known are {', '.join(known)}"
-            notes.report(f"unknown key {key!r} in {label}{hint}", entry.key_mark or entry.mark)
-            if suggestion:
-                fields[suggestion] = entry
-    return fields
+    def read_text(self, located: Located | None, label: str) -> str | None:
+        """A scalar as it was written, so that the node `yes` is not the boolean."""
+        if located is None or located.value is None:
+            return None
+        if isinstance(located.value, dict | list):
+            self.report(f"{label} must be a string", located.mark)
+            return None
+        return located.text
+
+    def read_flag(self, located: Located | None, label: str, *, default: bool) -> bool:
+        if located is None or located.value is None:
+            return default
+        if not isinstance(located.value, bool):
+            self.report(f"{label} must be true or false", located.mark)
+            return default
+        return located.value
+
+    def read_names(self, located: Located | None, path: Path, label: str) -> list[str]:
+        """One name or a list of names."""
+        if located is None or is_missing(located):
+            return []
+        items = located.value if isinstance(located.value, list) else [located]
+        names: list[str] = []
+        for item in items:
+            if is_missing(item):
+                self.report(f"a name in {label} is empty", item.mark)
+            if name := self.read_text(item, f"each name in {label}"):
+                self.place((*path, len(names)), item)
+                names.append(name)
+            else:
+                self.has_lost_links = True
+        return names
+
+    def read_mapping(self, located: Located | None, path: Path, label: str) -> dict[str, Any]:
+        """Any mapping, as plain data."""
+        if located is None or located.value is None:
+            return {}
+        if not isinstance(located.value, dict):
+            self.report(f"{label} must be a mapping of names to values", located.mark)
+            return {}
+        self.place(path, located)
+        plain: dict[str, Any] = located.plain
+        return plain
+
+    def read_plain(self, fields: Fields, key: str, path: Path) -> dict[str, Any]:
+        """A value that the model checks; empty if it is missing."""
+        located = fields.get(key)
+        if located is None or located.value is None:
+            return {}
+        self.place((*path, key), located)
+        return {key: located.plain}
 
 
 def is_missing(located: Located | None) -> bool:
@@ -79,49 +134,7 @@ def is_missing(located: Located | None) -> bool:
     return located is None or (located.value in (None, "") and not located.is_broken)
 
 
-def read_text(located: Located | None, label: str, notes: Notes) -> str | None:
-    """A scalar as it was written, so that the node `yes` is not the boolean."""
-    if located is None or located.value is None:
-        return None
-    if isinstance(located.value, dict | list):
-        notes.report(f"{label} must be a string", located.mark)
-        return None
-    return located.text
-
-
-def read_flag(located: Located | None, label: str, notes: Notes, *, default: bool) -> bool:
-    if located is None or located.value is None:
-        return default
-    if not isinstance(located.value, bool):
-        notes.report(f"{label} must be true or false", located.mark)
-        return default
-    return located.value
-
-
-def read_names(located: Located | None, path: Path, label: str, notes: Notes) -> list[str]:
-    """One name or a list of names."""
-    if located is None or is_missing(located):
-        return []
-    items = located.value if isinstance(located.value, list) else [located]
-    names: list[str] = []
-    for item in items:
-        if is_missing(item):
-            notes.report(f"a name in {label} is empty", item.mark)
-        if name := read_text(item, f"each name in {label}", notes):
-            notes.place((*path, len(names)), item)
-            names.append(name)
-        else:
-            notes.has_lost_links = True
-    return names
-
-
-def read_mapping(located: Located | None, path: Path, label: str, notes: Notes) -> dict[str, Any]:
-    """Any mapping, as plain data."""
-    if located is None or located.value is None:
-        return {}
-    if not isinstance(located.value, dict):
-        notes.report(f"{label} must be a mapping of names to values", located.mark)
-        return {}
-    notes.place(path, located)
-    plain: dict[str, Any] = located.plain
-    return plain
+def reason_of(message: str) -> str:
+    """A message of pydantic as the second part of a sentence."""
+    reason = message.removeprefix("Value error, ")
+    return f"{reason[:1].lower()}{reason[1:]}"

@@ -54,7 +54,8 @@ def read_yaml(text: str, file: str | None) -> tuple[Located, list[Problem]]:
     if len(text) > MAX_FILE_CHARS:
         raise InvalidWorkflow([Problem(f"the file has more than {MAX_FILE_CHARS} characters", file=file)])
     try:
-        root = _compose(text)
+        _check_depth(text)
+        root: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise InvalidWorkflow([_explain(error, text, file)]) from None
     except UnicodeEncodeError as error:
@@ -82,12 +83,6 @@ class _Loader(_BASE):  # type: ignore[misc]
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-
-def _compose(text: str) -> yaml.Node | None:
-    _check_depth(text)
-    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
-    return node
 
 
 def _check_depth(text: str) -> None:

@@ -1,15 +1,24 @@
 """Prepare a workflow for submission: fill in all defaults for the lifetime of the job, and compile the graph."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from dagmaster.authoring.defaults import settle_defaults
 from dagmaster.errors import Conflict, Invalid, MissingQueue, UnknownWorkflow
 from dagmaster.model.compile import compile_graph
-from dagmaster.model.contracts import Contracts
+from dagmaster.model.contracts import Contract, Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow, WorkflowNode
+from dagmaster.model.workflow import (
+    ChildTask,
+    ConditionalNode,
+    FanInNode,
+    FanOutNode,
+    Node,
+    TaskNode,
+    Workflow,
+    WorkflowNode,
+)
 from dagmaster.settings import Settings
 
 Find = Callable[[str], Workflow]
@@ -68,14 +77,41 @@ def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
             f"node {path[1]!r} of workflow {workflow.workflow_id!r} has no queue: give it a 'queue', register the "
             f"handler {task.handler!r} with one, or set a default queue (DAGMASTER_WORKER_QUEUE)"
         )
-    settled = settle_defaults(
-        workflow,
-        handler_timeouts={name: contract.timeout_seconds for name, contract in known.items()},
-        handler_retries={name: contract.retry for name, contract in known.items()},
-        timeout_seconds=settings.default_task_timeout_seconds,
-        max_retries=settings.default_max_retries,
-    )
-    return compile_graph(settled)
+    timeout_seconds, max_retries = settings.default_task_timeout_seconds, settings.default_max_retries
+    return compile_graph(settle_defaults(workflow, known, timeout_seconds=timeout_seconds, max_retries=max_retries))
+
+
+def settle_defaults(workflow: Workflow, known: Contracts, *, timeout_seconds: float, max_retries: int) -> Workflow:
+    """Write default timeouts and retries into the workflow, so that the pinned definition is complete.
+
+    A node's own timeout and retries win over its handler's, and these over the settings.
+    """
+    retry = RetryPolicy(max_attempts=max_retries)
+
+    def missing(task: ChildTask, around: RetryPolicy | None = None) -> dict[str, Any]:
+        contract = known.get(task.handler) or Contract(task.handler)
+        update: dict[str, Any] = {}
+        if task.timeout_seconds is None:
+            update["timeout_seconds"] = contract.timeout_seconds or timeout_seconds
+        if task.retry is None:
+            update["retry"] = around or contract.retry or retry
+        return update
+
+    def settled(node: Node) -> Node:
+        match node:
+            case TaskNode():
+                return node.model_copy(update=missing(node))
+            case FanOutNode():
+                own = node.retry or retry  # It also applies to the children, unless they have their own.
+                return node.model_copy(
+                    update={"task": node.task.model_copy(update=missing(node.task, node.retry)), "retry": own}
+                )
+            case ConditionalNode() | FanInNode() if node.retry is None:
+                return node.model_copy(update={"retry": retry})
+            case _:
+                return node
+
+    return workflow.model_copy(update={"nodes": {name: settled(node) for name, node in workflow.nodes.items()}})
 
 
 def queues_of(workflow: Workflow) -> set[str]:
@@ -85,20 +121,10 @@ def queues_of(workflow: Workflow) -> set[str]:
 
 def tasks_of(workflow: Workflow) -> set[tuple[str, str]]:
     """The queue and handler of each task."""
-    return {(queue, task.handler) for task, retry in _tasks(workflow) for queue in _queues(task, retry)}
-
-
-def _queues(task: ChildTask, retry: RetryPolicy | None) -> Iterator[str]:
-    if task.queue:
-        yield task.queue
-    if retry and retry.on_oom:
-        yield retry.on_oom.queue
-
-
-def _tasks(workflow: Workflow) -> Iterator[tuple[ChildTask, RetryPolicy | None]]:
-    for node in workflow.nodes.values():
-        match node:
-            case TaskNode():
-                yield node, node.retry
-            case FanOutNode():
-                yield node.task, node.task.retry or node.retry
+    pairs: set[tuple[str, str]] = set()
+    for path, task in workflow.tasks():
+        node = workflow.nodes[path[1]]
+        retry = task.retry or (node.retry if isinstance(node, FanOutNode) else None)
+        queues = (task.queue, retry.on_oom.queue if retry and retry.on_oom else None)
+        pairs |= {(queue, task.handler) for queue in queues if queue}
+    return pairs

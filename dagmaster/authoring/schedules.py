@@ -4,12 +4,11 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from dagmaster.authoring.fields import Notes, read_fields
+from dagmaster.authoring.fields import Notes, reason_of
 from dagmaster.authoring.positions import Located
 from dagmaster.model.schedule import Schedule
 
 _KEYS: Final = ("cron", "every", "timezone", "catchup", "inputs", "time_input")
-_VALUE_ERROR: Final = "Value error, "
 
 
 def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
@@ -24,7 +23,7 @@ def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
         return None
     parts = {"cron": located}
     if isinstance(located.value, dict):
-        parts = read_fields(located, _KEYS, "'schedule'", notes)
+        parts = notes.read_fields(located, _KEYS, "'schedule'")
     values = {key: part.plain for key, part in parts.items() if part.value is not None}
     try:
         return Schedule.model_validate(values)
@@ -33,10 +32,5 @@ def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
             key = str(fault["loc"][0]) if fault["loc"] else "every" if "every" in values else ""
             position = parts.get(key, located)
             name = f"'{key}' of the schedule" if fault["loc"] else "the schedule"
-            notes.report(f"{name}: {_lower_first(fault['msg'])}", position.mark)
+            notes.report(f"{name}: {reason_of(fault['msg'])}", position.mark)
         return None
-
-
-def _lower_first(message: str) -> str:
-    text = message.removeprefix(_VALUE_ERROR)
-    return f"{text[:1].lower()}{text[1:]}"

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from dagmaster.authoring.dialects import UNREAD, Draft
 from dagmaster.authoring.fields import Notes
-from dagmaster.model.problems import Path, Problem, did_you_mean
+from dagmaster.model.problems import Path, did_you_mean
 
 _TASK_FIELDS: Final = ("handler", "queue", "params", "timeout_seconds", "retry")
 
@@ -47,7 +47,7 @@ def _find_owners(drafts: dict[str, Draft], notes: Notes) -> Owners:
         if template is None or template.type != "task":
             fault = "is not a task" if template else f"is unknown{did_you_mean(draft.child_node, drafts)}"
             message = f"the child_node {draft.child_node!r} of the fan_out {node_id!r} {fault}"
-            notes.problems.append(notes.locate(Problem(message, ("nodes", node_id, "child_node"))))
+            notes.report_at(("nodes", node_id, "child_node"), message)
             draft.raw["task"] = {"handler": UNREAD, "queue": UNREAD}
         else:
             owners.setdefault(draft.child_node, []).append(node_id)
@@ -84,6 +84,6 @@ def _relink_source(draft: Draft, owners: Owners, notes: Notes) -> None:
     fan_outs = owners.get(draft.raw.get("source_node") or "", [])
     if len(fan_outs) > 1:
         message = f"several fan_outs use {draft.raw['source_node']!r}: name one of {', '.join(fan_outs)}"
-        notes.problems.append(notes.locate(Problem(message, ("nodes", draft.node_id, "source_node"))))
+        notes.report_at(("nodes", draft.node_id, "source_node"), message)
     if fan_outs:
         draft.raw["source_node"] = fan_outs[0]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dagmaster.authoring.fields import Fields, Notes, is_missing, read_mapping, read_names, read_text
+from dagmaster.authoring.fields import Fields, Notes, is_missing
 from dagmaster.authoring.positions import Located, Mark
 from dagmaster.model.durations import read_duration
 from dagmaster.model.problems import Path
@@ -28,10 +28,9 @@ def read_wait(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[st
         case "duration":
             return {"seconds": _read_duration(node_id, located, notes)}
         case "seconds":
-            notes.place((*path, key), located)
-            return {key: located.plain}
+            return notes.read_plain(fields, key, path)
         case "signal":
-            return {**_read_text(path, key, located, notes), **_read_timeout(path, fields, notes)}
+            return {**_read_text(path, key, located, notes), **notes.read_plain(fields, "timeout_seconds", path)}
         case _:
             return _read_text(path, key, located, notes) or {"seconds": NEVER}
 
@@ -40,9 +39,9 @@ def read_approval(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dic
     path = ("nodes", node_id)
     if is_missing(fields.get("message")):
         notes.report(f"the approval {node_id!r} needs a 'message': the question to the approvers", mark)
-    names = read_names(fields.get("approvers"), (*path, "approvers"), f"'approvers' of node {node_id!r}", notes)
+    names = notes.read_names(fields.get("approvers"), (*path, "approvers"), f"'approvers' of node {node_id!r}")
     message = _read_text(path, "message", fields.get("message"), notes)
-    return {**message, "approvers": names, **_read_timeout(path, fields, notes)}
+    return {**message, "approvers": names, **notes.read_plain(fields, "timeout_seconds", path)}
 
 
 def read_call(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[str, Any]:
@@ -53,14 +52,14 @@ def read_call(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[st
     return {
         "workflow": UNREAD_WORKFLOW,
         **_read_text(path, "workflow", fields.get("workflow"), notes),
-        "inputs": read_mapping(fields.get("inputs"), (*path, "inputs"), f"'inputs' of node {node_id!r}", notes),
-        **_read_timeout(path, fields, notes),
+        "inputs": notes.read_mapping(fields.get("inputs"), (*path, "inputs"), f"'inputs' of node {node_id!r}"),
+        **notes.read_plain(fields, "timeout_seconds", path),
     }
 
 
 def _read_duration(node_id: str, located: Located, notes: Notes) -> float:
     notes.place(("nodes", node_id, "seconds"), located)
-    text = read_text(located, f"the duration of node {node_id!r}", notes)
+    text = notes.read_text(located, f"the duration of node {node_id!r}")
     if text is None:
         return NEVER
     try:
@@ -74,13 +73,5 @@ def _read_text(path: Path, key: str, located: Located | None, notes: Notes) -> d
     if located is None:
         return {}
     notes.place((*path, key), located)
-    text = read_text(located, f"{key!r} of node {path[-1]!r}", notes)
+    text = notes.read_text(located, f"{key!r} of node {path[-1]!r}")
     return {} if text is None else {key: text}
-
-
-def _read_timeout(path: Path, fields: Fields, notes: Notes) -> dict[str, Any]:
-    located = fields.get("timeout_seconds")
-    if located is None or located.value is None:
-        return {}
-    notes.place((*path, "timeout_seconds"), located)
-    return {"timeout_seconds": located.plain}

@@ -8,16 +8,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dagmaster.authoring.dialects import UNREAD, build_node, read_nodes
-from dagmaster.authoring.fields import (
-    Fields,
-    Notes,
-    is_missing,
-    read_fields,
-    read_flag,
-    read_mapping,
-    read_names,
-    read_text,
-)
+from dagmaster.authoring.fields import Fields, Notes, is_missing, reason_of
 from dagmaster.authoring.implicit import QueueRules, add_ends, alias_ends, resolve_queues
 from dagmaster.authoring.positions import MAX_FILE_CHARS, Located, read_yaml
 from dagmaster.authoring.schedules import read_schedule
@@ -41,18 +32,7 @@ __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_w
 _KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items() if name != "returns")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.0*)?")
 _EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9]{1,10}){1,3}")
-_INPUT_KEYS: Final = (
-    "type",
-    "required",
-    "default",
-    "description",
-    "secret",
-    "enum",
-    "minimum",
-    "maximum",
-    "format",
-    "extensions",
-)
+_INPUT_KEYS: Final = tuple(InputSpec.model_fields)
 _OTHER_NAMES: Final = {
     "str": "string",
     "text": "string",
@@ -64,6 +44,13 @@ _OTHER_NAMES: Final = {
     "dict": "object",
     "map": "object",
     "mapping": "object",
+}
+_TYPES_OF_DEFAULTS: Final = {
+    bool: InputType.BOOLEAN,
+    int: InputType.INTEGER,
+    float: InputType.NUMBER,
+    list: InputType.ARRAY,
+    dict: InputType.OBJECT,
 }
 
 
@@ -118,7 +105,7 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
     if not isinstance(document.value, dict):
         notes.report("the file must be a mapping with 'workflow_id' and 'nodes'", document.mark)
         return None
-    fields = read_fields(_without_extensions(document), _KEYS, "the workflow", notes)
+    fields = notes.read_fields(_without_extensions(document), _KEYS, "the workflow")
     takes_any_input = "inputs" not in fields and is_missing(fields.get("additional_inputs"))
     notes.place_mark((), document.mark)
     head = _read_head(fields, document, notes)
@@ -150,20 +137,20 @@ def _read_head(fields: Fields, document: Located, notes: Notes) -> dict[str, Any
             notes.place((key,), fields[key])
     if is_missing(fields.get("workflow_id")):
         notes.report("the workflow needs a 'workflow_id'", document.mark)
-    workflow_id = read_text(fields.get("workflow_id"), "'workflow_id'", notes) or UNREAD
+    workflow_id = notes.read_text(fields.get("workflow_id"), "'workflow_id'") or UNREAD
     return {
         "workflow_id": workflow_id,
-        "name": read_text(fields.get("name"), "'name'", notes) or workflow_id,
+        "name": notes.read_text(fields.get("name"), "'name'") or workflow_id,
         "version": _read_version(fields.get("version"), notes),
-        "description": read_text(fields.get("description"), "'description'", notes) or "",
+        "description": notes.read_text(fields.get("description"), "'description'") or "",
         "inputs": _read_inputs(fields.get("inputs"), notes),
-        "additional_inputs": read_flag(fields.get("additional_inputs"), "'additional_inputs'", notes, default=False),
-        "is_active": read_flag(fields.get("is_active"), "'is_active'", notes, default=True),
-        "globals": read_mapping(fields.get("globals"), ("globals",), "'globals'", notes),
-        "retention_days": _read_retention(fields.get("retention_days"), notes),
-        "timeout_seconds": _read_timeout(fields.get("timeout_seconds"), notes),
-        "on_failure": read_names(fields.get("on_failure"), ("on_failure",), "'on_failure'", notes),
-        "finally": read_names(fields.get("finally"), ("finally",), "'finally'", notes),
+        "additional_inputs": notes.read_flag(fields.get("additional_inputs"), "'additional_inputs'", default=False),
+        "is_active": notes.read_flag(fields.get("is_active"), "'is_active'", default=True),
+        "globals": notes.read_mapping(fields.get("globals"), ("globals",), "'globals'"),
+        "retention_days": _read_limited(fields, "retention_days", MAX_RETENTION_DAYS, notes),
+        "timeout_seconds": _read_limited(fields, "timeout_seconds", MAX_WAIT_SECONDS, notes),
+        "on_failure": notes.read_names(fields.get("on_failure"), ("on_failure",), "'on_failure'"),
+        "finally": notes.read_names(fields.get("finally"), ("finally",), "'finally'"),
         "schedule": read_schedule(fields.get("schedule"), notes),
     }
 
@@ -182,24 +169,14 @@ def _read_version(located: Located | None, notes: Notes) -> int:
     return 1
 
 
-def _read_retention(located: Located | None, notes: Notes) -> float | None:
+def _read_limited(fields: Fields, key: str, maximum: int, notes: Notes) -> float | None:
+    located = fields.get(key)
     if located is None or located.value is None:
         return None
     match located.value:
-        case int() | float() as days if not isinstance(days, bool) and 0 < days <= MAX_RETENTION_DAYS:
-            return float(days)
-    notes.report(f"'retention_days' must be a number above 0 and up to {MAX_RETENTION_DAYS}", located.mark)
-    return None
-
-
-def _read_timeout(located: Located | None, notes: Notes) -> float | None:
-    """The longest duration of a job."""
-    if located is None or located.value is None:
-        return None
-    match located.value:
-        case int() | float() as seconds if not isinstance(seconds, bool) and 0 < seconds <= MAX_WAIT_SECONDS:
-            return float(seconds)
-    notes.report(f"'timeout_seconds' must be a number above 0 and up to {MAX_WAIT_SECONDS}", located.mark)
+        case int() | float() as number if not isinstance(number, bool) and 0 < number <= maximum:
+            return float(number)
+    notes.report(f"{key!r} must be a number above 0 and up to {maximum}", located.mark)
     return None
 
 
@@ -209,8 +186,7 @@ def _build(head: dict[str, Any], nodes: dict[str, Node], notes: Notes) -> Workfl
     except ValidationError as error:
         for fault in error.errors():
             key = str(fault["loc"][0])
-            message = f"{key!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
-            notes.problems.append(notes.locate(Problem(message, (key,))))
+            notes.report_at((key,), f"{key!r}: {reason_of(fault['msg'])}")
             head[key] = UNREAD
         return Workflow(**head, nodes=nodes)
 
@@ -232,19 +208,19 @@ def _read_input(name: str, located: Located, notes: Notes) -> InputSpec:
     notes.place_mark(("inputs", name), located.key_mark or located.mark)
     if isinstance(located.value, str):
         return InputSpec(type=_read_type(name, located, notes) or InputType.STRING)
-    fields = read_fields(located, _INPUT_KEYS, f"input {name!r}", notes)
+    fields = notes.read_fields(located, _INPUT_KEYS, f"input {name!r}")
     default = None
     if "default" in fields:
         notes.place(("inputs", name, "default"), fields["default"])
         default = fields["default"].plain
-    kind = _read_type(name, fields.get("type"), notes) or _type_of(default)
-    required = read_flag(fields.get("required"), f"'required' of input {name!r}", notes, default=True)
+    kind = _read_type(name, fields.get("type"), notes) or _TYPES_OF_DEFAULTS.get(type(default), InputType.STRING)
+    required = notes.read_flag(fields.get("required"), f"'required' of input {name!r}", default=True)
     return InputSpec(
         type=kind,
         required=required and default is None,
         default=_as_declared(default, kind),
-        description=read_text(fields.get("description"), f"the description of input {name!r}", notes) or "",
-        secret=read_flag(fields.get("secret"), f"'secret' of input {name!r}", notes, default=False),
+        description=notes.read_text(fields.get("description"), f"the description of input {name!r}") or "",
+        secret=notes.read_flag(fields.get("secret"), f"'secret' of input {name!r}", default=False),
         enum=_read_enum(name, fields.get("enum"), kind, notes),
         minimum=_read_limit(name, "minimum", fields.get("minimum"), notes),
         maximum=_read_limit(name, "maximum", fields.get("maximum"), notes),
@@ -282,7 +258,7 @@ def _read_limit(name: str, key: str, located: Located | None, notes: Notes) -> i
 
 
 def _read_format(name: str, located: Located | None, notes: Notes) -> InputFormat | None:
-    text = read_text(located, f"the format of input {name!r}", notes)
+    text = notes.read_text(located, f"the format of input {name!r}")
     if text is None or located is None:
         return None
     if text in list(InputFormat):
@@ -292,7 +268,7 @@ def _read_format(name: str, located: Located | None, notes: Notes) -> InputForma
 
 
 def _read_type(name: str, located: Located | None, notes: Notes) -> InputType | None:
-    text = (read_text(located, f"the type of input {name!r}", notes) or "").lower()
+    text = (notes.read_text(located, f"the type of input {name!r}") or "").lower()
     if not text or located is None:
         return None
     if text in list(InputType):
@@ -301,22 +277,6 @@ def _read_type(name: str, located: Located | None, notes: Notes) -> InputType | 
     hint = f"did you mean {suggestion!r}?" if suggestion else f"types are {', '.join(InputType)}"
     notes.report(f"unknown type {text!r} of input {name!r}; {hint}", located.mark)
     return InputType(suggestion) if suggestion else None
-
-
-def _type_of(default: Any) -> InputType:
-    match default:
-        case bool():
-            return InputType.BOOLEAN
-        case int():
-            return InputType.INTEGER
-        case float():
-            return InputType.NUMBER
-        case list():
-            return InputType.ARRAY
-        case dict():
-            return InputType.OBJECT
-        case _:
-            return InputType.STRING
 
 
 def _as_declared(default: Any, kind: InputType) -> Any:

@@ -1,54 +1,36 @@
-"""Arrow tables from Python values, and Python values from Arrow tables."""
+"""Arrow tables from Python values, their ClickHouse types, and the digests of their rows."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from itertools import accumulate
+from types import NoneType
+from typing import Any, Final
 
 import pyarrow as pa
 
-from dagmaster.data.columns import plain_array
 from dagmaster.data.sql import check_names
 from dagmaster.data.types import nullable
 from dagmaster.errors import Invalid
 
 VALUE = "value"  # the column name of a scalar or a list
+INTEGERS = {f"{u}int{bits}": f"{u.upper()}Int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
+# Arrow types and the ClickHouse types that store them, which return the first of their Arrow types.
 SIMPLE_TYPES = {
     "bool": "Bool",
-    "int8": "Int8",
-    "int16": "Int16",
-    "int32": "Int32",
-    "int64": "Int64",
-    "uint8": "UInt8",
-    "uint16": "UInt16",
-    "uint32": "UInt32",
-    "uint64": "UInt64",
-    "halffloat": "Float32",
+    **INTEGERS,
     "float": "Float32",
+    "halffloat": "Float32",
     "double": "Float64",
-    "string": "String",
-    "large_string": "String",
-    "string_view": "String",
-    "binary": "String",
-    "large_binary": "String",
+    **dict.fromkeys(("string", "large_string", "string_view", "binary", "large_binary", "null"), "String"),
     "date32[day]": "Date32",
-    "null": "String",
 }
+ANSWERED_TYPES = {stored: pa.type_for_alias(name) for name, stored in reversed(SIMPLE_TYPES.items())}
 SECOND_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 SECOND_UNITS = {digits: unit for unit, digits in SECOND_DIGITS.items()}
-ANSWERED_TYPES = {
-    "Bool": pa.bool_(),
-    "Int8": pa.int8(),
-    "Int16": pa.int16(),
-    "Int32": pa.int32(),
-    "Int64": pa.int64(),
-    "UInt8": pa.uint8(),
-    "UInt16": pa.uint16(),
-    "UInt32": pa.uint32(),
-    "UInt64": pa.uint64(),
-    "Float32": pa.float32(),
-    "Float64": pa.float64(),
-    "String": pa.string(),
-    "Date32": pa.date32(),
-}
+
+# Beyond this, Arrow is faster, and the values take more memory than its libraries.
+MAX_PLAIN_VALUES: Final = 100_000
 
 
 def table_from_value(value: Any) -> pa.Table:
@@ -85,15 +67,30 @@ def answered_schema(types: Mapping[str, str]) -> pa.Schema:
     return pa.schema([_answered_field(name, kind) for name, kind in types.items()])
 
 
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+def digest_of(rows: pa.Table) -> str:
+    """Independent of the chunks of the rows and of the table's metadata."""
+    plain = rows.replace_schema_metadata(None).combine_chunks()
+    file = _Hashing()
+    with pa.ipc.new_stream(file, plain.schema) as writer:
+        writer.write_table(plain)
+    return file.hash.hexdigest()
 
 
-def columns_of(table: pa.Table) -> Any:
-    """A list for the single column `value`, else a dict of lists."""
-    columns: dict[str, list[Any]] = table.to_pydict()
-    return columns[VALUE] if list(columns) == [VALUE] else columns
+class _Hashing:
+    """A file that keeps only the digest of its content."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.hash = sha256()
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data).cast("B")
+        self.hash.update(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        pass
 
 
 def _answered_field(name: str, kind: str) -> pa.Field:
@@ -186,3 +183,51 @@ def _stored_type(kind: pa.DataType, name: str) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return f"Array({nullable(_stored_type(kind.value_type, name))})"
     raise Invalid(f"column {name!r} has the Arrow type {kind}, which cannot be stored; convert it before")
+
+
+def plain_array(values: Sequence[Any]) -> pa.Array | None:
+    """An array of booleans, integers, floats or strings, with or without None; None for anything else.
+
+    `pyarrow.array` infers the same, but loads pandas: 33 MB for a worker that does not use it.
+    """
+    kinds = set(map(type, values)) if len(values) <= MAX_PLAIN_VALUES else set()
+    has_nulls = NoneType in kinds
+    kinds.discard(NoneType)
+    if len(kinds) != 1:
+        return None
+    [kind] = kinds
+    if kind not in BUFFERS:
+        return None
+    arrow_type, write = BUFFERS[kind]
+    present = _bits([value is not None for value in values]) if has_nulls else None
+    try:
+        return _from_buffers(arrow_type, len(values), present, *write(values))
+    except (OverflowError, UnicodeEncodeError):
+        return None  # Arrow reports the problem, or has a larger type.
+
+
+def row_numbers(first: int, count: int) -> pa.Array:
+    return _from_buffers(pa.uint64(), count, None, array("Q", range(first, first + count)))
+
+
+def _from_buffers(kind: pa.DataType, count: int, *buffers: Any) -> pa.Array:
+    listed = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(kind, count, listed)
+
+
+def _bits(flags: Sequence[Any]) -> bytes:
+    written = "".join("1" if flag else "0" for flag in reversed(flags))
+    return int(written, 2).to_bytes((len(flags) + 7) // 8, "little")
+
+
+def _texts(values: Sequence[str | None]) -> tuple[Any, bytes]:
+    texts = [value.encode() if value is not None else b"" for value in values]
+    return array("i", accumulate(map(len, texts), initial=0)), b"".join(texts)
+
+
+BUFFERS: Final[Mapping[type, tuple[pa.DataType, Callable[[Sequence[Any]], tuple[Any, ...]]]]] = {
+    bool: (pa.bool_(), lambda values: (_bits(values),)),
+    int: (pa.int64(), lambda values: (array("q", [value or 0 for value in values]),)),
+    float: (pa.float64(), lambda values: (array("d", [0.0 if value is None else value for value in values]),)),
+    str: (pa.string(), _texts),
+}

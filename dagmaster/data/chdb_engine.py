@@ -13,6 +13,7 @@ import pyarrow as pa
 from chdb.session import Session
 
 from dagmaster.data.engine import INSERT_SETTINGS, NO_LIMITS, SETTINGS, Limits, folder_of, query_id
+from dagmaster.data.sql import literal
 from dagmaster.data.statements import CREATE_DATABASE, KILL_BY_COMMENT, SIZE, create_table, insert_select
 from dagmaster.errors import Conflict, QueryFailed
 
@@ -72,7 +73,7 @@ class Folder:
         session = self._session()
         try:
             if settings:
-                listed = ", ".join(f"{name} = {text(value)}" for name, value in settings.items())
+                listed = ", ".join(f"{name} = {literal(value)}" for name, value in settings.items())
                 session.query(f"SET {listed}", "Null")
             yield session
         except RuntimeError as error:
@@ -159,19 +160,11 @@ def open_url(url: str, limits: Limits = NO_LIMITS) -> ChdbEngine:
 
 def insert_file(insert: str, path: str) -> str:
     """The statement that inserts the rows of an Arrow stream."""
-    return f"{insert} FROM INFILE {text(path)} FORMAT ArrowStream"
+    return f"{insert} FROM INFILE {literal(path)} FORMAT ArrowStream"
 
 
-def text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _forget_after_fork() -> None:
-    """A forked child has the engine's memory but not its threads."""
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+# A forked child has the engine's memory but not its threads.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def _lock(folder: Path) -> IO[str]:

@@ -4,23 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from dagmaster.data import plans
 from dagmaster.data.expressions import Call, Cast, Column, OnlyColumn, Over, Value
-from dagmaster.data.plans import (
-    Aggregate,
-    Distinct,
-    Explode,
-    Filter,
-    Join,
-    Named,
-    Rename,
-    Scan,
-    Select,
-    Slice,
-    Sort,
-    Union,
-    WithColumns,
-    read_plan,
-)
 from dagmaster.data.sql import FILTERING_JOINS
 from dagmaster.errors import Invalid
 
@@ -52,7 +37,7 @@ def columns_by_source(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, 
         if not row["plan"] or not row["columns"]:
             continue
         try:
-            plan = read_plan(row["plan"])
+            plan = plans.read_plan(row["plan"])
         except Invalid:  # A plan of another release.
             continue
         names = [column["name"] for column in row["columns"]]
@@ -62,29 +47,30 @@ def columns_by_source(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, 
 
 def sources_of_column(plan: Any, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
     match plan:
-        case Scan():
+        case plans.Scan():
             return frozenset({ColumnSource(plan.table_id, name)})
-        case Filter() | Sort() | Slice() | Distinct() | Explode():
+        case plans.Filter() | plans.Sort() | plans.Slice() | plans.Distinct() | plans.Explode():
             return sources_of_column(plan.source, name, known)
-        case Select():
+        case plans.Select():
             return _computed(plan.columns, plan.source, name, known)
-        case WithColumns():
+        case plans.WithColumns():
             if any(column.name == name for column in plan.columns):
                 return _computed(plan.columns, plan.source, name, known)
             return sources_of_column(plan.source, name, known)
-        case Rename():
-            return sources_of_column(plan.source, _before(plan.names, name), known)
-        case Aggregate():
+        case plans.Rename():
+            old_names = {new: old for old, new in plan.names.items()}
+            return sources_of_column(plan.source, old_names.get(name, name), known)
+        case plans.Aggregate():
             return _computed((*plan.keys, *plan.columns), plan.source, name, known)
-        case Union():
+        case plans.Union():
             return frozenset().union(*(sources_of_column(source, name, known) for source in plan.sources))
-        case Join():
+        case plans.Join():
             return _joined(plan, name, known)
         case _:
             assert_never(plan)
 
 
-def _computed(columns: Sequence[Named], source: Any, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
+def _computed(columns: Sequence[plans.Named], source: Any, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
     nodes = [column.value for column in columns if column.name == name]
     names = {used for node in nodes for used in _names_in(node, source, known)}
     return frozenset().union(*(sources_of_column(source, used, known) for used in names))
@@ -110,15 +96,17 @@ def _names_in(node: Any, source: Any, known: KnownColumns) -> Iterator[str]:
             assert_never(node)
 
 
-def _joined(plan: Join, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
+def _joined(plan: plans.Join, name: str, known: KnownColumns) -> frozenset[ColumnSource]:
     if plan.kind in FILTERING_JOINS:
         return sources_of_column(plan.left, name, known)
     left, right = _columns_of(plan.left, known), _columns_of(plan.right, known)
     origins: frozenset[ColumnSource] = frozenset()
     if left is None or name in left:
         origins |= sources_of_column(plan.left, name, known)
-        shared = any(a == b == name for a, b in zip(plan.left_on, plan.right_on, strict=True))
-        if shared and plan.kind in ("right", "full"):  # A row without a left side has the key of the right.
+        if name in plan.shared_keys and plan.kind in (
+            "right",
+            "full",
+        ):  # A row without a left side has the key of the right.
             origins |= sources_of_column(plan.right, name, known)
     elif right is None or name in right:
         origins |= sources_of_column(plan.right, name, known)
@@ -130,39 +118,27 @@ def _joined(plan: Join, name: str, known: KnownColumns) -> frozenset[ColumnSourc
 def _columns_of(plan: Any, known: KnownColumns) -> Sequence[str] | None:
     """None if they depend on a dropped table."""
     match plan:
-        case Scan():
+        case plans.Scan():
             return known(plan.table_id)
-        case Filter() | Sort() | Slice() | Distinct() | Explode():
+        case plans.Filter() | plans.Sort() | plans.Slice() | plans.Distinct() | plans.Explode():
             return _columns_of(plan.source, known)
-        case Select():
+        case plans.Select():
             return [column.name for column in plan.columns]
-        case Aggregate():
+        case plans.Aggregate():
             return [column.name for column in (*plan.keys, *plan.columns)]
-        case WithColumns():
+        case plans.WithColumns():
             columns = _columns_of(plan.source, known)
             added = [column.name for column in plan.columns]
             return None if columns is None else list(dict.fromkeys([*columns, *added]))
-        case Rename():
+        case plans.Rename():
             columns = _columns_of(plan.source, known)
             return None if columns is None else [plan.names.get(column, column) for column in columns]
-        case Union():
+        case plans.Union():
             return _columns_of(plan.sources[0], known)
-        case Join():
-            return _joined_names(plan, _columns_of(plan.left, known), _columns_of(plan.right, known))
+        case plans.Join():
+            left, right = _columns_of(plan.left, known), _columns_of(plan.right, known)
+            if left is None or plan.kind in FILTERING_JOINS:
+                return left
+            return None if right is None else plan.column_names(left, right)
         case _:
             assert_never(plan)
-
-
-def _joined_names(plan: Join, left: Sequence[str] | None, right: Sequence[str] | None) -> Sequence[str] | None:
-    if left is None or (right is None and plan.kind not in FILTERING_JOINS):
-        return None
-    if right is None or plan.kind in FILTERING_JOINS:
-        return left
-    shared = {a for a, b in zip(plan.left_on, plan.right_on, strict=True) if a == b}
-    if plan.kind == "asof":
-        shared.discard(plan.left_on[-1])
-    return [*left, *(f"{name}{plan.suffix}" if name in left else name for name in right if name not in shared)]
-
-
-def _before(names: Mapping[str, str], name: str) -> str:
-    return next((old for old, new in names.items() if new == name), name)

@@ -3,16 +3,12 @@
 from dagmaster.data.engine import Limits, folder_of, folder_url, location_of
 from dagmaster.settings import Settings, load_settings
 
-FOLDER = "tables"
-
 
 def data_url(settings: Settings) -> str:
     """Default: the data service of the data folder, which all processes on it share."""
-    return settings.data_url.get_secret_value() if settings.data_url else default_url(settings)
-
-
-def default_url(settings: Settings) -> str:
-    return folder_url(settings.data_dir / FOLDER, "service")
+    if settings.data_url:
+        return settings.data_url.get_secret_value()
+    return folder_url(settings.data_dir / "tables", "service")
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -1,18 +1,23 @@
-"""The engines that run statements: one protocol, and the choice by URL."""
+"""The engines that run statements: one protocol, the choice by URL, and the threads that wait for them."""
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
-from dagmaster.errors import Invalid, Misconfigured, QueryCancelled
+from dagmaster.errors import DagmasterError, Invalid, Misconfigured, QueryCancelled
 from dagmaster.snowflakes import new_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 INSTALL: Final = "install it with: pip install 'dagmaster[data]'"
 EXAMPLES: Final = "chdb:///var/lib/tables, service:///var/lib/tables or https://user:password@clickhouse.example:8443"
@@ -32,7 +37,6 @@ INSERT_SETTINGS: Final[Mapping[str, str]] = {
     "max_insert_threads": "1",
     "async_insert": "0",
 }
-DEDUPLICATION_WINDOW: Final = 10_000
 MODULES: Final = {
     "chdb": "dagmaster.data.chdb_engine",
     "service": "dagmaster.data.service_engine",
@@ -41,6 +45,8 @@ MODULES: Final = {
     "cluster": "dagmaster.data.cluster_engine",
 }
 FOLDERS: Final = ("chdb", "service")
+CANCELLED_POLL_SECONDS: Final = 0.25
+KILL_AGAIN_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,6 @@ class Ticket:
 
 
 _ticket: ContextVar[Ticket | None] = ContextVar("dagmaster_query", default=None)
-
-
-def use_ticket(ticket: Ticket) -> None:
-    _ticket.set(ticket)
 
 
 def query_id() -> str:
@@ -135,6 +137,60 @@ def open_engine(url: str, limits: Limits = NO_LIMITS) -> Engine:
         raise Misconfigured(f"tables need the module {error.name}; {INSTALL}") from error
     engine: Engine = module.open_url(url, limits)
     return engine
+
+
+class EngineRunner:
+    """An engine that is opened on first use, and the threads that run its statements."""
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self.url = url
+        self.limits = limits
+        # Set when the caller of this thread was cancelled: threads cannot be stopped, their queries can.
+        self.cancelled: threading.Event | None = None
+        self._engine: Engine | None = None
+        self._opening = threading.Lock()
+
+    async def release(self) -> None:
+        """Release the engine, and leave the tables as they are."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await self.run(engine.close)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run in a thread, because the engine blocks. If the task is cancelled, its queries are killed."""
+        ticket = Ticket()
+
+        def ticketed() -> T:
+            _ticket.set(ticket)
+            return work()
+
+        running = asyncio.ensure_future(asyncio.to_thread(ticketed))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=CANCELLED_POLL_SECONDS if self.cancelled else None)
+                if self.cancelled is not None and self.cancelled.is_set():
+                    raise QueryCancelled
+        except (asyncio.CancelledError, QueryCancelled):
+            ticket.is_cancelled = True
+            await asyncio.shield(self._killed(ticket, running))
+            raise
+        return running.result()
+
+    async def _killed(self, ticket: Ticket, running: "asyncio.Future[Any]") -> None:
+        """Repeat until it has ended: a query that the engine does not know yet cannot be killed."""
+        while not running.done():
+            if self._engine is not None:
+                with suppress(DagmasterError):  # Such as EngineLost.
+                    await asyncio.to_thread(self._engine.kill, ticket.query_id)
+            await asyncio.wait([running], timeout=KILL_AGAIN_SECONDS)
+        running.exception()  # Retrieved: nothing awaits it.
+
+    @property
+    def engine(self) -> Engine:
+        with self._opening:
+            if self._engine is None:
+                self._engine = open_engine(self.url, self.limits)
+            return self._engine
 
 
 def folder_url(folder: Path, scheme: str = "chdb") -> str:

@@ -1,10 +1,10 @@
 """Expressions over columns: built with operators, and compiled to SQL later."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from dagmaster.data.functions import AGGREGATES, FUNCTIONS, RANKINGS
 from dagmaster.data.types import check_type, nullable, text_of, type_of
@@ -12,6 +12,17 @@ from dagmaster.errors import Invalid
 from dagmaster.model.problems import did_you_mean
 
 Operand = Any  # an Expression, or a plain value that becomes a literal
+Same = TypeVar("Same", bound="Operators")
+
+
+def _checked_type(name: str) -> str:
+    try:
+        return check_type(name)
+    except Invalid as error:
+        raise ValueError(str(error)) from None
+
+
+TypeName = Annotated[str, AfterValidator(_checked_type)]
 
 
 class Node(BaseModel):
@@ -35,13 +46,8 @@ class Value(Node):
     """A bound value. A `None` text is NULL."""
 
     op: Literal["value"] = "value"
-    type: str
+    type: TypeName
     text: str | None
-
-    @field_validator("type")
-    @classmethod
-    def _is_type(cls, name: str) -> str:
-        return _checked_type(name)
 
 
 class Call(Node):
@@ -61,12 +67,7 @@ class Call(Node):
 class Cast(Node):
     op: Literal["cast"] = "cast"
     argument: "AnyNode"
-    type: str
-
-    @field_validator("type")
-    @classmethod
-    def _is_type(cls, name: str) -> str:
-        return _checked_type(name)
+    type: TypeName
 
 
 class SortKey(Node):
@@ -89,47 +90,31 @@ for _kind in (Call, Cast, SortKey, Over):
     _kind.model_rebuild()
 
 
+def _binary(function: str) -> Callable[[Same, Operand], Same]:
+    return lambda self, other: self._apply(function, self, other)
+
+
+def _reflected(function: str) -> Callable[[Same, Operand], Same]:
+    return lambda self, other: self._apply(function, other, self)
+
+
 class Operators(ABC):
     """The operators and methods that expressions share with Objects of one column."""
 
     @abstractmethod
     def _apply(self, function: str, *arguments: Operand) -> Any: ...
 
-    def __add__(self, other: Operand) -> Self:
-        return self._apply("add", self, other)  # type: ignore[no-any-return]
-
-    def __radd__(self, other: Operand) -> Self:
-        return self._apply("add", other, self)  # type: ignore[no-any-return]
-
-    def __sub__(self, other: Operand) -> Self:
-        return self._apply("subtract", self, other)  # type: ignore[no-any-return]
-
-    def __rsub__(self, other: Operand) -> Self:
-        return self._apply("subtract", other, self)  # type: ignore[no-any-return]
-
-    def __mul__(self, other: Operand) -> Self:
-        return self._apply("multiply", self, other)  # type: ignore[no-any-return]
-
-    def __rmul__(self, other: Operand) -> Self:
-        return self._apply("multiply", other, self)  # type: ignore[no-any-return]
-
-    def __truediv__(self, other: Operand) -> Self:
-        return self._apply("divide", self, other)  # type: ignore[no-any-return]
-
-    def __rtruediv__(self, other: Operand) -> Self:
-        return self._apply("divide", other, self)  # type: ignore[no-any-return]
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
+    __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
+    __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
+    __pow__, __rpow__ = _binary("power"), _reflected("power")
+    __rmod__ = _reflected("modulo")
+    __lt__, __le__ = _binary("less"), _binary("less_or_equals")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_or_equals")
 
     def __mod__(self, other: Operand) -> Self:
         return self._apply("modulo", self, _short_divisor(other))  # type: ignore[no-any-return]
-
-    def __pow__(self, other: Operand) -> Self:
-        return self._apply("power", self, other)  # type: ignore[no-any-return]
-
-    def __rmod__(self, other: Operand) -> Self:
-        return self._apply("modulo", other, self)  # type: ignore[no-any-return]
-
-    def __rpow__(self, other: Operand) -> Self:
-        return self._apply("power", other, self)  # type: ignore[no-any-return]
 
     def __neg__(self) -> Self:
         return self._apply("negate", self)  # type: ignore[no-any-return]
@@ -139,18 +124,6 @@ class Operators(ABC):
 
     def __ne__(self, other: Operand) -> Self:  # type: ignore[override]
         return self._apply("not_equals", self, _not_none(other))  # type: ignore[no-any-return]
-
-    def __lt__(self, other: Operand) -> Self:
-        return self._apply("less", self, other)  # type: ignore[no-any-return]
-
-    def __le__(self, other: Operand) -> Self:
-        return self._apply("less_or_equals", self, other)  # type: ignore[no-any-return]
-
-    def __gt__(self, other: Operand) -> Self:
-        return self._apply("greater", self, other)  # type: ignore[no-any-return]
-
-    def __ge__(self, other: Operand) -> Self:
-        return self._apply("greater_or_equals", self, other)  # type: ignore[no-any-return]
 
     __hash__ = object.__hash__
 
@@ -278,10 +251,3 @@ def _not_none(value: Operand) -> Operand:
     if value is None:
         raise Invalid("nothing equals NULL; use is_null() or is_not_null()")
     return value
-
-
-def _checked_type(name: str) -> str:
-    try:
-        return check_type(name)
-    except Invalid as error:
-        raise ValueError(str(error)) from None

@@ -11,7 +11,6 @@ from dagmaster.data.references import MAX_INLINE_BYTES, InlineRows
 from dagmaster.errors import Invalid
 from dagmaster.model.problems import shorten
 
-MAX_BYTES: Final = MAX_INLINE_BYTES
 # Less is not worth the time that it takes to compress.
 COMPRESSED_BYTES: Final = 1024
 COMPRESSION: Final = "zstd"
@@ -19,7 +18,7 @@ COMPRESSION: Final = "zstd"
 
 def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
     """The rows as ClickHouse would return them; None if there are too many, or if only ClickHouse can convert them."""
-    if rows.nbytes > MAX_BYTES:
+    if rows.nbytes > MAX_INLINE_BYTES:
         return None
     schema = answered_schema(types)
     try:
@@ -27,7 +26,7 @@ def encode_rows(rows: pa.Table, types: Mapping[str, str]) -> bytes | None:
     except pa.ArrowException:
         return None
     plain = _written(answered)
-    if len(plain) > MAX_BYTES:
+    if len(plain) > MAX_INLINE_BYTES:
         return None
     if len(plain) < COMPRESSED_BYTES:
         return plain
@@ -46,7 +45,7 @@ def decode_rows(written: bytes) -> pa.Table:
 
 def inline_values(rows: pa.Table, types: Mapping[str, str]) -> InlineRows | None:
     """The rows for a reference; None if they are too many, or if JSON has no such values."""
-    if rows.nbytes > MAX_BYTES:
+    if rows.nbytes > MAX_INLINE_BYTES:
         return None
     columns = [column.to_pylist() for column in rows.columns]
     try:

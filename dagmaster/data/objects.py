@@ -3,40 +3,19 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import pyarrow as pa
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import core_schema
 
-from dagmaster.data.arguments import check_natural, first_problem, named_columns
-from dagmaster.data.arrow import columns_of, rows_of, table_from_value
-from dagmaster.data.catalog import Catalog, Scope
+from dagmaster.data import plans
+from dagmaster.data.arrow import VALUE, table_from_value
+from dagmaster.data.catalog import Scope
 from dagmaster.data.current import find_tables, get_data_context, using
-from dagmaster.data.engine import NO_LIMITS, Limits
-from dagmaster.data.export import write_file
 from dagmaster.data.expressions import Call, Expression, OnlyColumn, Operators, as_expression, listed, sort_keys
-from dagmaster.data.files import format_of
+from dagmaster.data.files import format_of, write_file
 from dagmaster.data.inline import range_of
-from dagmaster.data.plans import (
-    Aggregate,
-    Distinct,
-    Explode,
-    Filter,
-    Join,
-    JoinKind,
-    Named,
-    Rename,
-    Scan,
-    Select,
-    Slice,
-    Sort,
-    Union,
-    WithColumns,
-    chunk_bounds,
-    is_range,
-)
 from dagmaster.data.references import (
     Chunks,
     ObjectRef,
@@ -47,8 +26,9 @@ from dagmaster.data.references import (
     plan_of,
     reference_to,
 )
+from dagmaster.data.sql import compile_rows
 from dagmaster.data.table_store import TableStore
-from dagmaster.errors import Conflict, Invalid, TooLarge
+from dagmaster.errors import Conflict, Invalid, TooLarge, UnknownTable
 
 MAX_PYTHON_ROWS = 1_000_000
 CHUNK_ROWS = 10_000
@@ -58,19 +38,15 @@ class View(Operators, Referable):
     """A table that is computed on demand. Each method returns another View."""
 
     def __init__(self, plan: Any, context: "DataContext | None" = None) -> None:
-        self._plan = plan
+        self.plan = plan
         self._context = context
-
-    @property
-    def plan(self) -> Any:
-        return self._plan
 
     @property
     def context(self) -> "DataContext":
         return self._context or get_data_context()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {reference_to(self._plan).model_dump()}>"
+        return f"<{type(self).__name__} {reference_to(self.plan).model_dump()}>"
 
     # Transformations.
 
@@ -78,46 +54,46 @@ class View(Operators, Referable):
         """The rows for which the condition is true, not false or NULL."""
         if not isinstance(condition, Expression):
             raise Invalid('a condition is an expression such as col("x") > 1, never text')
-        return self._then(Filter(source=self._plan, condition=condition.node))
+        return self._then(plans.Filter(source=self.plan, condition=condition.node))
 
     def select(self, *columns: str | Expression, **named: Any) -> "View":
         """These columns alone, by name or computed."""
-        return self._then(Select(source=self._plan, columns=named_columns(columns, named)))
+        return self._then(plans.Select(source=self.plan, columns=plans.named_columns(columns, named)))
 
     def with_columns(self, *columns: Expression, **named: Any) -> "View":
         """All columns, and these; one of the same name is replaced."""
-        return self._then(WithColumns(source=self._plan, columns=named_columns(columns, named)))
+        return self._then(plans.WithColumns(source=self.plan, columns=plans.named_columns(columns, named)))
 
     def rename(self, names: Mapping[str, str]) -> "View":
-        return self._then(Rename(source=self._plan, names=dict(names)))
+        return self._then(plans.Rename(source=self.plan, names=dict(names)))
 
     def order_by(self, *keys: Any) -> "View":
         """By these columns, expressions, or `col("x").desc()`; NULL comes last. Equal rows keep their order."""
         if not keys:
             raise Invalid("order_by() needs a column")
-        return self._then(Sort(source=self._plan, keys=sort_keys(keys)))
+        return self._then(plans.Sort(source=self.plan, keys=sort_keys(keys)))
 
     def limit(self, rows: int, offset: int = 0) -> "View":
-        check_natural(rows=rows, offset=offset)
-        return self._then(Slice(source=self._plan, offset=offset, limit=rows))
+        _check_natural(rows=rows, offset=offset)
+        return self._then(plans.Slice(source=self.plan, offset=offset, limit=rows))
 
     def offset(self, rows: int) -> "View":
-        check_natural(rows=rows)
-        return self._then(Slice(source=self._plan, offset=rows))
+        _check_natural(rows=rows)
+        return self._then(plans.Slice(source=self.plan, offset=rows))
 
     def distinct(self, *columns: str) -> "View":
         """The first row of each combination of these columns, or of all columns."""
-        return self._then(Distinct(source=self._plan, columns=columns))
+        return self._then(plans.Distinct(source=self.plan, columns=columns))
 
     def explode(self, column: str) -> "View":
         """One row per element of the column's arrays; rows with an empty array are dropped."""
-        return self._then(Explode(source=self._plan, column=column))
+        return self._then(plans.Explode(source=self.plan, column=column))
 
     def join(
         self,
         other: "View",
         on: str | Sequence[str] = (),
-        how: JoinKind = "inner",
+        how: plans.JoinKind = "inner",
         *,
         left_on: str | Sequence[str] = (),
         right_on: str | Sequence[str] = (),
@@ -126,17 +102,18 @@ class View(Operators, Referable):
         """Join rows with equal keys. `asof` treats the last key as an order: the nearest row that is not later."""
         left, right = tuple(listed(left_on or on)), tuple(listed(right_on or on))
         try:
-            step = Join(left=self._plan, right=other.plan, kind=how, left_on=left, right_on=right, suffix=suffix)
-        except ValueError as error:
-            raise Invalid(f"this is not a join: {first_problem(error)}") from error
+            step = plans.Join(left=self.plan, right=other.plan, kind=how, left_on=left, right_on=right, suffix=suffix)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise Invalid(f"this is not a join: {reason}") from error
         return self._then(step)
 
     def union(self, *others: "View") -> "View":
         """The rows of this table, then those of the others."""
-        return self._then(Union(sources=(self._plan, *(other.plan for other in others))))
+        return self._then(plans.Union(sources=(self.plan, *(other.plan for other in others))))
 
     def group_by(self, *keys: str | Expression, **named: Any) -> "Groups":
-        return Groups(self, named_columns(keys, named))
+        return Groups(self, plans.named_columns(keys, named))
 
     def agg(self, *columns: Expression, **named: Any) -> "View":
         """One row of aggregates over all rows."""
@@ -147,41 +124,35 @@ class View(Operators, Referable):
     def schema(self) -> dict[str, str]:
         """The columns and their ClickHouse types."""
         context = self.context
-        if isinstance(self._plan, Scan):
-            return context.table_types(self._plan.table_id)
-        context.wait_for(context.admit(self._plan))
-        return context.types_of(context.compiled(self._plan))
+        if isinstance(self.plan, plans.Scan):
+            return context.table_types(self.plan.table_id)
+        context.wait_for(context.admit(self.plan))
+        return context.types_of(context.compiled(self.plan))
 
     def sql(self) -> str:
         """The SQL statement of this View."""
-        return self.context.compiled(self._plan).sql
+        return self.context.compiled(self.plan).sql
 
     async def explain(self) -> str:
         """ClickHouse's query plan."""
-        context = self.context
-
-        def ask() -> pa.Table:
-            query = context.compiled(self._plan)
-            return context.engine.query(f"EXPLAIN indexes = 1 {query.sql}", query.parameters)
-
-        await context.admit(self._plan)
-        return "\n".join((await context.run(ask))["explain"].to_pylist())
+        answer = await self.context.query(self.plan, compile_rows, "EXPLAIN indexes = 1 ")
+        return "\n".join(answer["explain"].to_pylist())
 
     # Terminal calls.
 
     async def collect(self) -> pa.Table:
         """All rows as an Arrow table."""
-        return await self.context.read(self._plan)
+        return await self.context.read(self.plan)
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """All rows in Arrow batches, as they are computed."""
         context = self.context
-        if (rows := await context.inline_rows(self._plan)) is not None:
+        if (rows := await context.inline_rows(self.plan)) is not None:
             for batch in rows.to_batches():
                 yield batch
             return
-        await context.admit(self._plan)
-        query = await context.run(lambda: context.compiled(self._plan))
+        await context.admit(self.plan)
+        query = await context.run(lambda: context.compiled(self.plan))
         stream = context.engine.batches(query.sql, query.parameters)
         while (batch := await context.run(lambda: next(stream, None))) is not None:
             yield batch
@@ -191,11 +162,13 @@ class View(Operators, Referable):
 
         Raises TooLarge for more than `max_rows`; rows are never dropped silently.
         """
-        return columns_of(await self._bounded(max_rows))
+        columns: dict[str, list[Any]] = (await self._bounded(max_rows)).to_pydict()
+        return columns[VALUE] if list(columns) == [VALUE] else columns
 
     async def records(self, *, max_rows: int = MAX_PYTHON_ROWS) -> list[dict[str, Any]]:
         """All rows as dicts, with the same limit."""
-        return rows_of(await self._bounded(max_rows))
+        rows: list[dict[str, Any]] = (await self._bounded(max_rows)).to_pylist()
+        return rows
 
     async def scalar(self) -> Any:
         """The value of a table with one row and one column."""
@@ -207,11 +180,11 @@ class View(Operators, Referable):
 
     async def count(self) -> int:
         """The number of rows."""
-        return await self.context.count(self._plan)
+        return await self.context.count(self.plan)
 
     async def materialize(self, *, name: str | None = None, scope: Scope | str | None = None) -> "Object":
         """Run the query once and store the rows as an Object."""
-        return Object(await self.context.store_plan(self._plan, name=name, scope=scope), self._context)
+        return Object(await self.context.store_plan(self.plan, name=name, scope=scope), self._context)
 
     async def export(self, path: str | Path, format: Literal["parquet", "csv", "arrow"] | None = None) -> Path:
         """Write all rows to a file, by default in the format of its extension. It appears when it is complete."""
@@ -226,8 +199,8 @@ class View(Operators, Referable):
             raise Invalid("chunks() takes the rows of a chunk or the count of chunks, not both")
         if any(number is not None and number < 1 for number in (rows, count)):
             raise Invalid("a chunk has 1 row or more, and there is 1 chunk or more")
-        ranged = self if is_range(self._plan) else await self.materialize()
-        bounds = chunk_bounds(await ranged.count(), rows or CHUNK_ROWS, count)
+        ranged = self if plans.is_range(self.plan) else await self.materialize()
+        bounds = plans.chunk_bounds(await ranged.count(), rows or CHUNK_ROWS, count)
         return Chunks(ranged.limit(end - start, start) for start, end in bounds)
 
     async def _bounded(self, max_rows: int) -> pa.Table:
@@ -244,14 +217,14 @@ class View(Operators, Referable):
 
     def _apply(self, function: str, *arguments: Any) -> "View":
         nodes = tuple(OnlyColumn() if argument is self else as_expression(argument).node for argument in arguments)
-        named = Named(name="value", value=Call(function=function, arguments=nodes))
-        return self._then(Select(source=self._plan, columns=(named,)))
+        named = plans.Named(name=VALUE, value=Call(function=function, arguments=nodes))
+        return self._then(plans.Select(source=self.plan, columns=(named,)))
 
     def reference(self) -> Reference:
         """What passes it on: with its rows if it is a range of a small table that no catalog knows."""
-        ranged = range_of(self._plan)
+        ranged = range_of(self.plan)
         if self._context is None or ranged is None or (rows := self._context.values_of(ranged[0])) is None:
-            return reference_to(self._plan)
+            return reference_to(self.plan)
         for step in ranged[1]:
             rows = rows.part(step.offset, step.limit)
         return (ViewRef if ranged[1] else ObjectRef)(table_id=ranged[0], inline=rows)
@@ -288,7 +261,7 @@ class Object(View):
     """A stored table."""
 
     def __init__(self, table_id: int, context: "DataContext | None" = None) -> None:
-        super().__init__(Scan(table_id=table_id), context)
+        super().__init__(plans.Scan(table_id=table_id), context)
         self.table_id = table_id
 
     async def append(self, rows: Any, *, token: str | None = None) -> None:
@@ -309,42 +282,30 @@ class Object(View):
 class Groups:
     """Rows grouped by keys, before aggregation."""
 
-    def __init__(self, view: View, keys: Sequence[Named]) -> None:
+    def __init__(self, view: View, keys: Sequence[plans.Named]) -> None:
         self._view = view
         self._keys = tuple(keys)
 
     def agg(self, *columns: Expression, **named: Any) -> View:
         """One row for each combination of the keys, ordered by them."""
-        step = Aggregate(source=self._view.plan, keys=self._keys, columns=named_columns(columns, named))
+        step = plans.Aggregate(source=self._view.plan, keys=self._keys, columns=plans.named_columns(columns, named))
         return self._view._then(step)
 
 
 class DataContext(TableStore):
     """`async with DataContext(url):` opens the tables of an engine; temporary ones are dropped at its end."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        catalog: Catalog | None = None,
-        scope: Scope | str = Scope.TEMP,
-        limits: Limits = NO_LIMITS,
-    ) -> None:
-        super().__init__(url, catalog=catalog, scope=scope, limits=limits)
-        self._stack: ExitStack | None = None
+    _stack: ExitStack | None = None
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
             raise Conflict("this DataContext is open already; make another one")
         await self.run(lambda: self.engine)
-        with ExitStack() as stack:
-            stack.enter_context(using(_Opened(self)))
-            self._stack = stack.pop_all()
+        self._stack = ExitStack()
+        self._stack.enter_context(using(_Opened(self)))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._stack is not None
         self._stack.close()
         self._stack = None
@@ -373,7 +334,13 @@ class DataContext(TableStore):
 
     async def open(self, name: str, scope: Scope | str = Scope.GLOBAL) -> Object:
         """The Object with this name. Raises UnknownTable."""
-        return Object(await self.get_table(name, scope), self)
+        scope = Scope(scope)
+        table_id = await self.catalog.find(name, scope) if self.catalog is not None else None
+        if table_id is None:
+            raise UnknownTable(
+                f"no table of scope {scope} is named {name!r}; `dagmaster data list` shows those there are"
+            )
+        return Object(table_id, self)
 
 
 class _Opened:
@@ -393,3 +360,9 @@ class _Opened:
 
     async def keep_passed(self) -> None:
         pass
+
+
+def _check_natural(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise Invalid(f"{name} must be 0 or more, not {number!r}")

@@ -1,12 +1,14 @@
 """Plans: the computation of a table, as immutable values that are passed between tasks as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from dagmaster.data.expressions import AnyNode, SortKey
+from dagmaster.data.expressions import AnyNode, SortKey, as_expression
 from dagmaster.errors import Invalid
 
 VERSION = 1
@@ -106,6 +108,17 @@ class Join(Step):
             raise ValueError("an asof join needs a key of equality and then the key that is ordered")
         return self
 
+    @property
+    def shared_keys(self) -> set[str]:
+        """The keys with the same name on both sides, which are one column."""
+        shared = {left for left, right in zip(self.left_on, self.right_on, strict=True) if left == right}
+        return shared - {self.left_on[-1]} if self.kind == "asof" else shared
+
+    def column_names(self, left: Sequence[str], right: Sequence[str]) -> list[str]:
+        """Names on the right that the left also has get the suffix, unless they are shared keys."""
+        added = [name for name in right if name not in self.shared_keys]
+        return [*left, *(f"{name}{self.suffix}" if name in left else name for name in added)]
+
 
 class Union(Step):
     """The rows of all sources in order. They must have the same columns in the same order."""
@@ -133,6 +146,16 @@ for _step in (Filter, Select, WithColumns, Rename, Sort, Slice, Distinct, Explod
 _PLAN: TypeAdapter[Any] = TypeAdapter(Plan)
 
 
+def named_columns(columns: Sequence[Any], named: Mapping[str, Any]) -> tuple[Named, ...]:
+    found = []
+    for column in columns:
+        expression = as_expression(column, column=True)
+        if expression.name is None:
+            raise Invalid("this column has no name; give it one: name=expression, or expression.alias('name')")
+        found.append(Named(name=expression.name, value=expression.node))
+    return (*found, *(Named(name=name, value=as_expression(value).node) for name, value in named.items()))
+
+
 def sources_of(plan: Any) -> tuple[Any, ...]:
     match plan:
         case Scan():
@@ -152,6 +175,11 @@ def tables_of(plan: Any) -> frozenset[int]:
 
 def write_plan(plan: Any) -> dict[str, Any]:
     return {"version": VERSION, "root": _PLAN.dump_python(plan, mode="json", exclude_defaults=False)}
+
+
+def digest_of_plan(plan: Any) -> str:
+    """Not of the rows: sums of floats may differ in the last digit when computed again."""
+    return sha256(orjson.dumps(write_plan(plan), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def read_plan(written: Any) -> Any:

@@ -133,9 +133,7 @@ REFERENCES: Mapping[str, type[ObjectRef] | type[ViewRef]] = {"object": ObjectRef
 class Referable(ABC):
     """A table that knows its reference."""
 
-    @property
-    @abstractmethod
-    def plan(self) -> Any: ...
+    plan: Any
 
     @abstractmethod
     async def collect(self) -> Any: ...

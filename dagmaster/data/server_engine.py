@@ -58,7 +58,7 @@ class ServerEngine:
         self._connecting = threading.Lock()
 
     def query(self, sql: str, parameters: Mapping[str, str]) -> pa.Table:
-        answer = self._run(sql, parameters, {**self._settings, **WHOLE}, fmt=ARROW)
+        answer = self._run(sql, parameters, fmt=ARROW)
         with pa.ipc.open_stream(pa.py_buffer(answer)) as reader:
             return reader.read_all()
 
@@ -118,15 +118,15 @@ class ServerEngine:
         if client is not None and self._pid == os.getpid():
             client.close()
 
-    def command(self, sql: str, parameters: Mapping[str, str] | None = None, *, is_repeatable: bool = True) -> None:
-        settings = {**self._settings, **WHOLE}
-        self._run(sql, parameters or {}, settings, is_repeatable=is_repeatable)
+    def command(self, sql: str, parameters: Mapping[str, str] = NOTHING, *, is_repeatable: bool = True) -> None:
+        self._run(sql, parameters, is_repeatable=is_repeatable)
 
-    def _run(self, sql: str, parameters: Mapping[str, str], settings: Mapping[str, str], **options: Any) -> bytes:
-        is_repeatable = options.pop("is_repeatable", True)
-
+    def _run(
+        self, sql: str, parameters: Mapping[str, str], *, fmt: str | None = None, is_repeatable: bool = True
+    ) -> bytes:
         def ask(client: Any) -> bytes:
-            answer: bytes = client.raw_query(sql, _bound(parameters), {**settings, "query_id": query_id()}, **options)
+            settings = {**self._settings, **WHOLE, "query_id": query_id()}
+            answer: bytes = client.raw_query(sql, _bound(parameters), settings, fmt=fmt)
             return answer
 
         return self.call(ask, is_repeatable=is_repeatable)

@@ -13,15 +13,12 @@ from dagmaster.errors import EngineLost
 
 T = TypeVar("T")
 
-# Reconnecting waits until the service has restarted.
-PAUSES = (0.0, 0.0, 0.0)
-
 
 class ServiceEngine(ServerEngine):
     """Starts the service on demand, and restarts it when it has died. Idempotent statements are then retried."""
 
     kill_statement = KILL_BY_COMMENT
-    pauses = PAUSES
+    pauses = (0.0, 0.0, 0.0)  # Reconnecting waits until the service has restarted.
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         super().__init__(limits, host=HOST, port=0, username="dagmaster", compress=False)
@@ -33,7 +30,8 @@ class ServiceEngine(ServerEngine):
         try:
             return super()._ask(ask)
         except EngineLost:
-            self._forget_client()
+            with self._connecting:
+                super().disconnect()
             raise
 
     def disconnect(self) -> None:
@@ -48,10 +46,6 @@ class ServiceEngine(ServerEngine):
         address = self._hold.address()
         self._address |= {"port": address.port, "password": address.key}
         return super()._connect()
-
-    def _forget_client(self) -> None:
-        with self._connecting:
-            super().disconnect()
 
 
 def open_url(url: str, limits: Limits = NO_LIMITS) -> ServiceEngine:

@@ -85,7 +85,10 @@ class Watch(threading.Thread):
             with self._guard:
                 gone = [query_id for client, query_id in self._waiting.items() if _is_gone(client)]
             for query_id in gone:
-                self._folder.kill(query_id)
+                try:
+                    self._folder.kill(query_id)
+                except DagmasterError as error:
+                    log.warning("query %s was not killed, trying again: %s", query_id, error)
 
 
 class Service(ThreadingHTTPServer):

@@ -5,24 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
+from dagmaster.data import plans
 from dagmaster.data.expressions import Call, Cast, Column, OnlyColumn, Over, Value
 from dagmaster.data.functions import AGGREGATES, FORMS, FUNCTIONS, NEIGHBOURS, NEVER_NULL, RANKINGS
-from dagmaster.data.plans import (
-    Aggregate,
-    Distinct,
-    Explode,
-    Filter,
-    Join,
-    Named,
-    Rename,
-    Scan,
-    Select,
-    Slice,
-    Sort,
-    Union,
-    WithColumns,
-    check_depth,
-)
 from dagmaster.errors import Invalid
 from dagmaster.model.problems import did_you_mean
 
@@ -76,60 +61,60 @@ class _Compiler:
 
     def relation(self, plan: Any) -> Relation:
         match plan:
-            case Scan():
+            case plans.Scan():
                 return self._scan(plan)
-            case Filter():
+            case plans.Filter():
                 return self._filter(plan)
-            case Select() | WithColumns():
+            case plans.Select() | plans.WithColumns():
                 return self._compute(plan)
-            case Rename():
+            case plans.Rename():
                 return self._rename(plan)
-            case Sort():
+            case plans.Sort():
                 return self._sort(plan)
-            case Slice():
+            case plans.Slice():
                 return self._slice(plan)
-            case Distinct():
+            case plans.Distinct():
                 return self._distinct(plan)
-            case Explode():
+            case plans.Explode():
                 return self._explode(plan)
-            case Join():
+            case plans.Join():
                 return self._join(plan)
-            case Union():
+            case plans.Union():
                 return self._union(plan)
-            case Aggregate():
+            case plans.Aggregate():
                 return self._aggregate(plan)
             case _:
                 assert_never(plan)
 
-    def _scan(self, plan: Scan) -> Relation:
+    def _scan(self, plan: plans.Scan) -> Relation:
         columns, key = tuple(self.columns_of(plan.table_id)), self._hide()
         listed = ", ".join([f"t.{quote(ROW_ID)} AS {key}", *_plain(columns)])
         return Relation(f"SELECT {listed} FROM {table_name(plan.table_id)} AS t", columns, (OrderKey(key),), base=0)
 
-    def _filter(self, plan: Filter) -> Relation:
+    def _filter(self, plan: plans.Filter) -> Relation:
         source = self.relation(plan.source)
         condition = self.expression(plan.condition, source.columns)
         return replace(source, sql=f"{_from(source)} WHERE {condition}", base=None)
 
-    def _project(self, source: Relation, columns: Sequence[Named]) -> Relation:
+    def _project(self, source: Relation, columns: Sequence[plans.Named]) -> Relation:
         names = tuple(column.name for column in columns)
         check_names(names)
         values = [f"{self.expression(column.value, source.columns)} AS {quote(column.name)}" for column in columns]
         return replace(source, sql=_from(source, [*_order_columns(source), *values]), columns=names)
 
-    def _compute(self, plan: Select | WithColumns) -> Relation:
+    def _compute(self, plan: plans.Select | plans.WithColumns) -> Relation:
         source = self.relation(plan.source)
-        is_whole = isinstance(plan, Select)
+        is_whole = isinstance(plan, plans.Select)
         return self._project(source, plan.columns if is_whole else _overlay(source.columns, plan.columns))
 
-    def _rename(self, plan: Rename) -> Relation:
+    def _rename(self, plan: plans.Rename) -> Relation:
         source = self.relation(plan.source)
         for name in plan.names:
             _check_known(name, source.columns)
-        renamed = [Named(name=plan.names.get(name, name), value=Column(name=name)) for name in source.columns]
+        renamed = [plans.Named(name=plan.names.get(name, name), value=Column(name=name)) for name in source.columns]
         return self._project(source, renamed)
 
-    def _sort(self, plan: Sort) -> Relation:
+    def _sort(self, plan: plans.Sort) -> Relation:
         source = self.relation(plan.source)
         keys = tuple(OrderKey(self._hide(), key.descending) for key in plan.keys)
         values = [
@@ -139,15 +124,15 @@ class _Compiler:
         listed = [*values, *_order_columns(source), *_plain(source.columns)]
         return Relation(_from(source, listed), source.columns, (*keys, *source.order))
 
-    def _slice(self, plan: Slice) -> Relation:
+    def _slice(self, plan: plans.Slice) -> Relation:
         source = self.relation(plan.source)
         if source.base is not None:
             return self._key_range(source, source.base, plan)
-        limit = f"LIMIT {self._bind('UInt64', _most(plan.limit))}"
+        limit = f"LIMIT {self._bind('UInt64', str(2**63 - 1 if plan.limit is None else plan.limit))}"
         offset = f" OFFSET {self._bind('UInt64', str(plan.offset))}" if plan.offset else ""
         return replace(source, sql=f"{_from(source)} ORDER BY {_order_by(source)} {limit}{offset}")
 
-    def _key_range(self, source: Relation, base: int, plan: Slice) -> Relation:
+    def _key_range(self, source: Relation, base: int, plan: plans.Slice) -> Relation:
         """Row ids are dense here: a slice is a range of the primary key."""
         [key] = source.order
         first = base + plan.offset
@@ -160,14 +145,14 @@ class _Compiler:
             condition += f" AND t.{key.column} < {self._bind('UInt64', str(end))}"
         return replace(source, sql=f"{_from(source)} WHERE {condition}", base=first, end=end)
 
-    def _distinct(self, plan: Distinct) -> Relation:
+    def _distinct(self, plan: plans.Distinct) -> Relation:
         source = self.relation(plan.source)
         for name in plan.columns:
             _check_known(name, source.columns)
         by = ", ".join(_plain(plan.columns or source.columns))
         return replace(source, sql=f"{_from(source)} ORDER BY {_order_by(source)} LIMIT 1 BY {by}", base=None)
 
-    def _explode(self, plan: Explode) -> Relation:
+    def _explode(self, plan: plans.Explode) -> Relation:
         source = self.relation(plan.source)
         _check_known(plan.column, source.columns)
         element, index, array = self._hide(), self._hide(), f"t.{quote(plan.column)}"
@@ -179,7 +164,7 @@ class _Compiler:
         sql = f"{_from(source, listed)} ARRAY JOIN {array} AS {element}, arrayEnumerate({array}) AS {index}"
         return Relation(sql, source.columns, (*source.order, OrderKey(index)))
 
-    def _join(self, plan: Join) -> Relation:
+    def _join(self, plan: plans.Join) -> Relation:
         left, right = self.relation(plan.left), self.relation(plan.right)
         for names, side in ((plan.left_on, left), (plan.right_on, right)):
             for name in names:
@@ -199,26 +184,20 @@ class _Compiler:
         names, values = self._joined_columns(plan, left, right)
         return Relation(_joined([*listed, *values], left, right, verb, pairs), names, order)
 
-    def _joined_columns(self, plan: Join, left: Relation, right: Relation) -> tuple[tuple[str, ...], list[str]]:
-        """Keys with the same name are one column; other names on the right that the left also has get the suffix."""
-        shared = {a for a, b in zip(plan.left_on, plan.right_on, strict=True) if a == b}
-        if plan.kind == "asof":
-            shared.discard(plan.left_on[-1])
-        names, values = [], []
-        for name in left.columns:
-            value = f"l.{quote(name)}"
-            if name in shared and plan.kind in ("right", "full"):
-                value = f"coalesce({value}, r.{quote(name)})"
-            names.append(name)
-            values.append(f"{value} AS {quote(name)}")
-        for name in right.columns:
-            if name not in shared:
-                names.append(f"{name}{plan.suffix}" if name in left.columns else name)
-                values.append(f"r.{quote(name)} AS {quote(names[-1])}")
+    def _joined_columns(self, plan: plans.Join, left: Relation, right: Relation) -> tuple[tuple[str, ...], list[str]]:
+        shared = plan.shared_keys
+        names = plan.column_names(left.columns, right.columns)
         check_names(names)
-        return tuple(names), values
+        values = [f"l.{quote(name)}" for name in left.columns]
+        if plan.kind in ("right", "full"):  # A row without a left side has the keys of the right.
+            values = [
+                f"coalesce({value}, r.{quote(name)})" if name in shared else value
+                for name, value in zip(left.columns, values, strict=True)
+            ]
+        values += [f"r.{quote(name)}" for name in right.columns if name not in shared]
+        return tuple(names), [f"{value} AS {quote(name)}" for name, value in zip(names, values, strict=True)]
 
-    def _union(self, plan: Union) -> Relation:
+    def _union(self, plan: plans.Union) -> Relation:
         relations = [self.relation(source) for source in plan.sources]
         columns, place, number = relations[0].columns, self._hide(), self._hide()
         parts = []
@@ -233,7 +212,7 @@ class _Compiler:
         sql = " UNION ALL ".join(parts)
         return Relation(sql, columns, (OrderKey(place), OrderKey(number)))
 
-    def _aggregate(self, plan: Aggregate) -> Relation:
+    def _aggregate(self, plan: plans.Aggregate) -> Relation:
         source = self.relation(plan.source)
         names = tuple(column.name for column in (*plan.keys, *plan.columns))
         check_names(names)
@@ -264,12 +243,12 @@ class _Compiler:
                     )
                 return f"t.{quote(columns[0])}"
             case Value(text=None):
-                return f"CAST(NULL, {_text(node.type)})"
-            case Value():
-                return self._bind(node.type, node.text)
+                return f"CAST(NULL, {literal(node.type)})"
+            case Value(text=str(text)):
+                return self._bind(node.type, text)
             case Cast():
                 value = self.expression(node.argument, columns, or_null=or_null)
-                return f"accurateCast({value}, {_text(DATE_TIME.sub('DateTime64(0)', node.type))})"
+                return f"accurateCast({value}, {literal(DATE_TIME.sub('DateTime64(0)', node.type))})"
             case Call():
                 return self._call(node, columns, or_null)
             case Over():
@@ -305,9 +284,8 @@ class _Compiler:
             raise Invalid(f"{function}() needs an order: {function}(...).over(order_by='x')")
         return f"{name}({', '.join(arguments)}) OVER ({' '.join([*parts, frame]).strip()})"
 
-    def _bind(self, kind: str, text: str | None) -> str:
+    def _bind(self, kind: str, text: str) -> str:
         name = f"p{len(self.parameters)}"
-        assert text is not None
         self.parameters[name] = text
         return f"{{{name}:{kind}}}"
 
@@ -318,23 +296,27 @@ class _Compiler:
 
 def compile_rows(plan: Any, columns_of: Columns) -> Query:
     """All rows in their order."""
-    compiler = _started(plan, columns_of)
-    relation = compiler.relation(plan)
+    relation, parameters = _compile(plan, columns_of)
     sql = f"{_from(relation, _plain(relation.columns))} ORDER BY {_order_by(relation)}"
-    return Query(sql, compiler.parameters, relation.columns)
+    return Query(sql, parameters, relation.columns)
 
 
 def compile_count(plan: Any, columns_of: Columns) -> Query:
-    compiler = _started(plan, columns_of)
-    return Query(f"SELECT count() AS rows FROM ({compiler.relation(plan).sql})", compiler.parameters, ("rows",))
+    relation, parameters = _compile(plan, columns_of)
+    return Query(f"SELECT count() AS rows FROM ({relation.sql})", parameters, ("rows",))
 
 
 def compile_stored(plan: Any, columns_of: Columns) -> Query:
     """All rows with dense row ids from 0, to be stored."""
-    compiler = _started(plan, columns_of)
-    relation = compiler.relation(plan)
+    relation, parameters = _compile(plan, columns_of)
     row_id = f"{_row_number(relation)} AS {quote(ROW_ID)}"
-    return Query(_from(relation, [row_id, *_plain(relation.columns)]), compiler.parameters, relation.columns)
+    return Query(_from(relation, [row_id, *_plain(relation.columns)]), parameters, relation.columns)
+
+
+def _compile(plan: Any, columns_of: Columns) -> tuple[Relation, Mapping[str, str]]:
+    plans.check_depth(plan)
+    compiler = _Compiler(columns_of)
+    return compiler.relation(plan), compiler.parameters
 
 
 def table_name(table_id: int) -> str:
@@ -346,9 +328,8 @@ def quote(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
-def _started(plan: Any, columns_of: Columns) -> _Compiler:
-    check_depth(plan)
-    return _Compiler(columns_of)
+def literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _from(source: Relation, listed: Sequence[str] | None = None) -> str:
@@ -383,9 +364,9 @@ def _row_number(source: Relation) -> str:
     return f"toUInt64(row_number() OVER (ORDER BY {_order_by(source)})) - 1"
 
 
-def _overlay(columns: Sequence[str], computed: Sequence[Named]) -> list[Named]:
+def _overlay(columns: Sequence[str], computed: Sequence[plans.Named]) -> list[plans.Named]:
     by_name = {column.name: column for column in computed}
-    kept = [by_name.pop(name, Named(name=name, value=Column(name=name))) for name in columns]
+    kept = [by_name.pop(name, plans.Named(name=name, value=Column(name=name))) for name in columns]
     return [*kept, *by_name.values()]
 
 
@@ -404,11 +385,3 @@ def check_names(names: Sequence[str]) -> None:
             raise Invalid("a column needs a name without NUL characters")
         if name == ROW_ID or name.startswith(HIDDEN):
             raise Invalid(f"a column cannot be named {name!r}: the name is reserved for the order of rows")
-
-
-def _most(limit: int | None) -> str:
-    return str(2**63 - 1 if limit is None else limit)
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dagmaster.data.engine import Limits
 from dagmaster.data.objects import DataContext
-from dagmaster.data.sql import Query, quote, table_name
+from dagmaster.data.sql import quote, table_name
 from dagmaster.data.types import text_of
 from dagmaster.errors import Invalid, UnknownTable
 
@@ -191,14 +191,12 @@ async def run_query(
         # Names that the query itself defines; otherwise they must not reach other tables.
         parameters["refusal"] = text_of(refusal)
     sources = {name: _source(named[name]) if name in named else REFUSAL for name in names}
-    query = Query(_complete(statement, sources, max_rows + 1), parameters, ())
-    answer = await context.run(
-        lambda: cut_rows(context.engine.batches(query.sql, query.parameters), max_rows, max_bytes)
-    )
+    query = _complete(statement, sources, max_rows + 1)
+    answer = await context.run(lambda: cut_rows(context.engine.batches(query, parameters), max_rows, max_bytes))
     if answer.columns:
         return answer
     # Without rows there are no batches, which carry the columns. The stream may not have ended yet: use a new id.
-    return Answer(await context.run(lambda: context.engine.query(query.sql, query.parameters).column_names), [])
+    return Answer(await context.run(lambda: context.engine.query(query, parameters).column_names), [])
 
 
 def _formatted(context: DataContext, sql: str) -> str:

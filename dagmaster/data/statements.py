@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from dagmaster.data.engine import DEDUPLICATION_WINDOW
 from dagmaster.data.sql import DATABASE, ROW_ID, quote
 
+DEDUPLICATION_WINDOW: Final = 10_000
 CREATE_DATABASE: Final = f"CREATE DATABASE IF NOT EXISTS {DATABASE}"
 KILL: Final = "KILL QUERY WHERE query_id = {id:String} ASYNC"
 # chdb assigns query ids itself.

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -12,17 +12,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dagmaster.data.arrow import clickhouse_type, clickhouse_types, table_from_value
+from dagmaster.data.arrow import clickhouse_type, clickhouse_types, digest_of, row_numbers, table_from_value
 from dagmaster.data.catalog import Catalog, InlineTable, NewTable, Scope, StoredTable
-from dagmaster.data.columns import row_numbers
-from dagmaster.data.digests import digest_of, digest_of_plan
-from dagmaster.data.engine import NO_LIMITS, Limits
-from dagmaster.data.engine_runner import EngineRunner
+from dagmaster.data.engine import NO_LIMITS, EngineRunner, Limits
 from dagmaster.data.files import opened_file
 from dagmaster.data.inline import decode_rows, encode_rows, inline_values, range_of, rows_of_reference
-from dagmaster.data.plans import Scan, tables_of, write_plan
+from dagmaster.data.plans import Scan, digest_of_plan, tables_of, write_plan
 from dagmaster.data.references import InlineRows
-from dagmaster.data.sql import ROW_ID, Query, compile_count, compile_rows, compile_stored, quote, table_name
+from dagmaster.data.sql import ROW_ID, Columns, Query, compile_count, compile_rows, compile_stored, quote, table_name
 from dagmaster.data.statements import ROW_ID_COLUMN
 from dagmaster.errors import Conflict, Invalid, QueryFailed, TooLarge, UnknownTable
 from dagmaster.snowflakes import new_id
@@ -69,10 +66,12 @@ class TableStore(EngineRunner):
 
     async def close(self) -> None:
         """Drop the temporary tables and release the engine."""
-        await self.drop(list(self._temporary))
-        if self._engine is not None:
-            await self.sweep()
-        await self.release()
+        try:
+            await self.drop(list(self._temporary))
+            if self._engine is not None:
+                await self.sweep()
+        finally:
+            await self.release()
 
     async def store_value(self, value: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Store a scalar, a list, a dict of lists, records or Arrow data; returns the id of its table."""
@@ -126,8 +125,7 @@ class TableStore(EngineRunner):
                     self._insert(new.table_id, pa.Table.from_batches([batch]), start, f"{new.table_id}:{start}")
                     start += batch.num_rows
 
-        await self._announced(new, store)
-        return new.table_id
+        return await self._announced(new, store)
 
     async def store_plan(self, plan: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Run the plan once and store its rows; returns the id of the table."""
@@ -142,8 +140,7 @@ class TableStore(EngineRunner):
             columns = ", ".join(quote(column) for column in (ROW_ID, *query.columns))
             self.engine.fill(table_name(new.table_id), columns, query.sql, query.parameters)
 
-        await self._announced(new, store)
-        return new.table_id
+        return await self._announced(new, store)
 
     async def append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
         """Add rows after the last one, all or none. Those of one token are added once, however often that is tried.
@@ -162,8 +159,11 @@ class TableStore(EngineRunner):
                 "append them in parts, or store them as an Object and materialize the union() of both"
             )
         self._values.pop(table_id, None)
-        async with self._turn(table_id):
-            await self.run(lambda: self._append(table_id, rows.select(list(types)), token))
+        # A token of its own at least: then an insert whose answer was lost can be repeated.
+        token = token or f"{table_id}:{new_id()}"
+        # One append at a time, so that row ids stay dense. Without a catalogue no other process knows the table.
+        async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
+            await self.run(lambda: self._insert(table_id, rows.select(list(types)), self._rows(table_id), token))
         if self.catalog is not None:
             await self.catalog.complete(await self.run(lambda: self._stored(table_id)))
 
@@ -177,26 +177,6 @@ class TableStore(EngineRunner):
         digest = digest_of(content) if isinstance(content, pa.Table) else digest_of_plan(content)
         self._appends[digest] += 1
         return f"{self.appender}:{digest}:{self._appends[digest]}"
-
-    @asynccontextmanager
-    async def _turn(self, table_id: int) -> AsyncIterator[None]:
-        """One append at a time, so that row ids stay dense. Without a catalogue no other process knows the table."""
-        async with self.catalog.appending(table_id) if self.catalog is not None else self._appending:
-            yield
-
-    def _append(self, table_id: int, rows: pa.Table, token: str | None) -> None:
-        # A token of its own at least: then an insert whose answer was lost can be repeated.
-        self._insert(table_id, rows, self._rows(table_id), token or f"{table_id}:{new_id()}")
-
-    async def get_table(self, name: str, scope: Scope | str = Scope.GLOBAL) -> int:
-        """The id of the table with this name. Raises UnknownTable."""
-        scope = Scope(scope)
-        found = await self.catalog.find(name, scope) if self.catalog is not None else None
-        if found is None:
-            raise UnknownTable(
-                f"no table of scope {scope} is named {name!r}; `dagmaster data list` shows those there are"
-            )
-        return found
 
     async def drop(self, table_ids: Sequence[int]) -> None:
         """The catalogue entry is removed last: a table that is left over is found through it."""
@@ -248,23 +228,20 @@ class TableStore(EngineRunner):
         """All rows of the plan."""
         if (inline := await self.inline_rows(plan)) is not None:
             return inline
-
-        def ask() -> pa.Table:
-            query = self.compiled(plan)
-            return self.engine.query(query.sql, query.parameters)
-
-        await self.admit(plan)
-        return await self.run(ask)
+        return await self.query(plan, compile_rows)
 
     async def count(self, plan: Any) -> int:
         """The number of its rows."""
         if (inline := await self.inline_rows(plan)) is not None:
             return int(inline.num_rows)
+        return int((await self.query(plan, compile_count))["rows"][0].as_py())
 
-        def ask() -> int:
-            query = compile_count(plan, self.columns_of)
-            rows: int = self.engine.query(query.sql, query.parameters)["rows"][0].as_py()
-            return rows
+    async def query(self, plan: Any, compile_query: Callable[[Any, Columns], Query], prefix: str = "") -> pa.Table:
+        """The answer to a query of the plan, such as its rows or their number."""
+
+        def ask() -> pa.Table:
+            query = compile_query(plan, self.columns_of)
+            return self.engine.query(prefix + query.sql, query.parameters)
 
         await self.admit(plan)
         return await self.run(ask)
@@ -349,7 +326,7 @@ class TableStore(EngineRunner):
             return NewTable(new_id(), chosen, name, inputs=sorted(self._arguments))
         return NewTable(new_id(), chosen, name, write_plan(plan), sql, sorted(tables_of(plan)))
 
-    async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> None:
+    async def _announced(self, new: NewTable, store: Callable[[], None], stored: StoredTable | None = None) -> int:
         if self.catalog is not None:
             await self.catalog.announce(new)
         self._temporary[new.table_id] = None  # Dropped with the context until it is complete.
@@ -361,6 +338,7 @@ class TableStore(EngineRunner):
             await self.catalog.complete(stored)
         if new.scope is not Scope.TEMP:
             del self._temporary[new.table_id]
+        return new.table_id
 
     def _create(self, table_id: int, types: Mapping[str, str]) -> None:
         columns = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())

@@ -1,7 +1,7 @@
 """Create tasks and add them to a job, from inside or outside."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -15,12 +15,12 @@ from dagmaster.ids import JobId
 from dagmaster.python.context import find_context, session
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Item, Task, within
-from dagmaster.python.node_plans import Planner
+from dagmaster.python.node_plans import Numbers, Plan, Planner
 from dagmaster.python.options import retry_of
-from dagmaster.python.plans import NoNumbers, Numbers, Plan
 from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import TaskFunction
 from dagmaster.settings import load_settings
+from dagmaster.snowflakes import new_id
 from dagmaster.store.dynamic_nodes import add_to_job, until_added
 
 Callback = str | Callable[..., Any]
@@ -52,7 +52,9 @@ def create_task(
     handler = entry_point(callback)
     known = _options_of(callback, handler)
     arguments = dict(kwargs or {})
-    _check_names(callback, arguments)
+    if not isinstance(callback, str):  # Workers may have another function of that name.
+        signature = callback.signature if isinstance(callback, TaskFunction) else _signature_of(callback)
+        signature.check_names(arguments)  # Raises TypeError, as a call would.
     return Task(
         handler,
         arguments,
@@ -67,14 +69,6 @@ def create_task(
 def _signature_of(function: Callable[..., Any]) -> Signature:
     """Cached: thousands of tasks may call the same function."""
     return Signature(function)
-
-
-def _check_names(callback: Callback, names: Collection[str]) -> None:
-    """Raises TypeError, as a call would. A string is not checked: workers may have another function of that name."""
-    if isinstance(callback, TaskFunction):
-        callback.signature.check_names(names)
-    elif not isinstance(callback, str):
-        _signature_of(callback).check_names(names)
 
 
 def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
@@ -101,7 +95,8 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         is_local = task.queue.startswith(LOCAL_QUEUE)
         if is_local:
             _check_known(listed)
-        queue_of = _nowhere_else if is_local else _as_it_says
+        # Without contracts, the node runs on the queue of the task that adds it, not on the handler's.
+        queue_of: Callable[[Task], str | None] = (lambda _: None) if is_local else (lambda added: added.queue)
         plan, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
         if (tables := find_tables()) is not None:
             await tables.keep_passed()
@@ -110,8 +105,12 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         if job_id is None:
             raise Conflict("apply() needs a job_id here: no task is running whose job it could be")
         queue = default_queue(load_settings())
-        plan, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
-        await _add_from_outside(JobId(job_id), slices)
+        numbers = Numbers(applied=iter(new_id, None))  # New ids: no attempt repeats these items.
+        plan, slices = await _planned(Planner(listed, job_id, None, numbers, lambda task: task.queue or queue))
+        async with session() as conn:
+            node_ids = await add_to_job(conn, JobId(job_id), slices, actor=ACTOR)
+            # Wait briefly until the job's owner has added them, so that other items can refer to them.
+            await until_added(conn, JobId(job_id), node_ids[-1:], seconds=WITHIN_SECONDS)
     plan.settle()
     return items
 
@@ -128,18 +127,3 @@ def _check_known(items: Sequence[Item]) -> None:
     """Raises UnknownHandler in a job that only this process runs: no other worker could execute it."""
     for name in {item.handler for item in within(items) if isinstance(item, Task)}:
         registry.get(name)
-
-
-def _as_it_says(task: Task) -> str | None:
-    return task.queue
-
-
-def _nowhere_else(_: Task) -> None:
-    """No contracts: the node runs on the queue of the task that adds it, not on the handler's."""
-
-
-async def _add_from_outside(job_id: JobId, slices: Sequence[bytes]) -> None:
-    """Store the slices and wait briefly until the job's owner has added them, so that other items can refer to them."""
-    async with session() as conn:
-        node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)
-        await until_added(conn, job_id, node_ids[-1:], seconds=WITHIN_SECONDS)

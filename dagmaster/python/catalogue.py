@@ -33,8 +33,6 @@ def find_python_workflow(name: str) -> AnyWorkflow:
     matches = [workflow for workflow in workflows if function in ("", workflow.fn.__name__, workflow.workflow_id)]
     if len(matches) == 1:
         return matches[0]
-    if not workflows:
-        raise UnknownWorkflow(f"{module!r} defines no workflow; is @workflow missing?")
     names = ", ".join(f"{module}:{workflow.fn.__name__}" for workflow in workflows)
     raise UnknownWorkflow(f"name a workflow of {module!r}: it defines {names}")
 
@@ -42,8 +40,6 @@ def find_python_workflow(name: str) -> AnyWorkflow:
 def join(catalog: Catalog, module: str | None = None) -> list[Problem]:
     """Add the workflows of the loaded modules, or of one; returns the problems of those that cannot be added."""
     chosen = list(defined.values()) if module is None else _workflows_in(module)
-    if module is not None and not chosen:
-        raise UnknownWorkflow(f"{module!r} defines no workflow; is @workflow missing?")
     return [problem for workflow in chosen for problem in _register(catalog, workflow)]
 
 
@@ -59,7 +55,11 @@ def _register(catalog: Catalog, function: AnyWorkflow) -> list[Problem]:
 
 
 def _workflows_in(module: str) -> list[AnyWorkflow]:
-    if not module.endswith(SUFFIX):
-        return [workflow for workflow in defined.values() if workflow.fn.__module__ == module]
-    path = Path(module).expanduser().resolve()
-    return [workflow for workflow in defined.values() if Path(workflow.fn.__code__.co_filename).resolve() == path]
+    if module.endswith(SUFFIX):
+        path = Path(module).expanduser().resolve()
+        workflows = [flow for flow in defined.values() if Path(flow.fn.__code__.co_filename).resolve() == path]
+    else:
+        workflows = [workflow for workflow in defined.values() if workflow.fn.__module__ == module]
+    if not workflows:
+        raise UnknownWorkflow(f"{module!r} defines no workflow; is @workflow missing?")
+    return workflows

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -36,7 +35,6 @@ class OrchContext:
         self.database_url = database_url
         self._job_id = job_id
         self._stack: AsyncExitStack | None = None
-        self._token: Token[OrchContext | None] | None = None
 
     @property
     def job_id(self) -> int | None:
@@ -55,17 +53,13 @@ class OrchContext:
             raise Conflict("this OrchContext is already open; create another one")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(_pool(self.database_url))
+            stack.callback(_current.reset, _current.set(self))
             self._stack = stack.pop_all()
-        self._token = _current.set(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._stack is not None
-        assert self._token is not None
-        _current.reset(self._token)
-        stack, self._stack, self._token = self._stack, None, None
+        stack, self._stack = self._stack, None
         await stack.aclose()
 
 

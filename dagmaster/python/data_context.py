@@ -2,22 +2,70 @@
 
 import asyncio
 import atexit
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from threading import Lock
-from types import TracebackType
+from threading import Event, Lock, Thread
 
 from dagmaster.data.catalog import NewTable, Scope, StoredTable
 from dagmaster.data.configured import data_url, limits_of
 from dagmaster.data.engine import Engine, location_of, open_engine
 from dagmaster.data.objects import DataContext as BaseContext
+from dagmaster.errors import DagmasterError
 from dagmaster.python.context import session
-from dagmaster.python.program_lease import ProgramLease
 from dagmaster.service.data_catalog import Attempt, DatabaseCatalog
 from dagmaster.settings import load_settings
+from dagmaster.snowflakes import new_id
 from dagmaster.storage import LocalFile, open_storage
+from dagmaster.store.connect import LOST
+from dagmaster.store.data_objects import BEAT_SECONDS, beat_program, end_program
+
+log = logging.getLogger(__name__)
+
+
+class ProgramLease:
+    """The lease of a program on its temporary and unfinished tables.
+
+    Renewed in a thread, because a notebook may block its event loop for minutes.
+    """
+
+    def __init__(self) -> None:
+        self.program_id = new_id()
+        self._has_begun = False
+        self._ended = Event()
+
+    async def begin(self) -> None:
+        """Start the renewal; later calls do nothing."""
+        if self._has_begun:
+            return
+        await self._beat()
+        if self._has_begun:
+            return  # Another call has started it.
+        self._has_begun = True
+        # The caller's context names the database.
+        Thread(target=copy_context().run, args=[self._renew], name="tables lease", daemon=True).start()
+
+    async def end(self) -> None:
+        if not self._has_begun:
+            return
+        self._ended.set()
+        async with session() as conn:
+            await end_program(conn, self.program_id)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            try:
+                asyncio.run(self._beat())
+            except (*LOST, DagmasterError) as error:
+                log.warning("the lease on temporary tables was not renewed, trying again: %s", error)
+
+    async def _beat(self) -> None:
+        async with session() as conn:
+            if not self._ended.is_set():
+                await beat_program(conn, self.program_id)
 
 
 class ProgramCatalog(DatabaseCatalog):
@@ -51,21 +99,22 @@ class DataContext(BaseContext):
         super().__init__(url, catalog=catalog, scope=scope, limits=limits_of(settings))
         self.fetch = fetched
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await super().__aexit__(kind, error, trace)
-        await self._lease.end()
+    async def __aexit__(self, *error: object) -> None:
+        try:
+            await super().__aexit__(*error)
+        finally:
+            await self._lease.end()
 
 
 class TaskContext(BaseContext):
     """The context of a task. Small tables need no engine; it is opened with the first statement."""
 
-    def opened(self) -> Engine:
+    @property
+    def engine(self) -> Engine:
         with _holding:
             if self.url not in _held:
                 _held[self.url] = open_engine(self.url, self.limits)
-        return super().opened()
+        return super().engine
 
 
 @asynccontextmanager

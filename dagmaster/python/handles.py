@@ -18,29 +18,25 @@ NOT_YET = (
 )
 
 
-@dataclass(slots=True)
-class _Planned:
-    """A node whose edges are not final: `>>` may add some until the function ends."""
-
-    node: Node
-    after: dict[str, None]
-
-
 @dataclass(slots=True, eq=False)
 class Draft:
-    """The nodes that a workflow function has created so far."""
+    """The nodes that a workflow function has created so far, and the nodes that they wait for.
+
+    `>>` may add some until the function ends.
+    """
 
     title: str
-    planned: dict[str, _Planned] = field(default_factory=dict)
+    planned: dict[str, Node] = field(default_factory=dict)
+    after: dict[str, dict[str, None]] = field(default_factory=dict)
     called: dict[str, Any] = field(default_factory=dict)  # workflows by id
 
     def add(self, name: str, node: Node, after: Iterable[str]) -> str:
         """Add a node; returns its id, which is the name, numbered if it is taken."""
-        node_id = self.free_id(name)
-        self.planned[node_id] = _Planned(node, dict.fromkeys(after))
+        node_id = self._free_id(name)
+        self.planned[node_id], self.after[node_id] = node, dict.fromkeys(after)
         return node_id
 
-    def free_id(self, name: str) -> str:
+    def _free_id(self, name: str) -> str:
         base = _as_id(name)
         node_id, number = base, 1
         while node_id in self.planned or node_id in RESERVED:
@@ -72,10 +68,8 @@ class Draft:
     def nodes(self) -> dict[str, Node]:
         """The nodes with their dependencies."""
         return {
-            node_id: planned.node.model_copy(update={"depends_on": DependsOn(all_of=tuple(planned.after))})
-            if planned.after
-            else planned.node
-            for node_id, planned in self.planned.items()
+            node_id: node.model_copy(update={"depends_on": DependsOn(all_of=tuple(after))}) if after else node
+            for (node_id, node), after in zip(self.planned.items(), self.after.values(), strict=True)
         }
 
 
@@ -136,11 +130,7 @@ class Handle:
             _wait(self, handle)
         return self
 
-    def __rrshift__(self, earlier: Any) -> "Handle":
-        return self.__lshift__(earlier)
-
-    def __rlshift__(self, later: Any) -> Any:
-        return self.__rshift__(later)
+    __rrshift__, __rlshift__ = __lshift__, __rshift__
 
 
 def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:
@@ -176,7 +166,7 @@ def _wait(later: Handle, earlier: Handle) -> None:
     if later._first is None:
         raise TypeError(f"{later!r} is an input; only tasks can wait")
     draft = later._draft
-    draft.planned[later._first].after.update(dict.fromkeys(draft.nodes_of(earlier)))
+    draft.after[later._first].update(dict.fromkeys(draft.nodes_of(earlier)))
 
 
 def _each(value: Any) -> Iterable[Handle]:
@@ -206,6 +196,7 @@ def _refuse(use: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+UNARY = ("neg", "pos", "abs", "invert", "round")
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 # Operations that need the value, which does not exist yet.
 REFUSED: Mapping[str, tuple[str, ...]] = {
@@ -218,15 +209,7 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "be converted": ("int", "float", "index", "complex", "bytes"),
     "be called": ("call",),
     "be awaited": ("await",),
-    "be used in a calculation": (
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "round",
-        *ARITHMETIC,
-        *(f"r{name}" for name in ARITHMETIC),
-    ),
+    "be used in a calculation": (*UNARY, *ARITHMETIC, *(f"r{name}" for name in ARITHMETIC)),
 }
 for _use, _names in REFUSED.items():
     for _name in _names:

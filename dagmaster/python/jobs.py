@@ -4,6 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dagmaster.authoring.contracts import known_contracts, open_rules
@@ -28,7 +29,7 @@ from dagmaster.service.job_control import control_job
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.snowflakes import new_id
-from dagmaster.store import instances, jobs_api
+from dagmaster.store import health, instances, jobs_api
 from dagmaster.store import jobs as job_store
 from dagmaster.store import workers as worker_store
 from dagmaster.store import workflows as workflow_store
@@ -191,3 +192,22 @@ async def list_workers(status: str | None = None) -> list[WorkerInfo]:
     async with session() as conn:
         workers = [WorkerInfo.of(row) for row in await worker_store.list_workers(conn)]
     return [worker for worker in workers if status is None or worker.status == status.lower()]
+
+
+async def health_check() -> dict[str, Any]:
+    """The health: `status`, `database`, `active_workers`, `active_orchestrators` and `stale_tasks`."""
+    settings = load_settings()
+    async with session() as conn:
+        return await health.health_check(
+            conn,
+            worker_lost_seconds=settings.worker_lost_after_seconds,
+            orphan_seconds=settings.orphan_threshold_seconds,
+            stuck_seconds=settings.stuck_after_seconds,
+        )
+
+
+def get_logs_dir() -> Path:
+    """The folder of task logs; created if it is missing."""
+    folder = load_settings().log_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

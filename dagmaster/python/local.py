@@ -2,52 +2,45 @@
 
 import asyncio
 import atexit
-import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, ClassVar
 
 from dagmaster.authoring.implicit import QueueRules
 from dagmaster.authoring.preparation import queues_of, tasks_of
 from dagmaster.engine.messages import Cancel
-from dagmaster.errors import Conflict
+from dagmaster.errors import Invalid
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.handlers.loader import need_loaded
 from dagmaster.ids import JobId
-from dagmaster.model.problems import did_you_mean
+from dagmaster.model.problems import InvalidWorkflow
+from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.states import JOB_TERMINAL
-from dagmaster.model.workflow import Workflow
+from dagmaster.model.workflow import FanOutNode, Node, TaskNode, Workflow
 from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
 from dagmaster.python.entrypoints import allow_modules
-from dagmaster.python.local_queue import bind_to_queue
-from dagmaster.python.outcome import JobOutcome
-from dagmaster.python.outcome_reader import outcome_of
+from dagmaster.python.job_end import outcome_of, until_ended
+from dagmaster.python.records import JobOutcome
 from dagmaster.python.submission import NOTHING, Workflows, definitions_of
+from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.service.context import ServiceContext, read_fleet
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
-from dagmaster.store.jobs import get_job, job_status
+from dagmaster.store.jobs import get_job
 from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.workflows import load_definitions
 
-FIRST_POLL_SECONDS = 0.002
-POLL_SECONDS = 0.1
 STOP_SECONDS = 3.0
-STALL_SECONDS = 2.0
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -161,8 +154,8 @@ class LocalFleet:
         self, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, timeout: float | None
     ) -> JobOutcome:
         rules = QueueRules(registry.queues(), self.queue)
-        here = {name: bind_to_queue(callee, self.queue, rules) for name, callee in called.items()}
-        bound = bind_to_queue(workflow, self.queue, rules)
+        here = {name: _bind_to_queue(callee, self.queue, rules) for name, callee in called.items()}
+        bound = _bind_to_queue(workflow, self.queue, rules)
         definitions = definitions_of(bound, here, self.settings, rules, registry.contracts())
         job = new_job(definitions.graph_of(bound), inputs, self.settings)
         async with (
@@ -190,7 +183,7 @@ class LocalFleet:
     async def _ended(self, conn: Connection, job_id: JobId, running: Fleet, timeout: float | None) -> JobOutcome:
         try:
             async with asyncio.timeout(timeout):
-                await _until_ended(conn, job_id, running)
+                await until_ended(conn, job_id, running)
         except (TimeoutError, asyncio.CancelledError):
             # No caller waits for it, and no other worker takes its tasks.
             await add_mail(conn, [encode(job_id, Cancel("local run"))])
@@ -237,6 +230,24 @@ class LocalFleet:
 getattr(threading, "_register_atexit", atexit.register)(LocalFleet.close_shared)
 
 
+def run_job_test(job: Any, /, *args: Any, timeout: float | None = None, **inputs: Any) -> JobOutcome:
+    """Run a job from `create_job`, a job id or a new job of a workflow function; returns its outcome.
+
+    A failed job raises no error: check `status` or call `need_completed()`.
+    """
+    if isinstance(job, WorkflowFunction):
+        job_inputs = job.inputs(*args, **inputs)
+        return LocalFleet.shared().run(job.workflow, job_inputs, called=job.written.called, timeout=timeout)
+    return LocalFleet.shared().finish(_id_of(job), timeout=timeout)
+
+
+def _id_of(job: Any) -> int:
+    job_id = getattr(job, "id", job)
+    if isinstance(job_id, int | str) and str(job_id).isdecimal():
+        return int(job_id)
+    raise Invalid(f"expected a job from create_job(), a job id or a workflow function, not {job!r}")
+
+
 def _awaited(future: Future[JobOutcome]) -> JobOutcome:
     try:
         return future.result()
@@ -253,40 +264,29 @@ async def _check_taken(conn: Connection, workflow: Workflow, settings: Settings)
             registry.get(handler)
 
 
-class _StallWarning:
-    """Reports once why a job is stalled: added tasks may need a handler that no worker has."""
+def _bind_to_queue(workflow: Workflow, queue: str, rules: QueueRules) -> Workflow:
+    """The workflow with all its tasks on this queue.
 
-    def __init__(self, job_id: JobId) -> None:
-        self._job_id, self._next, self._was_logged = job_id, monotonic() + STALL_SECONDS, False
-
-    async def look(self, conn: Connection) -> None:
-        if self._was_logged or monotonic() < self._next:
-            return
-        self._next = monotonic() + STALL_SECONDS
-        for row in await unserved_tasks(conn, self._job_id):
-            self._was_logged = True
-            hint = did_you_mean(row["handler"], registry.spellings())
-            log.warning(
-                "job %s waits: no worker runs handler %r from queue %r%s",
-                self._job_id,
-                row["handler"],
-                row["queue"],
-                hint,
-            )
+    Raises InvalidWorkflow when it uses a handler that this process lacks: the job would wait for it forever.
+    """
+    nodes = {name: _on_queue(node, queue) for name, node in workflow.nodes.items()}
+    bound = workflow.model_copy(update={"nodes": nodes})
+    problems = [problem for problem in rules.find_problems(bound) if problem.is_error]
+    if problems:
+        raise InvalidWorkflow(problems)
+    return bound
 
 
-async def _until_ended(conn: Connection, job_id: JobId, running: Fleet) -> None:
-    pause = FIRST_POLL_SECONDS
-    stall_warning = _StallWarning(job_id)
-    while await _is_open(conn, job_id):
-        if running.ended.done():
-            await running.ended
-            raise Conflict(f"the fleet of this process was closed before job {job_id} ended")
-        await stall_warning.look(conn)
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.3, POLL_SECONDS)
+def _on_queue(node: Node, queue: str) -> Node:
+    match node:
+        case TaskNode():
+            return node.model_copy(update={"queue": queue, "retry": _retry(node.retry, queue)})
+        case FanOutNode():
+            child = node.task.model_copy(update={"queue": queue, "retry": _retry(node.task.retry, queue)})
+            return node.model_copy(update={"task": child, "retry": _retry(node.retry, queue)})
+        case _:
+            return node
 
 
-async def _is_open(conn: Connection, job_id: JobId) -> bool:
-    [row] = await job_status(conn, [job_id])
-    return row["status"] not in JOB_TERMINAL
+def _retry(policy: RetryPolicy | None, queue: str) -> RetryPolicy | None:
+    return policy.model_copy(update={"on_oom": OnOom(queue=queue)}) if policy and policy.on_oom else policy

@@ -1,6 +1,5 @@
 """Groups of similar tasks: `map` over chunks of lists and tables, and `reduce` in layers to a single value."""
 
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from dagmaster.model.params import FIRST_PARAMETER
 from dagmaster.python.apply_items import Callback, apply, create_task
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Group, Item, Task
+from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import task
 
 COLLECT = "collect"  # a basic handler, known to every worker
@@ -162,13 +162,10 @@ def first_parameter(callback: Callback) -> str:
         function = getattr(registry.get(handler).function, "__wrapped__", None)
     except UnknownHandler:
         return FIRST_PARAMETER
-    parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.KEYWORD_ONLY,
-    ):
+    first = Signature(function).first_parameter if function is not None else None
+    if first is None:
         raise Invalid(f"{handler!r} cannot be mapped: it must be a Python function with a first parameter")
-    return parameters[0].name
+    return first
 
 
 def label_of(callback: Callback) -> str:

@@ -1,24 +1,18 @@
-"""Plans of the nodes that an owner adds to its job, from tasks and groups."""
+"""Plans of the nodes that an owner adds to its job, from tasks and groups, with the ids that their attempt assigns."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 import orjson
 
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.model.added_nodes import (
-    RESULT,
-    AddedDependency,
-    AddedGroup,
-    AddedNode,
-    added_id,
-    references,
-    result_of,
-)
-from dagmaster.python.graphs import Group, Item, Task, within
-from dagmaster.python.plans import Numbers, Plan
-from dagmaster.python.points import Point, in_order, join
+from dagmaster.model.added_nodes import RESULT, AddedDependency, AddedGroup, AddedNode, added_id, references, result_of
+from dagmaster.model.dynamic_nodes import encode_slices
+from dagmaster.python.graphs import Group, Item, Point, Task, in_order, join, within
 from dagmaster.python.values import encode
 from dagmaster.snowflakes import repeatable_id
 
@@ -26,6 +20,39 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 # Values that are not JSON are left to `encode`.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _NAMES_RESULT = f'"{RESULT}"'.encode()
+
+
+@dataclass(slots=True, eq=False)
+class Numbers:
+    """The counters of an attempt. A repeated attempt counts from the start, and so assigns the same ids."""
+
+    nodes: Iterator[int] = field(default_factory=partial(count, 1))
+    groups: Iterator[int] = field(default_factory=partial(count, 1))
+    applied: Iterator[int] = field(default_factory=partial(count, 1))
+    names: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The rows to store, and the ids of the items."""
+
+    job_id: int
+    nodes: list[AddedNode] = field(default_factory=list)
+    groups: list[AddedGroup] = field(default_factory=list)
+    dependencies: list[AddedDependency] = field(default_factory=list)
+    node_ids: dict[Task, str] = field(default_factory=dict)
+    group_ids: dict[Group, int] = field(default_factory=dict)
+    ends: dict[Group, tuple[str, ...]] = field(default_factory=dict)
+
+    def encode(self) -> list[bytes]:
+        return encode_slices(self.nodes, self.groups, self.dependencies)
+
+    def settle(self) -> None:
+        """After storing: give the items their ids in the job."""
+        for task, node_id in self.node_ids.items():
+            task.node_id, task.job_id = node_id, self.job_id
+        for group, ends in self.ends.items():
+            group.id, group.ends, group.job_id = self.group_ids[group], ends, self.job_id
 
 
 class Planner:
@@ -46,7 +73,7 @@ class Planner:
         self._items = list(within(items))
         self._plan = Plan(job_id)
         self._adder, self._queue_of = adder, queue_of
-        self._number, self._gates = numbers.next_apply(), 0
+        self._number, self._gates = next(numbers.applied), 0
         self._starts: dict[Item, Point] = {}
         self._ends: dict[Item, Point] = {}
         self._check()
@@ -67,9 +94,14 @@ class Planner:
         for point in in_order(list(dict.fromkeys([*self._starts.values(), *self._ends.values()]))):
             self._emit(point)
         self._plan.ends = {group: self._ends[group].waits for group in self._plan.group_ids}
-        self._plan.groups = [self._group(group) for group in self._plan.group_ids]
+        self._plan.groups = [
+            AddedGroup(group_id, group.name[:128], self._group_of(group))
+            for group, group_id in self._plan.group_ids.items()
+        ]
         self._plan.dependencies = [
-            self._dependency(previous, item) for item in self._items for previous in item.previous
+            AddedDependency(self._id_of(previous), previous.kind, self._id_of(item), item.kind)
+            for item in self._items
+            for previous in item.previous
         ]
         return self._plan
 
@@ -84,14 +116,14 @@ class Planner:
     def _name(self, item: Item, numbers: Numbers) -> None:
         """The id of an item. A repeated attempt assigns the same ids; items added from outside get new ones."""
         if isinstance(item, Group):
-            key = f"{self._adder} {numbers.next_group()}"
+            key = f"{self._adder} {next(numbers.groups)}"
             self._plan.group_ids[item] = repeatable_id(self._plan.job_id, key) if self._adder else item.id
         elif isinstance(item, Task):
             self._plan.node_ids[item] = self._node_id(item, numbers)
 
     def _node_id(self, task: Task, numbers: Numbers) -> str:
         if task.name is None:
-            return added_id(self._adder, numbers.next_node() if self._adder else task.id)
+            return added_id(self._adder, next(numbers.nodes) if self._adder else task.id)
         if self._adder is None:
             raise Invalid(f"{task} has a name; only tasks that a running task adds can have one")
         if _NAME.fullmatch(task.name) is None:
@@ -162,7 +194,7 @@ class Planner:
             timeout_seconds=task.timeout_seconds,
             retry=task.retry,
             task=task.id,
-            group=self._plan.group_ids[task.group] if task.group is not None else None,
+            group=self._group_of(task),
             label=task.label[:128],
             names_no_results=plain,
         )
@@ -185,12 +217,8 @@ class Planner:
             raise Invalid(f"{task} uses the result of {other}, which is not applied; apply both")
         return node_id
 
-    def _group(self, group: Group) -> AddedGroup:
-        parent = self._plan.group_ids[group.group] if group.group is not None else None
-        return AddedGroup(self._plan.group_ids[group], group.name[:128], parent)
-
-    def _dependency(self, previous: Item, item: Item) -> AddedDependency:
-        return AddedDependency(self._id_of(previous), previous.kind, self._id_of(item), item.kind)
+    def _group_of(self, item: Item) -> int | None:
+        return self._plan.group_ids[item.group] if item.group is not None else None
 
     def _id_of(self, item: Item) -> int | str:
         """A task by its node id: a repeated attempt creates another task object for the same node."""

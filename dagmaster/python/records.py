@@ -1,11 +1,13 @@
-"""Jobs, tasks and workers as the Python API shows them."""
+"""Jobs, their outcomes, tasks and workers as the Python API shows them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from textwrap import indent
 from typing import Any, Self
 
+from dagmaster.errors import DagmasterError
 from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
 
 
@@ -43,11 +45,43 @@ class JobInfo:
             row["job_id"],
             name or row["workflow_id"],
             JobStatus(row["status"]),
-            row["created_at"],
-            row["started_at"],
-            row["completed_at"],
-            row["error_message"],
+            error=row["error_message"],
+            **_same(row, "created_at", "started_at", "completed_at"),
         )
+
+
+class JobFailed(DagmasterError):
+    """The job has not completed."""
+
+    def __init__(self, message: str = "", *, job_id: int = 0, status: JobStatus = JobStatus.FAILED) -> None:
+        super().__init__(message)
+        self.job_id, self.status = job_id, status
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """`result` holds the outputs by node, `log` the last lines of the task that failed."""
+
+    job_id: int
+    status: JobStatus
+    error: str | None = None
+    result: Mapping[str, Any] | None = field(default=None, repr=False)
+    inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    log: str | None = field(default=None, repr=False)
+
+    @property
+    def is_completed(self) -> bool:
+        return self.status is JobStatus.COMPLETED
+
+    def need_completed(self) -> None:
+        """Raises JobFailed, with the caller's traceback, unless the job completed."""
+        if self.is_completed:
+            return
+        reason = self.error or "no error message"
+        error = JobFailed(f"job {self.job_id} {self.status}: {reason}", job_id=self.job_id, status=self.status)
+        if self.log:
+            error.add_note(f"The log of the task:\n{indent(self.log, '  ')}")
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +110,15 @@ class TaskInfo:
         output = row["output"]
         return cls(
             task_id,
-            row["job_id"],
-            int(row["group_id"]) if row["group_id"] is not None else None,
-            row["node_id"],
-            row["handler"],
-            row["kwargs"] or {},
-            state_of(row),
-            output.get("result", output) if isinstance(output, dict) else output,
-            row["error_message"],
-            row["worker_id"],
-            row["log_path"],
-            row["retry_count"] + 1,
-            row["created_at"],
-            row["claimed_at"],
-            row["started_at"],
-            row["completed_at"],
+            group_id=int(row["group_id"]) if row["group_id"] is not None else None,
+            entrypoint=row["handler"],
+            kwargs=row["kwargs"] or {},
+            status=state_of(row),
+            result=output.get("result", output) if isinstance(output, dict) else output,
+            error=row["error_message"],
+            attempt=row["retry_count"] + 1,
+            **_same(row, "job_id", "node_id", "worker_id", "log_path"),
+            **_same(row, "created_at", "claimed_at", "started_at", "completed_at"),
         )
 
 
@@ -126,13 +154,11 @@ class WorkerInfo:
         status = WorkerState.STOPPED
         if row["status"] == "active":
             status = WorkerState.ACTIVE if row["running_tasks"] else WorkerState.IDLE
+        counts = _same(row, "tasks_completed", "tasks_failed")
         return cls(
-            row["worker_id"],
-            row["hostname"],
-            row["pid"],
-            status,
-            row["last_heartbeat"],
-            row["tasks_completed"],
-            row["tasks_failed"],
-            row["started_at"],
+            row["worker_id"], status=status, **counts, **_same(row, "hostname", "pid", "last_heartbeat", "started_at")
         )
+
+
+def _same(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names}

@@ -31,12 +31,8 @@ class Signature:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.inner = inspect.signature(function)
-        self.many = next(
-            (parameter.name for parameter in self.parameters if parameter.kind is Kind.VAR_POSITIONAL), None
-        )
-        self.others = next(
-            (parameter.name for parameter in self.parameters if parameter.kind is Kind.VAR_KEYWORD), None
-        )
+        by_kind = {parameter.kind: parameter.name for parameter in self.parameters}
+        self.many, self.others = by_kind.get(Kind.VAR_POSITIONAL), by_kind.get(Kind.VAR_KEYWORD)
 
     @property
     def parameters(self) -> Sequence[inspect.Parameter]:
@@ -57,6 +53,14 @@ class Signature:
             return get_type_hints(alone, getattr(self.function, "__globals__", None), include_extras=True)[RETURN]
         except NameError:
             return Any
+
+    @property
+    def first_parameter(self) -> str | None:
+        """The first parameter, if it can be passed by name."""
+        first = next(iter(self.parameters), None)
+        if first is None or first.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
+            return None
+        return first.name
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name. Raises TypeError, as a call would."""
@@ -111,13 +115,15 @@ class Signature:
         kwargs = dict(surplus) if self.others else {}
         for place, parameter in enumerate(self._named):
             if parameter.name in params:
-                self._place(parameter, self._whole(parameter, values[f"p{place}"]), args, kwargs)
+                value = values[f"p{place}"]
+                value = revive(value) if is_open(self.hints[parameter.name]) else value
+                self._place(parameter, value, args, kwargs)
         return args, kwargs
 
     def _with_first(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         if FIRST_PARAMETER not in params:
             return params
-        first = next((parameter for parameter in self._named if parameter.kind not in (Kind.VAR_POSITIONAL,)), None)
+        first = next((parameter for parameter in self._named if parameter.kind is not Kind.VAR_POSITIONAL), None)
         if first is None or first.name in params:
             raise Permanent(f"{self.function.__qualname__} cannot be mapped: it needs a first parameter")
         return {first.name if name == FIRST_PARAMETER else name: value for name, value in params.items()}
@@ -179,9 +185,6 @@ class Signature:
 
     def _is_needed(self, parameter: inspect.Parameter) -> bool:
         return parameter.default is EMPTY and parameter.kind is not Kind.VAR_POSITIONAL
-
-    def _whole(self, parameter: inspect.Parameter, value: Any) -> Any:
-        return revive(value) if is_open(self.hints[parameter.name]) else value
 
     def _place(self, parameter: inspect.Parameter, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         if parameter.kind is Kind.VAR_POSITIONAL:

@@ -16,7 +16,7 @@ from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, TaskNode
 from dagmaster.python.handles import Draft, Handle, find_draft, wait_for
 from dagmaster.python.options import Duration, retry_of, seconds_of
 from dagmaster.python.runners import runner_of
-from dagmaster.python.signatures import Kind, Signature, module_of
+from dagmaster.python.signatures import Signature, module_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +73,9 @@ class TaskFunction(Generic[P, R]):
 
         In a workflow function, the items may be known only at run time. The results are in the order of the items.
         """
-        first = self._first_parameter()
+        first = self.signature.first_parameter
+        if first is None:
+            raise TypeError(f"{self.handler} has no first parameter for the items of map()")
         draft = find_draft()
         if draft is None:
             return [self.fn(item, **constants) for item in items]
@@ -116,12 +118,6 @@ class TaskFunction(Generic[P, R]):
             "timeout_seconds": chosen.timeout_seconds,
             "retry": chosen.retry,
         }
-
-    def _first_parameter(self) -> str:
-        parameter = next(iter(self.signature.parameters), None)
-        if parameter is None or parameter.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
-            raise TypeError(f"{self.handler} has no first parameter for the items of map()")
-        return parameter.name
 
     def _spread(self, draft: Draft, source: Any, params: dict[str, Any], after: list[str]) -> list[R]:
         name = self.chosen.name

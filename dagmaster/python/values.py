@@ -1,25 +1,17 @@
 """Conversion of values between Python and JSON, on their way between tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, get_args, get_origin
 
 import orjson
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from dagmaster import data
 from dagmaster.data.current import find_tables
-from dagmaster.data.references import ObjectRef as ObjectRef
 from dagmaster.data.references import Referable, find_reference
-from dagmaster.data.references import ViewRef as ViewRef
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent, encode_output
 from dagmaster.model.problems import shorten
@@ -47,7 +39,10 @@ def encode(value: Any, place: Place | None = None) -> Any:
             return [encode(item, place) for item in value]
         case Referable():
             return passed_on(value)
-    if is_dataclass(value) and not isinstance(value, type):
+        case BaseModel():
+            for table in _tables_in(value):
+                passed_on(table)
+    if _is_record(value):
         return {field.name: encode(getattr(value, field.name), place) for field in fields(value)}
     return _written(value)
 
@@ -96,8 +91,35 @@ def with_references(value: Any) -> Any:
             return [with_references(item) for item in value]
         case tuple() if type(value) is tuple:
             return tuple(map(with_references, value))
+        case BaseModel():
+            for table in _tables_in(value):
+                passed_on(table)
+            return value
+        case _ if _is_record(value) and next(_tables_in(value), None) is not None:
+            return {field.name: with_references(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value
+
+
+def _is_record(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _tables_in(value: Any) -> Iterator[Referable]:
+    parts: Iterable[Any] = ()
+    match value:
+        case Referable():
+            yield value
+        case dict():
+            parts = value.values()
+        case list() | tuple():
+            parts = value
+        case BaseModel():
+            parts = vars(value).values()
+        case _ if _is_record(value):
+            parts = [getattr(value, field.name) for field in fields(value)]
+    for part in parts:
+        yield from _tables_in(part)
 
 
 def is_arrow_table(annotation: Any) -> bool:

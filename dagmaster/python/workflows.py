@@ -17,7 +17,7 @@ from dagmaster.model.workflow import Workflow, WorkflowNode
 from dagmaster.python.handles import Draft, Handle, drafting, find_draft, seen_from_outside
 from dagmaster.python.inputs import inputs_of
 from dagmaster.python.options import schedule_of
-from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.records import JobOutcome
 from dagmaster.python.signatures import EMPTY, Signature, module_of
 from dagmaster.python.tasks import LOCAL, AnyTask, TaskFunction
 from dagmaster.python.values import decode, encode

@@ -7,9 +7,8 @@ if TYPE_CHECKING:
     from dagmaster.testing.clock import TravelClock
     from dagmaster.testing.databases import Databases
     from dagmaster.testing.handler_calls import acall_handler, call_handler
-    from dagmaster.testing.job import JobNotEnded, JobUnderTest
+    from dagmaster.testing.job import JobNotEnded, JobUnderTest, job_under_test, run_workflow
     from dagmaster.testing.records import Attempt, NodeRecord
-    from dagmaster.testing.workflow_runs import job_under_test, run_workflow
 
 __all__ = [
     "Attempt",
@@ -23,22 +22,17 @@ __all__ = [
     "job_under_test",
     "run_workflow",
 ]
-PLACES = {
-    "Attempt": "records",
+HOMES = {
+    **dict.fromkeys(("JobNotEnded", "JobUnderTest", "job_under_test", "run_workflow"), "job"),
+    **dict.fromkeys(("Attempt", "NodeRecord"), "records"),
+    **dict.fromkeys(("acall_handler", "call_handler"), "handler_calls"),
     "Databases": "databases",
-    "JobNotEnded": "job",
-    "JobUnderTest": "job",
-    "NodeRecord": "records",
     "TravelClock": "clock",
-    "acall_handler": "handler_calls",
-    "call_handler": "handler_calls",
-    "job_under_test": "workflow_runs",
-    "run_workflow": "workflow_runs",
 }
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on use: pytest imports the plugin, and so this module, even if no test needs a workflow.
-    if name in PLACES:
-        return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)
+    if name in HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,15 +33,13 @@ async def acall_handler(
     handler: str | Handler | Callable[..., Any], params: Mapping[str, Any] | None = None, **context: Any
 ) -> HandlerResult:
     """`call_handler` as a coroutine."""
-    entry = _named(handler) if isinstance(handler, str) else handler_of(handler)
+    if isinstance(handler, str):
+        load_handlers([])
+        handler = default_registry.get(handler)
+    entry = handler_of(handler)
     fields = {"task_id": "1_test_0", "job_id": 1, "node_id": "test", "worker_id": "test", **context}
     ctx = HandlerContext(handler=entry.name, params=dict(params or {}), **fields)
     return await call(entry, ctx, executor=None)
-
-
-def _named(name: str) -> Handler:
-    load_handlers([])
-    return default_registry.get(name)
 
 
 def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) -> Handler:
@@ -72,26 +70,12 @@ def stand_in_for(task: str | TaskFunction[..., Any], stand_in: Any, original: Ha
     Any other value becomes the output.
     """
     if isinstance(task, TaskFunction):
-        replacement = handler_for(stand_in if callable(stand_in) else _returning(stand_in), task.handler)
+        replacement = handler_for(stand_in if callable(stand_in) else lambda **_: stand_in, task.handler)
+    elif callable(stand_in) or isinstance(stand_in, Mapping):
+        replacement = Handler(task, stand_in if callable(stand_in) else lambda ctx: dict(stand_in))
     else:
-        replacement = Handler(task, stand_in if callable(stand_in) else _giving(stand_in))
+        kind = type(stand_in).__name__
+        raise Invalid(f"a handler's replacement must be a function or an output as a dict, not {kind}")
     if original is None:
         return replacement
     return replace(original, function=replacement.function, isolation="auto", memory_mb=None)
-
-
-def _returning(value: Any) -> Callable[..., Any]:
-    def give(**_: Any) -> Any:
-        return value
-
-    return give
-
-
-def _giving(output: Any) -> Callable[[HandlerContext], dict[str, Any]]:
-    if not isinstance(output, Mapping):
-        raise Invalid(f"a handler's replacement must be a function or an output as a dict, not {type(output).__name__}")
-
-    def give(ctx: HandlerContext) -> dict[str, Any]:
-        return dict(output)
-
-    return give

@@ -1,9 +1,12 @@
 """A job under test: a whole workflow on a real database, with the real engine, in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import atexit
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Self
 
@@ -14,7 +17,7 @@ from dagmaster.handlers.futures import has_running_loop
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
-from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.records import JobOutcome
 from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.explanations import explain_job
@@ -22,6 +25,7 @@ from dagmaster.store.jobs import job_status
 from dagmaster.store.nodes import get_node_head
 from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.testing.clock import TravelClock
+from dagmaster.testing.databases import Databases
 from dagmaster.testing.decisions import APPLICATION
 from dagmaster.testing.definitions import find_called, read_definition
 from dagmaster.testing.handler_calls import HandlerSource, gather_handlers
@@ -189,3 +193,26 @@ class JobUnderTest(Script):
         number = attempt or len(self.attempts(node))
         path = Path(open_task_logs(self._stage.settings).path_of(f"{self.job_id}_{node}_{number - 1}"))
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+@cache
+def _databases() -> Databases:
+    """One server for the process, until it exits."""
+    databases = Databases()
+    atexit.register(databases.close)
+    return databases
+
+
+@contextmanager
+def job_under_test(workflow: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> Iterator[JobUnderTest]:
+    """A job on a temporary database, without pytest; the options are those of JobUnderTest."""
+    with _databases().fresh() as dsn, TemporaryDirectory(prefix="dagmaster-logs-") as folder:
+        yield JobUnderTest(dsn, workflow, inputs, **{"log_dir": Path(folder), **options})
+
+
+def run_workflow(
+    workflow: Any, inputs: Mapping[str, Any] | None = None, *, timeout: float = RUN_SECONDS, **options: Any
+) -> JobUnderTest:
+    """Run a job to its end."""
+    with job_under_test(workflow, inputs, **options) as job:
+        return job.run(timeout)

@@ -1,7 +1,6 @@
 """The pytest fixtures. If no test uses them, only this module is imported."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,12 +42,8 @@ def dagmaster_job(
     log_dir = tmp_path_factory.mktemp("dagmaster-logs")
 
     def make(workflow: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> "JobUnderTest":
-        own = {"clock": dagmaster_clock, "folders": [_folder(request)], "log_dir": log_dir}
+        # Workflows are searched in the folder of the test file too.
+        own = {"clock": dagmaster_clock, "folders": [request.path.parent], "log_dir": log_dir}
         return testing.JobUnderTest(dagmaster_database, workflow, inputs, **{**own, **options})
 
     return make
-
-
-def _folder(request: pytest.FixtureRequest) -> Path:
-    """The folder of the test file, in which workflows are searched too."""
-    return request.path.parent

@@ -13,6 +13,7 @@ from dagmaster.store.jobs import get_job
 from dagmaster.store.nodes import UNLIMITED, list_job_nodes
 
 PAGE = 1000
+COLUMNS = ("node_id", "status", "output", "error_message", "parent_node_id", "started_at", "completed_at")
 
 AttemptStatus = Literal["dispatched", "running", "completed", "failed", "lost", "given_back"]
 Event = Mapping[str, Any]
@@ -35,7 +36,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """`parent` is the fan-out or the node that added this one, if any."""
+    """The columns of a node, in their order. `parent` is the fan-out or the node that added this one, if any."""
 
     node_id: str
     status: str
@@ -47,15 +48,7 @@ class NodeRecord:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
-        return cls(
-            row["node_id"],
-            row["status"],
-            row["output"],
-            row["error_message"],
-            row["parent_node_id"],
-            row["started_at"],
-            row["completed_at"],
-        )
+        return cls(*(row[column] for column in COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +86,9 @@ def _fields_of(event: Event) -> dict[str, Any]:
         case "node_completed":
             return {"status": "completed", "duration_ms": event["duration_ms"], "ended_at": at}
         case "node_failed":
-            status, error_type = _status_of(data.get("ended_by")), data.get("error_type")
-            fields = {"error": event["error_message"] or "", "error_type": error_type}
-            return {"status": status, "duration_ms": event["duration_ms"], "ended_at": at, **fields}
+            ended_by = data.get("ended_by")
+            status = ended_by if ended_by in (EndedBy.LOST, EndedBy.GIVEN_BACK) else "failed"
+            error = {"error": event["error_message"] or "", "error_type": data.get("error_type")}
+            return {"status": status, "duration_ms": event["duration_ms"], "ended_at": at, **error}
         case _:
             return {}
-
-
-def _status_of(ended_by: str | None) -> AttemptStatus:
-    match ended_by:
-        case EndedBy.LOST:
-            return "lost"
-        case EndedBy.GIVEN_BACK:
-            return "given_back"
-        case _:
-            return "failed"

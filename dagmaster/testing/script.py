@@ -5,7 +5,7 @@ from typing import Any, Self
 from dagmaster.errors import Invalid, UnknownHandler, UnknownNode
 from dagmaster.handlers import Handler
 from dagmaster.model.problems import did_you_mean
-from dagmaster.model.workflow import CHILD_SEPARATOR, ApprovalNode, FanOutNode, Node, TaskNode, Workflow
+from dagmaster.model.workflow import CHILD_SEPARATOR, ApprovalNode, Node, Workflow
 from dagmaster.python.tasks import TaskFunction
 from dagmaster.testing.clock import TravelClock
 from dagmaster.testing.decisions import Verdict
@@ -21,6 +21,7 @@ class Script:
 
     def __init__(self, draft: Workflow, stage: Stage) -> None:
         self._draft, self._stage = draft, stage
+        self._tasks = {path[1]: task for path, task in draft.tasks()}
 
     @property
     def clock(self) -> TravelClock:
@@ -47,7 +48,7 @@ class Script:
         """Replace a handler or a Python task by a function; any other value becomes the output or the result."""
         name = handler if isinstance(handler, str) else handler.handler
         original = self._stage.handlers.get(name)
-        used = {task.handler for node in self._draft.nodes if (task := self._task(node)) is not None}
+        used = {task.handler for task in self._tasks.values()}
         if original is None and name not in used:
             hint = did_you_mean(name, used)
             raise UnknownHandler(f"workflow {self._draft.workflow_id!r} has no node with handler {name!r}{hint}")
@@ -96,16 +97,7 @@ class Script:
         fan_out, _, index = node.rpartition(CHILD_SEPARATOR)
         name = fan_out if fan_out and index.isdecimal() else node
         kind = self._node(name).type
-        task = self._task(name)
+        task = self._tasks.get(name)
         if task is None:
             raise Invalid(f"node {node!r} is of type {kind}, which no worker executes")
         return self._stage.handlers.get(task.handler)
-
-    def _task(self, node: str) -> Any:
-        match self._draft.nodes[node]:
-            case TaskNode() as task:
-                return task
-            case FanOutNode(task=task):
-                return task
-            case _:
-                return None

@@ -23,10 +23,9 @@ from dagmaster.store.connect import opened
 from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.submission import NewJob
-from dagmaster.testing.clock import TravelClock
+from dagmaster.testing.clock import TravelClock, skip_waiting
 from dagmaster.testing.decisions import APPLICATION, Decisions
 from dagmaster.testing.faults import Faults, FaultyWorker
-from dagmaster.testing.time_skips import skip_waiting
 
 # Settings of a short-lived fleet that leaves no trace; those that workflows see are not changed.
 OWN_SETTINGS: Mapping[str, Any] = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dagmaster.authoring.defaults import settle_defaults
+from dagmaster.authoring.preparation import settle_defaults
 from dagmaster.authoring.yaml import QueueRules, parse_workflow
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
@@ -39,7 +39,7 @@ class Shape:
 @cache
 def _compile(text: str) -> Graph:
     workflow = parse_workflow(text, queues=QueueRules(None, "work"))
-    return compile_graph(settle_defaults(workflow, handler_timeouts={}, timeout_seconds=120, max_retries=3))
+    return compile_graph(settle_defaults(workflow, {}, timeout_seconds=120, max_retries=3))
 
 
 def _completed(nodes: str, results: Mapping[str, Any], **others: str) -> Outcome:

@@ -1,6 +1,7 @@
 """Tables between tasks: made in one, read in another, passed by reference and kept as long as they are needed."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 from pyarrow import csv, feather, parquet
+from pydantic import BaseModel
 
 from dagmaster import JobFailed, current_task, task, workflow
 from dagmaster.data import Object, View, aggregates, col, get_data_context
@@ -218,3 +220,38 @@ def test_a_task_that_fails_leaves_no_table_behind(shared_dsn: str) -> None:
     with pytest.raises(JobFailed):
         failing.run()
     assert entries(shared_dsn) == before
+
+
+@dataclass
+class Sales:
+    region: str
+    tables: list[View]
+
+
+class SalesModel(BaseModel):
+    sales: Sales
+
+
+@task
+async def make_dataclass() -> Sales:
+    return Sales("north", [await get_data_context().create_object_from_value([1, 2])])
+
+
+@task
+async def make_model(sales: Sales) -> SalesModel:
+    more = await get_data_context().create_object_from_value([1, 2, 3])
+    return SalesModel(sales=Sales(sales.region, [*sales.tables, more]))
+
+
+@task
+async def count_model(model: SalesModel) -> dict[str, list[int]]:
+    return {model.sales.region: [await table.count() for table in model.sales.tables]}
+
+
+@workflow
+def tables_in_records() -> dict[str, list[int]]:
+    return count_model(make_model(make_dataclass()))
+
+
+def test_tables_in_dataclasses_and_models_are_kept_for_the_next_task() -> None:
+    assert tables_in_records.run() == {"north": [2, 3]}

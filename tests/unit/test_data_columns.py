@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.data.columns import plain_array, row_numbers
+from dagmaster.data.arrow import plain_array, row_numbers
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.one_of(

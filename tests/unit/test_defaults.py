@@ -2,7 +2,8 @@
 
 from typing import Any, TypeVar
 
-from dagmaster.authoring.defaults import settle_defaults
+from dagmaster.authoring.preparation import settle_defaults
+from dagmaster.model.contracts import Contract
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import ChildTask, EndNode, FanInNode, FanOutNode, StartNode, TaskNode, Workflow
 
@@ -13,7 +14,7 @@ def settled(node: Settled, **options: Any) -> Settled:
     nodes = {"START": StartNode(next=("a",)), "a": node, "END": EndNode()}
     workflow = Workflow(workflow_id="w", name="w", nodes=nodes)
     options_given: dict[str, Any] = {
-        "handler_timeouts": {"quick": 5.0},
+        "known": {"quick": Contract("quick", timeout_seconds=5.0)},
         "timeout_seconds": 60.0,
         "max_retries": 2,
         **options,

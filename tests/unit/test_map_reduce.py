@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dagmaster.data.references import ObjectRef, ViewRef
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent
 from dagmaster.model.added_nodes import awaited
@@ -12,11 +13,9 @@ from dagmaster.python.apply_items import create_task
 from dagmaster.python.graphs import Task
 from dagmaster.python.map_reduce import map as map_chunks
 from dagmaster.python.map_reduce import reduce as reduce_layers
-from dagmaster.python.node_plans import Planner
-from dagmaster.python.plans import Numbers
+from dagmaster.python.node_plans import Numbers, Planner
 from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import task
-from dagmaster.python.values import ObjectRef, ViewRef
 
 
 @task(queue="heavy", retries=7, timeout=60)

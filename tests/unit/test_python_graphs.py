@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from random import Random
 
 import pytest
@@ -16,8 +17,8 @@ from dagmaster.errors import Conflict, Invalid
 from dagmaster.model.added_nodes import AddedNode, awaited
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.python.graphs import Group, Item, Task, within
-from dagmaster.python.node_plans import Planner
-from dagmaster.python.plans import NoNumbers, Numbers, Plan
+from dagmaster.python.node_plans import Numbers, Plan, Planner
+from dagmaster.snowflakes import new_id
 
 JOB = 7
 
@@ -31,7 +32,7 @@ def tasks(names: str) -> list[Task]:
 
 
 def planned(*items: Item, adder: str | None = "entry", job_id: int = JOB, numbers: Numbers | None = None) -> Plan:
-    numbers = numbers or (Numbers() if adder else NoNumbers())
+    numbers = numbers or (Numbers() if adder else Numbers(applied=iter(new_id, None)))
     return Planner(items, job_id, adder, numbers, lambda task: task.queue).plan()
 
 
@@ -348,7 +349,7 @@ def test_groups_have_their_own_ids_in_each_job_and_attempt():
         planned(*nested()),
         planned(*nested(), job_id=JOB + (1 << 22)),
         planned(*nested(), adder="other"),
-        planned(*nested(), numbers=Numbers(nodes=8, groups=4, applied=1)),
+        planned(*nested(), numbers=Numbers(nodes=count(9), groups=count(5), applied=count(2))),
     ]
     ids = {group.group_id for plan in plans for group in plan.groups}
     assert len(ids) == 4 * 4

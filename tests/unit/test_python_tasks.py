@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from dagmaster.authoring.defaults import settle_defaults
+from dagmaster.authoring.preparation import settle_defaults
 from dagmaster.errors import Conflict, Invalid, Misconfigured
 from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry, load_handlers, registry
 from dagmaster.handlers import call as call_handler
@@ -305,8 +305,7 @@ def test_a_tasks_retries_apply_when_yaml_names_it() -> None:
     known.register(stubborn)
     settled = settle_defaults(
         Workflow(workflow_id="w", name="w", nodes=nodes),
-        handler_timeouts={},
-        handler_retries={name: handler.retry for name, handler in known.spellings().items()},
+        known.contracts(),
         timeout_seconds=60,
         max_retries=3,
     )

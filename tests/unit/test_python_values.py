@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from dagmaster.data import Object, View, col
-from dagmaster.data.references import plan_of
+from dagmaster.data.references import ObjectRef, ViewRef, plan_of
 from dagmaster.errors import Invalid
 from dagmaster.handlers import encode_output
-from dagmaster.python.values import ObjectRef, ViewRef, decode, encode
+from dagmaster.python.values import decode, encode
 
 
 class Colour(Enum):

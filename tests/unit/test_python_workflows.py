@@ -25,7 +25,7 @@ from dagmaster.model.workflow import (
     WorkflowNode,
 )
 from dagmaster.python.catalogue import find_python_workflow, join, module_in
-from dagmaster.python.outcome import JobFailed, JobOutcome
+from dagmaster.python.records import JobFailed, JobOutcome
 from dagmaster.python.tasks import call, task
 from dagmaster.python.workflows import defined, workflow
 
