@@ -362,6 +362,28 @@ def test_queues_maps_each_handler_to_its_queue():
     assert registry.queues() == {"a": None, "b": "heavy"}
 
 
+def test_the_schema_of_the_parameters_is_generated_once(monkeypatch):
+    made = Handler("measure", lambda ctx, size: None, params=Size)
+    first = made.contract().params
+    monkeypatch.setattr(Size, "model_json_schema", lambda **_: pytest.fail("generated again"))
+    assert made.contract().params is first
+    assert made.contract(in_full=False).params is None
+
+
+def test_a_schema_that_could_not_be_generated_is_attempted_again():
+    answers = iter([Misconfigured("a type is not defined yet"), {"type": "object"}])
+
+    def schema():
+        answer = next(answers)
+        if isinstance(answer, Misconfigured):
+            raise answer
+        return answer
+
+    made = Handler("measure", lambda ctx: None, schema=schema)
+    assert made.contract().params is None
+    assert made.contract().params == {"type": "object"}
+
+
 def test_two_functions_cannot_share_a_name(empty_default):
     @handler("twin")
     def first(ctx): ...
