@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import httpx
 from httpx_sse import aconnect_sse, connect_sse
 
+from dagmaster.certificates import trusted_authorities
 from dagmaster.client.call import Call
 from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.event_stream import EventStream
@@ -115,7 +116,7 @@ def _options(url: str, key: str | None, timeout_seconds: float) -> dict[str, Any
     if key:
         headers["Authorization"] = f"Bearer {key}"
     timeout = httpx.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
-    return {"base_url": url, "headers": headers, "timeout": timeout}
+    return {"base_url": url, "headers": headers, "timeout": timeout, "verify": trusted_authorities()}
 
 
 def _request(call: Call[Any]) -> dict[str, Any]:

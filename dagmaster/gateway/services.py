@@ -12,6 +12,7 @@ from fastapi import Depends, Query
 from fastapi.requests import HTTPConnection
 from psycopg.conninfo import conninfo_to_dict
 
+from dagmaster.certificates import trusted_authorities
 from dagmaster.client import AsyncClient
 from dagmaster.client.call import Call
 from dagmaster.errors import Misconfigured
@@ -75,7 +76,12 @@ async def opened_services(settings: Settings) -> AsyncIterator[Services]:
             client = AsyncClient(settings.url, key, timeout_seconds=timeout_seconds, retries=RETRIES)
             upstream = Upstream(await stack.enter_async_context(client), scrubber, timeout_seconds)
         http = await stack.enter_async_context(
-            httpx.AsyncClient(timeout=settings.gateway_timeout_seconds, follow_redirects=False, trust_env=False)
+            httpx.AsyncClient(
+                timeout=settings.gateway_timeout_seconds,
+                follow_redirects=False,
+                trust_env=False,
+                verify=trusted_authorities(trust_env=False),
+            )
         )
         yield Services(
             settings,

@@ -1,13 +1,12 @@
 """The HTTP request of a callback, sent only to the address that was checked."""
 
 import asyncio
-import ssl
 from collections.abc import Mapping
-from functools import cache
 from typing import Final
 
 import httpx
 
+from dagmaster.certificates import trusted_authorities
 from dagmaster.url_policy import Target
 
 MAX_ANSWER_BYTES: Final = 4096
@@ -21,7 +20,7 @@ async def send(target: Target, body: bytes, headers: Mapping[str, str], timeout:
     # The bare transport: a client would follow redirects, keep cookies and log the URL.
     async with (
         asyncio.timeout(timeout),
-        httpx.AsyncHTTPTransport(verify=_trust(), trust_env=False) as transport,
+        httpx.AsyncHTTPTransport(verify=trusted_authorities(trust_env=False), trust_env=False) as transport,
     ):
         response = await transport.handle_async_request(request)
         try:
@@ -38,8 +37,3 @@ async def _read_a_little(response: httpx.Response) -> None:
         size += len(chunk)
         if size >= MAX_ANSWER_BYTES:
             return
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=False)

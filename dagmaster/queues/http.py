@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import orjson
 
+from dagmaster.certificates import trusted_authorities
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.queues.contract import (
@@ -70,6 +71,7 @@ class HttpTransport:
             base_url=self.url,
             headers=headers,
             timeout=httpx.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds)),
+            verify=trusted_authorities(),
         )
 
     @asynccontextmanager

@@ -6,6 +6,7 @@ from typing import Final
 
 import httpx
 
+from dagmaster.certificates import trusted_authorities
 from dagmaster.storage.errors import FileMissing, StorageUnavailable
 from dagmaster.storage.references import WebFile
 from dagmaster.storage.source import CHUNK_BYTES, Source
@@ -35,7 +36,12 @@ async def _opened(location: WebFile, offset: int = 0) -> AsyncIterator[httpx.Res
     headers = {"accept-encoding": "identity", **({"range": f"bytes={offset}-"} if offset else {})}
     try:
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as client,
+            httpx.AsyncClient(
+                timeout=TIMEOUT_SECONDS,
+                follow_redirects=False,
+                trust_env=False,
+                verify=trusted_authorities(trust_env=False),
+            ) as client,
             client.stream("GET", location.url, headers=headers) as answer,
         ):
             if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
