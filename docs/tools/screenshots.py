@@ -146,8 +146,8 @@ def main() -> None:
     is_all = len(sys.argv) > 1
     folder = Path(sys.argv[1]) if is_all else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
-    chromium = shutil.which("chromium")
-    assert chromium, "screenshots need Chromium; on Debian: apt-get install chromium"
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    assert chromium, "screenshots need Chromium; on Debian: apt-get install chromium-headless-shell"
     with tempfile.TemporaryDirectory(prefix="dagmaster-pictures-") as data:
         Path(data).chmod(0o755)
         with serving(Path(data)) as client, sync_playwright() as playing:

@@ -22,6 +22,7 @@ RULES: Final = {
     "dark": ["color-contrast", "link-in-text-block"],
 }
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
+BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 EMPTY_PAGE = "/ui/static/theme.js"  # On the same server, so that the browser keeps its process.
 SOON = 60.0
 
@@ -74,8 +75,8 @@ class Chromium:
     def opened(self) -> Browser:
         if self._browser is None or not self._browser.is_connected():
             self.close()
-            path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-            assert path, "the pages are tested in Chromium, and there is none; on Debian: apt-get install chromium"
+            path = next(filter(None, map(shutil.which, BROWSERS)), None)
+            assert path, f"there is no Chromium to test the pages in; on Debian: apt-get install {BROWSERS[0]}"
             playwright = self._running.enter_context(sync_playwright())
             arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
             self._browser = playwright.chromium.launch(executable_path=path, args=arguments)
@@ -93,6 +94,7 @@ class Visit:
     def __init__(self, context: BrowserContext, site: Site, *, is_shared: bool = False) -> None:
         self.context, self.is_shared = context, is_shared
         self.complaints: list[str] = []
+        self._forgiven: list[str] = []
         self._host = urlsplit(site.url).netloc
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(45_000)
@@ -106,7 +108,8 @@ class Visit:
             self._note(f"console: {message.text} ({message.location['url']})")
 
     def _note(self, text: str) -> None:
-        self.complaints.append(text)
+        if not any(fragment in text for fragment in self._forgiven):
+            self.complaints.append(text)
 
     def _check_host(self, request: Any) -> None:
         address = urlsplit(request.url)
@@ -114,8 +117,15 @@ class Visit:
             self._note(f"another host was asked: {request.url}")
 
     def forgive(self, fragment: str) -> None:
-        """Ignore an error that the test causes on purpose."""
+        """Ignore an error that the test causes on purpose, also if the browser logs it later."""
+        self._forgiven.append(fragment)
         self.complaints = [complaint for complaint in self.complaints if fragment not in complaint]
+
+    def take_complaints(self) -> list[str]:
+        """The errors since the last call; errors that were forgiven until now no longer are."""
+        complaints, self.complaints = self.complaints, []
+        self._forgiven.clear()
+        return complaints
 
     def close(self) -> None:
         self.page.close()
@@ -151,7 +161,7 @@ class Tab:
         page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
         page.emulate_media(color_scheme="null")
         self._visit = visit
-        complaints, visit.complaints = visit.complaints, []
+        complaints = visit.take_complaints()
         assert not complaints, "\n".join(complaints)
 
     def close(self) -> None:
