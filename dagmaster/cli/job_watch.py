@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from time import perf_counter
 from typing import Any
 
-from dagmaster.cli.output import time_shown
+from dagmaster.cli.output import between, time_shown
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
-from dagmaster.model.outcome import NO_CHILDREN, outcome_of
+from dagmaster.model.outcome import NO_CHILDREN, Children, end_of, outcome_of
 from dagmaster.model.progress import JobSnapshot, percent_done, work_percent
-from dagmaster.model.states import JobStatus
+from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.estimates import Histories, ProgressSnapshot, load_snapshot
 from dagmaster.store.jobs import get_job, job_status, returned_by
+from dagmaster.store.node_counts import nodes_of_jobs
 from dagmaster.store.nodes import JobNode, list_job_nodes
 
 FIRST_POLL_SECONDS = 0.02
@@ -62,14 +64,23 @@ async def outlook_of(conn: Connection, snapshot: ProgressSnapshot, histories: Hi
     )
 
 
-def with_outcomes(nodes: Sequence[Mapping[str, Any]], snapshot: JobSnapshot) -> list[Mapping[str, Any]]:
-    """Rows of nodes with their outcomes, as in the HTTP API."""
-    known = {name: node.children for name, node in snapshot.nodes.items()}
-    children = [known.get(row["node_id"], NO_CHILDREN) for row in nodes]
-    return [
-        {**row, "outcome": outcome_of(row["status"], own, row["ended_by"]), "children": own.counts}
-        for row, own in zip(nodes, children, strict=True)
-    ]
+def with_outcome(row: Mapping[str, Any], children: Children, now: datetime) -> dict[str, Any]:
+    """A row of a node with its outcome and duration, as in the HTTP API."""
+    ran = between(row["started_at"], end_of(row["completed_at"], children) or now)
+    return {
+        **row,
+        "outcome": outcome_of(row["status"], children, row["ended_by"]),
+        "children": children.counts,
+        "duration_seconds": None if ran is None or row["status"] == NodeStatus.SKIPPED else round(ran, 3),
+    }
+
+
+async def list_shown_nodes(
+    conn: Connection, job_id: JobId, now: datetime, *, with_children: bool = False
+) -> list[dict[str, Any]]:
+    nodes = await list_job_nodes(conn, job_id, with_children=with_children)
+    children = (await nodes_of_jobs(conn, [job_id]))[job_id].children
+    return [with_outcome(node, children.get(node["node_id"], NO_CHILDREN), now) for node in nodes]
 
 
 def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
@@ -77,7 +88,8 @@ def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
     snapshot = job.nodes.get(row["node_id"])
     fan = snapshot.fan if snapshot else None
     view = FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items) if fan else None
-    return NodeView.of(with_outcomes([row], job)[0], job.now, view)
+    children = snapshot.children if snapshot else NO_CHILDREN
+    return NodeView.of(with_outcome(row, children, job.now), job.now, view)
 
 
 async def follow(dsn: str, job_id: JobId, order: Sequence[str], show: Show) -> JobView:

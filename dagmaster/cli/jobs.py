@@ -16,7 +16,6 @@ from dagmaster.cli.output import (
     as_record,
     as_records,
     at_local_time,
-    between,
     by_node,
     console,
     count_of,
@@ -140,7 +139,7 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
             escape(node["node_id"]),
             with_symbol("retrying" if _is_retrying(node) else node["outcome"], _label(node)),
             str(node["retry_count"] + 1) if node["dispatched_at"] or _is_retrying(node) else "",
-            duration(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
+            duration(node["duration_seconds"]),
             note=escape(_why(node)),
         )
     screen.print()

@@ -20,7 +20,7 @@ from dagmaster.cli.definitions import (
     workflow_line,
 )
 from dagmaster.cli.inputs import input_types, read_inputs
-from dagmaster.cli.job_watch import follow, outlook_of, steps_of, with_outcomes
+from dagmaster.cli.job_watch import follow, list_shown_nodes, outlook_of, steps_of
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.sessions import existing_database, run_in_session_at
 from dagmaster.errors import NotFound
@@ -45,7 +45,6 @@ from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import view_handlers
 from dagmaster.store.jobs import JobFilter, find_job_ids, get_job, list_jobs, returned_by, statuses_of
 from dagmaster.store.node_counts import NodeCounts
-from dagmaster.store.nodes import list_job_nodes
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues, unserved_tasks
 from dagmaster.store.schedules import list_schedules
@@ -127,14 +126,13 @@ class Local:
 
     def job(self, job_id: JobId, *, children: bool) -> JobDetails:
         async def look(conn: Connection) -> JobDetails:
-            job, nodes = await get_job(conn, job_id), await list_job_nodes(conn, job_id, with_children=children)
-            snapshot = await load_snapshot(conn, job_id)
+            job, snapshot = await get_job(conn, job_id), await load_snapshot(conn, job_id)
+            nodes = await list_shown_nodes(conn, job_id, snapshot.job.now, with_children=children)
             outlook = await outlook_of(conn, snapshot, Histories())
             graph = await PinnedGraphs().find(conn, job["workflow_hash"])
             order = list(graph.nodes) if graph is not None else []
-            node_rows = with_outcomes(nodes, snapshot.job)
             return JobDetails(
-                job, node_rows, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job)
+                job, nodes, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job)
             )
 
         return self._run(look)

@@ -62,6 +62,13 @@ class Children:
 NO_CHILDREN: Final = Children()
 
 
+def end_of(completed_at: datetime | None, children: Children = NO_CHILDREN) -> datetime | None:
+    """When the node and the last of its children had ended; None while one of them has not."""
+    if completed_at is None or children.open:
+        return None
+    return max(completed_at, children.last_ended_at or completed_at)
+
+
 def outcome_of(status: str, children: Children = NO_CHILDREN, ended_by: str | None = None) -> Outcome:
     """A fan-out completes as soon as it has expanded; its outcome is that of its children.
 

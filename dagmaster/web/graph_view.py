@@ -12,7 +12,7 @@ from dagmaster.model.edges import find_inbound, find_targets
 from dagmaster.model.finalizers import find_heads
 from dagmaster.model.graph import Graph
 from dagmaster.model.graph import GraphNode as CompiledNode
-from dagmaster.model.outcome import Outcome, children_of, outcome_of
+from dagmaster.model.outcome import Children, children_of, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus, read_ended_by
 from dagmaster.model.workflow import (
@@ -33,7 +33,7 @@ from dagmaster.store.events import last_event_of_job
 from dagmaster.store.node_counts import count_folded
 from dagmaster.store.nodes import view_graph
 from dagmaster.web.services import Services
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import node_seconds, seconds_between
 
 Row = Mapping[str, Any]
 Column = list[Any] | dict[str, Any]
@@ -84,9 +84,9 @@ class Folded:
     began_at: datetime | None = None
     last_ended_at: datetime | None = None
 
-    def outcome(self, row: Row, node: Node) -> Outcome:
+    def of(self, node: Node) -> Children:
         may_fail = getattr(node, "allow_failure", False)
-        return outcome_of(row["status"], children_of(self.children, self.added, may_fail=may_fail), row["ended_by"])
+        return children_of(self.children, self.added, may_fail=may_fail, last_ended_at=self.last_ended_at)
 
     def take(self, count: Row) -> None:
         counts = self.added if count["is_added"] else self.children
@@ -204,16 +204,16 @@ def _draw_rows(read: JobGraph) -> tuple[list[Row], list[Row]]:
 
 def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
     """The fields of GraphNode."""
-    task = task_of(node)
+    task, children = task_of(node), folded.of(node)
     return {
         **row,
         "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
         "error_message": redact(row["error_message"]),
         "type": node.type,
-        "outcome": folded.outcome(row, node),
+        "outcome": outcome_of(row["status"], children, row["ended_by"]),
         "handler": task.handler if task else None,
         "queue": task.queue if task else None,
-        "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+        "duration_seconds": node_seconds(row, children),
         "waits_for": _waits_for(node, row),
         "runs_last": runs_last,
         "children": folded.children,

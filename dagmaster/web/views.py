@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from dagmaster.ids import JobId
-from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
+from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, end_of, outcome_of
 from dagmaster.model.progress import JobSnapshot
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
@@ -126,9 +126,8 @@ def node_seconds(node: Row, children: Children = NO_CHILDREN) -> float | None:
     """How long the newest attempt ran; a fan-out lasts until the last of its children has ended."""
     if node["status"] == NodeStatus.SKIPPED:
         return None
-    ended = [_time(time) for time in (node["completed_at"], children.last_ended_at) if time is not None]
-    is_over = node["completed_at"] is not None and not children.open
-    return seconds_between(node["started_at"], max(ended) if is_over else None)
+    completed_at = _time(node["completed_at"]) if node["completed_at"] is not None else None
+    return seconds_between(node["started_at"], end_of(completed_at, children))
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:

@@ -11,16 +11,16 @@ from fleet import graph, retry, rows, task
 from web import Web, web
 
 from dagmaster.cli import local
-from dagmaster.cli.job_watch import look, with_outcomes
+from dagmaster.cli.job_watch import list_shown_nodes, look
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, StartNode
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
-from dagmaster.store.estimates import Histories, load_snapshot
+from dagmaster.store.estimates import Histories
 from dagmaster.store.jobs import get_job
-from dagmaster.store.nodes import failed_nodes, list_job_nodes
+from dagmaster.store.nodes import failed_nodes
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import definition_of
 
@@ -104,8 +104,7 @@ async def shown_by_api(api: Web, job_id: JobId) -> dict[str, str]:
 async def shown_by_cli(api: Web, job_id: JobId) -> dict[str, str]:
     async with opened(api.dsn, application="test") as conn:
         view = await look(conn, job_id, ["spread"], Histories())
-        nodes = await list_job_nodes(conn, job_id)
-        listed = with_outcomes(nodes, (await load_snapshot(conn, job_id)).job)
+        listed = await list_shown_nodes(conn, job_id, view.outlook.now)
     return {
         "live": view.nodes[0].shown_status,
         "show": next(str(node["outcome"]) for node in listed if node["node_id"] == "spread"),
@@ -127,6 +126,32 @@ async def test_a_fan_out_has_the_same_outcome_everywhere(api: Web, outcome: str)
     assert f"cell is-{outcome}" in grid
     for path in ("", "/panel"):
         assert badge in await api.get(f"/ui/jobs/{job_id}/nodes/spread{path}")
+
+
+async def test_a_fan_out_lasts_until_its_last_child_ends_wherever_its_duration_is_shown(api: Web) -> None:
+    job_id = await submitted(api, "completed")
+    async with opened(api.dsn, application="test") as conn:
+        await conn.execute(
+            """UPDATE dagapp.dag_node_states c SET completed_at = p.started_at + interval '5 seconds'
+               FROM dagapp.dag_node_states p
+               WHERE c.job_id = $1 AND c.node_id = 'spread__1' AND p.job_id = $1 AND p.node_id = 'spread'""",
+            [job_id],
+        )
+        view = await look(conn, job_id, ["spread"], Histories())
+    path = f"/api/v1/jobs/{job_id}"
+    nodes = [
+        *(await api.get(path))["nodes"],
+        *(await api.get(f"{path}/graph"))["nodes"],
+        *(await api.get(f"{path}/nodes"))["items"],
+        await api.get(f"{path}/nodes/spread"),
+    ]
+    durations = [node["duration_seconds"] for node in nodes if node["node_id"] == "spread"]
+    assert (durations, view.nodes[0].seconds) == ([5.0] * 4, 5.0)
+    async with api.real_server() as url:
+        for server in (["--database-url", api.dsn], ["--url", url]):
+            shown = await asyncio.to_thread(call, *server, "show", str(job_id))
+            [line] = [line for line in shown.out.splitlines() if line.startswith("spread")]
+            assert line.split() == ["spread", "completed", "1", "5", "s"], shown.out
 
 
 async def test_all_counts_agree_and_count_a_fan_out_by_its_outcome(api: Web) -> None:

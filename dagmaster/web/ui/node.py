@@ -8,7 +8,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 
 from dagmaster.ids import NodeId, TaskId
-from dagmaster.model.outcome import ENDED, outcome_of
+from dagmaster.model.outcome import ENDED, end_of, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.shapes import shapes_of
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
@@ -79,7 +79,6 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> R
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
     task = added or node.get("task") or node  # The `task` of an added node is its number.
     children = children_of_rows([{**count, "may_fail": bool(node.get("allow_failure"))} for count in counts])
-    ended = [at for at in (row["completed_at"], children.last_ended_at) if at is not None]
     outcome = outcome_of(row["status"], children, row["ended_by"])
     return {
         **{name: row[name] for name in COPIED},
@@ -89,7 +88,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> R
         "timeout_seconds": task.get("timeout_seconds"),
         "description": redact(node.get("description") or ""),
         "not_before": row["not_before"] if row["status"] == NodeStatus.READY else None,
-        "completed_at": None if children.open else max(ended, default=None),
+        "completed_at": end_of(row["completed_at"], children),
         "queued": seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"]),
         "ran": node_seconds(row, children),
         "error": redact(row["last_error"]),
