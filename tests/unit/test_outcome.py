@@ -1,8 +1,10 @@
 """The outcome of a node together with its children."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from dagmaster.model.outcome import Children, Outcome, children_of, count_outcomes, outcome_of
+from dagmaster.model.outcome import Children, Outcome, children_of, count_outcomes, end_of, outcome_of
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,12 @@ def test_a_fan_out_is_counted_by_its_outcome() -> None:
         "pending": 1,
     }
     assert count_outcomes([(outcome_of("completed", tolerated), tolerated)]) == {"completed": 3, "failed": 1}
+
+
+def test_a_node_has_ended_when_the_last_of_its_children_has():
+    early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    ended = Children({"completed": 2}, last_ended_at=late)
+    assert end_of(early) == early
+    assert end_of(early, ended) == end_of(late, Children({"completed": 2}, last_ended_at=early)) == late
+    assert end_of(early, Children({"completed": 1, "running": 1}, last_ended_at=late)) is None
+    assert end_of(None, ended) is None  # It still runs, although the nodes that it has added are done.
