@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dagmaster.errors import NotFound
@@ -170,9 +170,16 @@ def column(values: list[Any]) -> Column:
 
 
 def _short(node: Row, since: int) -> Row:
-    times = {name: _milliseconds(at) - since if (at := node.get(name)) is not None else None for name in TIMES}
+    times = {name: _after(since, node["started_at"], node.get(name)) for name in TIMES}
     filled = {name: node.get(name) or None for name in ("children", "added")}
     return {**node, **times, **filled, "error_message": (node["error_message"] or "")[:MAX_ERROR] or None}
+
+
+def _after(since: int, started_at: datetime | None, at: datetime | None) -> int | None:
+    """In milliseconds. Counted from the start of the node, so that its duration is the same as in lists."""
+    if at is None or started_at is None:
+        return None if at is None else _milliseconds(at) - since
+    return _milliseconds(started_at) - since + round((at - started_at) / timedelta(milliseconds=1))
 
 
 def _milliseconds(at: datetime) -> int:

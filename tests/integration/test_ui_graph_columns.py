@@ -92,6 +92,15 @@ def test_columns_contain_the_same_as_the_api() -> None:
     ]
 
 
+def test_a_duration_is_the_same_in_columns_as_in_lists() -> None:
+    wide, rows = a_wide_job()
+    began = datetime(2026, 1, 1, 0, 0, 0, 600, UTC)
+    timed = [{**row, "started_at": began, "completed_at": began + timedelta(microseconds=11_600)} for row in rows]
+    packed = draw_columns(JobGraph(JOB, wide, timed, [], 3))["nodes"]
+    assert (packed["started_at"], packed["completed_at"]) == ({"same": 0}, {"same": 12})
+    assert {node.duration_seconds for node in draw(JobGraph(JOB, wide, timed, [], 3)).nodes} == {0.012}
+
+
 def test_columns_take_a_tenth_of_the_bytes_of_rows() -> None:
     wide, rows = a_wide_job()
     plain = draw(JobGraph(JOB, wide, rows, [], 3)).model_dump_json().encode()
