@@ -6,7 +6,7 @@ from typing import Any
 from dagmaster.errors import Invalid
 from dagmaster.model.durations import write_duration
 from dagmaster.model.problems import did_you_mean
-from dagmaster.model.states import EVENT_ALIASES
+from dagmaster.model.states import ENDED_WITH_JOB, EVENT_ALIASES
 
 # `{...}` are fields of the event's data; a part in brackets is left out if one of its fields is missing.
 WORDS: Mapping[str, str] = {
@@ -45,6 +45,8 @@ WORDS: Mapping[str, str] = {
     "callback_delivered": "the end of the job was reported[ to {url}]",
     "callback_failed": "the end of the job could not be reported[ to {url}][: {error}]",
 }
+# A node in flight when its job ended did not fail, although only this move ends it.
+STOPPED = "cancelled[: {error}]"
 REASONS = {
     "conditional_branch_not_taken": "its branch was not taken",
     "job_failed": "the job failed",
@@ -70,6 +72,8 @@ def describe(event: Mapping[str, Any]) -> str:
     """The event as a sentence without its subject."""
     fields = _fields(event)
     pattern = WORDS.get(event["event_type"], event["event_type"].replace("_", " "))
+    if event["event_type"] == "node_failed" and fields.get("ended_by") in ENDED_WITH_JOB:
+        pattern = STOPPED
     head, *parts = pattern.split("[")
     text = _filled(head, fields) or event["event_type"].replace("_", " ")
     for part in parts:
