@@ -150,11 +150,15 @@ def test_the_log_folder_is_created(tmp_path, monkeypatch):
     assert dagmaster.get_logs_dir().is_dir()
 
 
-async def test_a_job_starts_and_ends_with_its_entry_task(running):
+async def test_a_job_is_pending_until_an_orchestrator_runs(dsn):
     entry = create_task(double, {"n": 21})
     job = await create_job("Answer to Everything!", entry)
     assert (job.name, job.status) == ("Answer to Everything!", JobStatus.PENDING)
     assert (entry.job_id, entry.node_id) == (job.id, "entry")
+
+
+async def test_a_job_starts_and_ends_with_its_entry_task(running):
+    job = await create_job("answer", create_task(double, {"n": 21}))
     await running.completed(job.id)
     ended = await get_job(job.id)
     assert ended.status is JobStatus.COMPLETED
