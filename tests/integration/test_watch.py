@@ -129,8 +129,9 @@ async def test_a_stuck_task_is_reported_once_by_all_orchestrators(dsn: str) -> N
         unknown = await running.submit(single("unheard_of"))
         alone = await running.submit(single(queue="lonely"))
         await until_it_waits(running, 2)
+        await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET dispatched_at = dispatched_at - interval '1 hour'")
         for _ in range(3):
-            await asyncio.gather(*(warn_of_stuck_tasks(connection, after_seconds=0) for connection in (conn, other)))
+            await asyncio.gather(*(warn_of_stuck_tasks(connection, after_seconds=60) for connection in (conn, other)))
         [warning] = await running.events(unknown, "node_warning")
         assert warning["task_id"] == f"{unknown}_work_0"
         data = warning["event_data"]
@@ -146,10 +147,12 @@ async def test_held_and_recent_tasks_are_not_stuck(dsn: str) -> None:
         job_id = await running.submit(single())
         await until_it_waits(running)
         assert await warn_of_stuck_tasks(conn, after_seconds=60) == []
-        await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = true")
-        assert await warn_of_stuck_tasks(conn, after_seconds=0) == []
+        # Made older: the orchestrator's clock may be a little ahead of the database's.
+        old = "dispatched_at = dispatched_at - interval '1 hour'"
+        await rows(dsn, f"UPDATE dagapp.dag_tasks_waiting SET held = true, {old}")
+        assert await warn_of_stuck_tasks(conn, after_seconds=60) == []
         await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = false")
-        assert await warn_of_stuck_tasks(conn, after_seconds=0) == [f"{job_id}_work_0"]
+        assert await warn_of_stuck_tasks(conn, after_seconds=60) == [f"{job_id}_work_0"]
 
 
 # Back-pressure.
