@@ -6,6 +6,7 @@ edges live; joins, `any_of`, optional steps and nested branches need no further 
 
 from collections import deque
 from datetime import datetime
+from typing import Any
 
 from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
@@ -23,9 +24,10 @@ def complete(
     output: Value | None,
     duration_ms: int | None = None,
     reported_at: datetime | None = None,
+    **data: Any,
 ) -> None:
-    """Accept the output and decide the edges that leave the node."""
-    transitions.complete(changes, node, output, duration_ms, reported_at)
+    """Accept the output and decide the edges that leave the node; `data` is for the timeline."""
+    transitions.complete(changes, node, output, duration_ms, reported_at, **data)
     propagate(changes, node)
 
 

@@ -160,7 +160,7 @@ def expand(changes: ChangeSet, node: NodeState) -> None:
             changes.job.postponed[node.node_id] = None
             return
     if expand_slice(changes, node):
-        complete(changes, node, fan_out_output(fan, node.node_id))
+        complete(changes, node, fan_out_output(fan, node.node_id), fan_out_count=fan.total)
 
 
 def route(changes: ChangeSet, node: NodeState) -> bytes:

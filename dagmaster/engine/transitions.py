@@ -75,6 +75,7 @@ def complete(
     output: Value | None,
     duration_ms: int | None = None,
     reported_at: datetime | None = None,
+    **data: Any,
 ) -> None:
     """Without `reported_at` it ends now: no worker has measured its duration."""
     node.output = output
@@ -85,8 +86,8 @@ def complete(
         changes.bytes += len(output)
     node.completed_at = changes.now if reported_at is None else _measure(changes, node, reported_at, duration_ms)
     if duration_ms is None and node.started_at is not None:
-        duration_ms = round((changes.now - node.started_at).total_seconds() * 1000)
-    _move(changes, node, states.NODE_COMPLETED, {"output_keys": _keys(output)}, duration_ms=duration_ms)
+        duration_ms = round((node.completed_at - node.started_at).total_seconds() * 1000)
+    _move(changes, node, states.NODE_COMPLETED, {"output_keys": _keys(output), **data}, duration_ms=duration_ms)
 
 
 def fail(

@@ -47,6 +47,8 @@ WORDS: Mapping[str, str] = {
 }
 # A node in flight when its job ended did not fail, although only this move ends it.
 STOPPED = "cancelled[: {error}]"
+# A fan-out completes as soon as its children exist; they have hardly begun.
+EXPANDED = "expanded into {items}"
 REASONS = {
     "conditional_branch_not_taken": "its branch was not taken",
     "job_failed": "the job failed",
@@ -74,6 +76,8 @@ def describe(event: Mapping[str, Any]) -> str:
     pattern = WORDS.get(event["event_type"], event["event_type"].replace("_", " "))
     if event["event_type"] == "node_failed" and fields.get("ended_by") in ENDED_WITH_JOB:
         pattern = STOPPED
+    if event["event_type"] == "node_completed" and "items" in fields:
+        pattern = EXPANDED
     head, *parts = pattern.split("[")
     text = _filled(head, fields) or event["event_type"].replace("_", " ")
     for part in parts:
@@ -89,6 +93,8 @@ def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
     if "attempt" in fields:
         fields["next_attempt"] = fields["attempt"] + 1
         fields["attempts"] = fields.get("max_retries", fields["attempt"]) + 1
+    if "fan_out_count" in fields:
+        fields["items"] = "1 item" if fields["fan_out_count"] == 1 else f"{fields['fan_out_count']} items"
     if "approved" in fields:
         fields["decision"] = "approved" if fields["approved"] else "rejected"
     fields["reason"] = REASONS.get(fields.get("reason", ""), fields.get("reason"))

@@ -41,6 +41,8 @@ def test_an_event_without_data_has_a_description(kind: str) -> None:
         (event("node_dispatched", queue="q", handler="h"), "dispatched to queue q for h"),
         (event("node_completed", duration_ms=12), "completed in 12 ms"),
         (event("node_completed", duration_ms=61_000), "completed in 1 min 1 s"),
+        (event("node_completed", duration_ms=0, fan_out_count=5), "expanded into 5 items"),
+        (event("node_completed", duration_ms=0, fan_out_count=1), "expanded into 1 item"),
         (event("node_failed", error="no", will_retry=True), "failed: no; it will be retried"),
         (event("node_failed", error="no", will_retry=False), "failed: no"),
         (event("node_failed", error="no", ended_by="timeout"), "failed: no"),

@@ -33,6 +33,7 @@ def test_a_fan_out_creates_one_child_per_item():
     assert [(row.parent, row.place) for row in rows] == [("f", 0), ("f", 1), ("f", 2)]
     assert [bench.params(row.node_id)["item"] for row in rows] == ["a", {"b": [1]}, None]
     assert bench.output("f") == {"fan_out_count": 3, "child_node_ids": ["f__0", "f__1", "f__2"]}
+    assert bench.data("f", "node_completed")["fan_out_count"] == 3
 
 
 def test_children_see_item_index_total_inputs_and_nodes():

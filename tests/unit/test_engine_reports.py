@@ -197,6 +197,17 @@ def test_times_are_measured_by_the_worker_however_late_they_are_written():
     assert bench.job.nodes["b"].dispatched_at == bench.now
 
 
+def test_a_result_without_a_duration_has_the_same_one_in_its_node_and_in_the_timeline():
+    bench = chain()
+    bench.begin("a")
+    started_at, ended_at = bench.now, bench.now + timedelta(seconds=2)
+    bench.wait(10)
+    changes = bench.send(TaskCompleted("a", f"{JOB}_a_0", "worker", ended_at, b"{}"))
+    node = bench.job.nodes["a"]
+    assert (node.started_at, node.completed_at) == (started_at, ended_at)
+    assert [event.duration_ms for event in changes.events if event.event_type == "node_completed"] == [2000]
+
+
 def test_a_permanent_failure_has_the_times_of_its_last_attempt():
     bench = chain()
     ended_at = bench.now + timedelta(seconds=2)
