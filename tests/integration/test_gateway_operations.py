@@ -1,5 +1,6 @@
 """Operators read jobs through the gateway and send what the allow-list permits; other roles cannot."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from fastapi.routing import APIRoute
-from gateway import STEP, Gateway, Site, gateway, site
+from gateway import SECONDS, STEP, Gateway, Site, gateway, site
 
 from dagmaster.gateway.access import Allow
 from dagmaster.gateway.app import ROUTERS
@@ -280,21 +281,35 @@ async def test_jobs_are_looked_up_by_one_of_two_keys(api: Gateway) -> None:
     assert (await operator_gets(api, "/api/status/lookup?correlation_id=nobody", 404))["error"]["code"] == "unknown_job"
 
 
+def add_orchestrator(api: Gateway, orchestrator_id: str, heartbeat: str) -> None:
+    api.site.rows(
+        "INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status, heartbeat_at) "
+        "VALUES (%s, 'h', 1, 'k', 'running', now() + %s::interval)",
+        orchestrator_id,
+        heartbeat,
+    )
+
+
 async def test_orphans_are_jobs_of_a_silent_owner(installed: Site) -> None:
     async with gateway(installed, heartbeat_interval_seconds=1, orphan_threshold_seconds=60) as api:
         request_id = await api.submit("slow")
         await api.until(request_id, "running")
         job_id = str(api.job_of(request_id))
         assert job_id in {job["job_id"] for job in (await operator_gets(api, "/api/admin/active-jobs"))["items"]}
-        assert job_id in {node["job_id"] for node in (await operator_gets(api, "/api/admin/running-nodes"))["items"]}
+        async with asyncio.timeout(SECONDS):  # A node starts after its job.
+            while job_id not in str(await operator_gets(api, "/api/admin/running-nodes")):
+                pass
         assert (await operator_gets(api, "/api/admin/orphans"))["items"] == []
+        # Silent for the gateway's threshold, not for that of the orchestrator, which would adopt the job.
+        add_orchestrator(api, "silent", "-61 seconds")
         api.site.rows(
             "INSERT INTO dagapp.dag_jobs (job_id, workflow_id, workflow_version, workflow_hash, status, priority, "
-            "owner_id, owner_heartbeat_at) VALUES (77, 'lost', 1, 'h', 'running', 0, 'gone', now() - interval '1 day')"
+            "owner_id) VALUES (77, 'lost', 1, 'h', 'running', 0, 'silent')"
         )
         orphans = (await operator_gets(api, "/api/admin/orphans"))["items"]
         assert [(job["job_id"], job["is_orphaned"]) for job in orphans] == [("77", True)]
         api.site.rows("DELETE FROM dagapp.dag_jobs WHERE job_id = 77")
+        api.site.rows("DELETE FROM dagapp.dag_orchestrators WHERE orchestrator_id = 'silent'")
         api.site.processing.goes_on.set()
         await api.until(request_id, "completed")
         api.site.processing.goes_on.clear()
@@ -306,6 +321,10 @@ async def test_operators_see_the_installation(api: Gateway) -> None:
     assert stats["jobs"]["failed"] >= 1
     assert stats["requests"] >= 1
     assert 0 <= stats["orchestrator_silent_seconds"] < 60
+    # A heartbeat may be stored after the transaction that reads it began.
+    add_orchestrator(api, "newer", "60 seconds")
+    assert (await operator_gets(api, "/api/status/stats"))["orchestrator_silent_seconds"] == 0
+    api.site.rows("DELETE FROM dagapp.dag_orchestrators WHERE orchestrator_id = 'newer'")
     assert (await operator_gets(api, "/api/admin/workflows"))["items"][0]["workflow_id"] == "ingest"
     assert (await operator_gets(api, "/api/admin/recent-events?limit=1"))["has_more"]
     assert (await operator_gets(api, "/api/admin/failed-nodes"))["items"][0]["node_id"] == STEP

@@ -114,7 +114,7 @@ CREATE VIEW gateway.workflows AS
 SELECT DISTINCT ON (workflow_id) workflow_id, version, created_at
 FROM dagapp.dag_workflows ORDER BY workflow_id, created_at DESC, version DESC;
 
--- One row: counts, and the ages of the latest heartbeats.
+-- One row: counts, and the ages of the latest heartbeats: zero for one after the transaction began.
 CREATE VIEW gateway.stats AS
 SELECT
     (SELECT coalesce(jsonb_object_agg(status, jobs), '{}') FROM (
@@ -126,10 +126,10 @@ SELECT
     (SELECT count(*) FROM dagapp.geospatial_assets WHERE deleted_at IS NULL) AS assets,
     (SELECT count(*) FROM dagapp.asset_versions WHERE approval_state = 'pending_review' AND deleted_at IS NULL)
         AS versions_to_review,
-    (SELECT extract(epoch FROM now() - max(heartbeat_at))::float FROM dagapp.dag_orchestrators
-     WHERE status = 'running') AS orchestrator_silent_seconds,
-    (SELECT extract(epoch FROM now() - max(last_heartbeat))::float FROM dagapp.dag_workers
-     WHERE status = 'active') AS worker_silent_seconds;
+    (SELECT extract(epoch FROM greatest(now(), max(heartbeat_at)) - max(heartbeat_at))::float
+     FROM dagapp.dag_orchestrators WHERE status = 'running') AS orchestrator_silent_seconds,
+    (SELECT extract(epoch FROM greatest(now(), max(last_heartbeat)) - max(last_heartbeat))::float
+     FROM dagapp.dag_workers WHERE status = 'active') AS worker_silent_seconds;
 
 -- The holder of a key, for a caller who has the whole key; no row if it was revoked or has expired.
 CREATE OR REPLACE FUNCTION gateway.find_key(key_id text, key_hash text)
