@@ -32,6 +32,18 @@ MAKE_LEDGER = """
     );
     CREATE INDEX ON acceptance_ledger (task_id)
 """
+# The tasks of these nodes start, and wait before they note their end. It needs no session, so a crash does not end it.
+MAKE_HOLDS = """
+    CREATE TABLE IF NOT EXISTS acceptance_holds (node_id text PRIMARY KEY);
+    CREATE OR REPLACE FUNCTION await_release() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        WHILE EXISTS (SELECT FROM acceptance_holds h WHERE h.node_id = NEW.node_id) LOOP
+            PERFORM pg_sleep(0.01);
+        END LOOP;
+        RETURN NEW;
+    END $$;
+    CREATE OR REPLACE TRIGGER await_release BEFORE INSERT ON acceptance_ledger
+        FOR EACH ROW WHEN (NEW.event = 'end') EXECUTE FUNCTION await_release()
+"""
 # Repeated after a lost response, it is stored once.
 WRITE = """
     INSERT INTO acceptance_ledger (execution_id, event, task_id, job_id, node_id, attempt, pid, at)

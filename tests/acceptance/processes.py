@@ -7,11 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import ledger
+import psutil
 import psycopg
 from fork_server import IS_REAL, PROGRAMS, Forked
 from psycopg.rows import dict_row
@@ -87,7 +89,13 @@ class Process:
         self.popen.terminate()
 
     def stop(self) -> None:
+        """It stands still when this returns; the fork server sends signals when it gets to it."""
         self.popen.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with suppress(psutil.NoSuchProcess):  # It has just ended.
+            while not self.has_ended() and psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
+                assert time.monotonic() < deadline, "it does not stop"
+                time.sleep(0.001)
 
     def go_on(self) -> None:
         self.popen.send_signal(signal.SIGCONT)
@@ -241,6 +249,17 @@ class Stage:
         path = self._folder / f"{shape.workflow_id}.yaml"
         path.write_text(shape.text, encoding="utf-8")
         return str(path)
+
+    def hold(self, *node_ids: str) -> None:
+        """Tasks of these nodes start but do not end, so that no job ends before the test has acted.
+
+        A worker has one connection to the ledger: while a task is held, its other tasks wait to write.
+        """
+        self.database.rows(ledger.MAKE_HOLDS)
+        self.database.rows("INSERT INTO acceptance_holds SELECT unnest(%s::text[])", list(node_ids))
+
+    def release(self) -> None:
+        self.database.rows("DELETE FROM acceptance_holds")
 
     # Waiting.
 

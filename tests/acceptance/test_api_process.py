@@ -79,7 +79,7 @@ def test_a_job_runs_through_api_orchestrator_and_worker_processes(stage: Stage, 
 def test_open_streams_do_not_delay_the_stop(stage: Stage, workflows: Path) -> None:
     stage.is_real = True
     process, url = serve(stage, workflows)
-    job = httpx.post(f"{url}/api/v1/jobs", json={"workflow_id": "slow"}).json()
+    job = httpx.post(f"{url}/api/v1/jobs", json={"workflow_id": "slow"}, timeout=90).json()
     with httpx.stream("GET", f"{url}/api/v1/jobs/{job['job_id']}/stream", timeout=90) as stream:
         lines = stream.iter_lines()
         while not next(lines).startswith("data:"):

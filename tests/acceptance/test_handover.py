@@ -19,6 +19,7 @@ RETRIES = "SELECT retry_count, max_retries FROM dagapp.dag_node_states WHERE job
 
 def test_a_terminated_orchestrator_hands_over_its_jobs(stage: Stage) -> None:
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, orphan_scan_interval_seconds=60)
+    stage.hold("c")  # No job ends before it is handed over.
     jobs = stage.submit_all([(CHAIN, {"n": n, "seconds": 0.8}) for n in range(12)])
     stage.until("SELECT count(*) = 0 FROM dagapp.dag_jobs WHERE status = 'pending'")
     stage.until(STARTED, 8)
@@ -27,6 +28,7 @@ def test_a_terminated_orchestrator_hands_over_its_jobs(stage: Stage) -> None:
     leaving.terminate()
     assert stage.until(ALL_OWNED_BY, staying.pid) < HAND_OVER_SECONDS
     assert stage.database.value("SELECT count(*) > 0 FROM dagapp.dag_jobs WHERE owner_id IS NOT NULL")
+    stage.release()
     assert leaving.wait() == 0
     stage.until_ended()
     assert_promise_kept(stage.dsn)
@@ -34,6 +36,7 @@ def test_a_terminated_orchestrator_hands_over_its_jobs(stage: Stage) -> None:
 
 def test_the_only_orchestrator_leaves_its_jobs_to_the_next_one(stage: Stage) -> None:
     only, _ = stage.launch(ORCHESTRATOR, WORKER)
+    stage.hold("total", "c")  # Neither job ends before the orchestrator does.
     stage.submit_all([(NARROW_FAN, {"items": list(range(30)), "seconds": 0.25}), (CHAIN, {"n": 1, "seconds": 0.8})])
     stage.until(STARTED, 3)
     only.terminate()
@@ -41,6 +44,7 @@ def test_the_only_orchestrator_leaves_its_jobs_to_the_next_one(stage: Stage) -> 
     assert stage.database.value(
         "SELECT count(*) = 2 FROM dagapp.dag_jobs WHERE owner_id IS NULL AND status = 'running'"
     )
+    stage.release()
     stage.launch(ORCHESTRATOR)
     stage.until_ended()
     assert_promise_kept(stage.dsn)

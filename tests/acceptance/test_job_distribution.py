@@ -14,9 +14,10 @@ ENDED_BY_BOTH = """
     WHERE (stats ->> 'jobs_ended')::int > 0
 """
 DONE = "SELECT count(*) >= %s FROM dagapp.dag_node_states WHERE status = 'completed' AND parent_node_id IS NOT NULL"
-OWNED_BY = """
-    SELECT count(*) > 0 FROM dagapp.dag_jobs j JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
-    WHERE j.job_id = %s AND o.pid = %s
+TAKEN_OVER_BY = """
+    SELECT count(*) > 0 FROM dagapp.dag_job_events e
+    JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = e.event_data ->> 'to'
+    WHERE e.event_type = 'job_taken_over' AND e.job_id = %s AND o.pid = %s
 """
 BEATS_AGAIN = """
     SELECT heartbeat_at > clock_timestamp() - interval '1 second' AND status = 'running' AND jobs_owned = 0
@@ -40,7 +41,7 @@ def test_two_orchestrators_share_sixty_jobs(stage: Stage) -> None:
     assert_promise_kept(stage.dsn)
 
 
-IMPATIENT = {"heartbeat_interval_seconds": 0.2, "orphan_threshold_seconds": 2, "worker_lost_after_seconds": 2}
+IMPATIENT = {"heartbeat_interval_seconds": 0.2, "orphan_threshold_seconds": 2}
 
 
 def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[Process, Process]:
@@ -48,13 +49,15 @@ def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[Proce
 
     The job keeps its owner so busy that it is stopped, more likely than not, between reading its mail and committing.
     """
+    stage.hold("total")  # The job has an owner until it is taken over.
     job_id = stage.submit(FAN, items=list(range(500)), seconds=0.005)
     stage.submit_all([(NARROW_FAN, {"items": list(range(20)), "seconds": 0.1})] * 3)
     stage.until(DONE, 30)
     former = stage.owner_of(job_id)
     present = first if former is second else second
     former.stop()
-    stage.until(OWNED_BY, job_id, present.pid)
+    stage.until(TAKEN_OVER_BY, job_id, present.pid)
+    stage.release()
     return former, present
 
 
@@ -75,14 +78,16 @@ def test_a_suspended_owner_that_resumes_after_the_end_owns_new_jobs(stage: Stage
     stage.until(BEATS_AGAIN, former.pid)
     present.terminate()
     assert present.wait() == 0
+    stage.hold("join")  # An ended job has no owner.
     next_job_id = stage.submit(FORK, weight=30)
     assert stage.owner_of(next_job_id) is former
+    stage.release()
     stage.until_ended()
     assert_promise_kept(stage.dsn)
 
 
 def test_a_suspended_owner_with_a_worker_resumes_both_roles(stage: Stage) -> None:
-    first, second = stage.launch(BOTH, BOTH, **IMPATIENT)
+    first, second = stage.launch(BOTH, BOTH, **IMPATIENT, worker_lost_after_seconds=2)
     former, present = stop_the_owner(stage, first, second)
     stage.killed.add(former.pid)
     former.go_on()

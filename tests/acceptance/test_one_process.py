@@ -39,6 +39,7 @@ def stage(data_dir: Path, tmp_path: Path, *, with_server: bool) -> Iterator[Stag
     with EmbeddedServer.start(data_dir) as server:
         upgrade(server.dsn)
         stage = Stage(server.dsn, tmp_path, in_folder=data_dir, forgetful=False, is_real=with_server)
+        stage.hold("total")  # The job, and with it the run and its server, does not end before the kill.
         stage.database.close()
     yield stage
     sys.stderr.write(stage.close())
@@ -54,6 +55,7 @@ def test_a_run_killed_during_a_fan_out_is_finished_by_dev(stage: Stage, data_dir
     if with_server:
         os.kill(int((data_dir / "postgres/data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
     [dev] = stage.launch(("dev", "--port", "0", "--handlers", ledger.__file__), workflows_dir="nowhere")
+    stage.release()
     stage.until_ended()
     assert_promise_kept(stage.dsn, killed=stage.killed, may_repeat=with_server)
     dev.terminate()

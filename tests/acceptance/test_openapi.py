@@ -50,7 +50,7 @@ def server(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         time.sleep(POLL_SECONDS)
     [url] = [line.split()[1] for line in process.out.read_text().splitlines() if line.startswith("api ")]
     server = Server(url, created.stdout.strip())
-    with httpx.Client(base_url=url, headers=authorized(server)) as http:
+    with httpx.Client(base_url=url, headers=authorized(server), timeout=90) as http:
         for workflow_id in ("hello_world", "fan_out_fan_in"):
             http.post("/api/v1/jobs", json={"workflow_id": workflow_id}).raise_for_status()
     yield server
@@ -95,7 +95,7 @@ def examine(
 
 
 def test_the_document_describes_every_operation(server: Server) -> None:
-    described = httpx.get(f"{server.url}/openapi.json").json()
+    described = httpx.get(f"{server.url}/openapi.json", timeout=90).json()
     names = []
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
@@ -106,7 +106,7 @@ def test_the_document_describes_every_operation(server: Server) -> None:
 
 
 def test_an_undocumented_status_is_detected(server: Server) -> None:
-    described = httpx.get(f"{server.url}/openapi.json").json()
+    described = httpx.get(f"{server.url}/openapi.json", timeout=90).json()
     path = "/api/v1/jobs/{job_id}"
     del described["paths"][path]["get"]["responses"]["404"]
     document = schemathesis.openapi.from_dict({**described, "paths": {path: {"get": described["paths"][path]["get"]}}})

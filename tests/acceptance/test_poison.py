@@ -58,6 +58,7 @@ def test_jobs_poisoned_before_they_start_fail_alone(stage: Stage) -> None:
 
 def test_jobs_poisoned_while_they_run_fail_alone(stage: Stage) -> None:
     first, _ = stage.launch(ORCHESTRATOR, WORKER)
+    stage.hold("total")  # No bad job ends before it is poisoned.
     bad = submit_poisonous(stage, POISONS_IN_MID_WORK)
     stage.submit_all(GOOD)
     stage.until("SELECT count(*) = 0 FROM dagapp.dag_jobs WHERE status = 'pending'")
@@ -66,6 +67,7 @@ def test_jobs_poisoned_while_they_run_fail_alone(stage: Stage) -> None:
     assert stage.database.value(running, list(bad)) == len(bad)
     for job_id, poison in bad.items():
         stage.database.rows(poison, job_id)
+    stage.release()
     stage.launch(ORCHESTRATOR)
     stage.until_ended()
     assert_promise_kept(stage.dsn, poisoned=bad)

@@ -64,9 +64,11 @@ def test_results_are_spooled_while_the_server_is_away(stage: Stage, tmp_path: Pa
     stage.launch(ORCHESTRATOR)
     server, url = serve(stage, port)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
+    stage.hold("a")  # It does not end before the server is away.
     job_id = stage.submit(CHAIN, n=1, seconds=1)
     stage.until("SELECT count(*) = 1 FROM acceptance_ledger WHERE node_id = 'a'")
     stage.kill(server)
+    stage.release()
     stage.until(ENDED, 1, "a")
     until_spooled(stage, tmp_path, 1)
     assert stage.database.value("SELECT status FROM dagapp.dag_jobs WHERE job_id = %s", job_id) == "running"
@@ -85,9 +87,11 @@ def test_a_spooled_result_outlives_its_worker(stage: Stage, tmp_path: Path, port
     stage.launch(ORCHESTRATOR)
     server, url = serve(stage, port)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
+    stage.hold("a")  # It does not end before the server is away.
     job_id = stage.submit(CHAIN, n=1, seconds=1)
     stage.until("SELECT count(*) = 1 FROM acceptance_ledger WHERE node_id = 'a'")
     stage.kill(server)
+    stage.release()
     until_spooled(stage, tmp_path, 1)
     stage.kill(worker)
     serve(stage, port)
