@@ -54,11 +54,9 @@ def wait_until_drawn(page: Page, state: str = "ready") -> None:
 
 
 def test_a_version_is_drawn_with_its_legend_and_shows_the_value_at_a_point(page: Page) -> None:
-    tiles: list[str] = []
-    page.on("response", lambda answer: tiles.append(answer.url) if "/tiles/WebMercatorQuad/" in answer.url else None)
-    page.goto("/ui/assets/park/map?version=0")
+    with page.expect_response(re.compile(r"/tiles/WebMercatorQuad/.*colormap_name=viridis&rescale=")):
+        page.goto("/ui/assets/park/map?version=0")
     wait_until_drawn(page)
-    assert any("colormap_name=viridis&rescale=" in url for url in tiles)
     legend = page.locator("[data-legend]")
     expect(legend).to_contain_text("Band 1")
     expect(legend.locator("[data-legend-colours] i")).to_have_count(9)

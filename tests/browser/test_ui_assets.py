@@ -113,6 +113,7 @@ def test_a_version_shows_its_outputs_its_extent_and_its_job(site: AssetSite, pag
     page.goto(f"/ui/assets/{asset_id}")
     version = page.locator("#version-0")
     version.get_by_role("button", name="Copy blob_path of version 0").click()
+    expect(page.locator("#toasts")).to_contain_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "silver/ddh/scene.tif"
     expect(page.locator(".map-shape")).to_have_count(1)
     expect(page.get_by_role("list", name="Shapes on the map")).to_contain_text("5.8° E to 15.1° E")

@@ -54,6 +54,7 @@ def forget_failures(site: Site) -> None:
 
 
 def test_the_first_page_explains_how_to_start_and_then_becomes_the_dashboard(site: Site, page: Page) -> None:
+    site.execute("DELETE FROM dagapp.dag_jobs")  # Processes that share the tests may run them in another order.
     page.goto("/ui/")
     expect(page.get_by_role("heading", name="No jobs have run yet")).to_be_visible()
     page.locator(".command", has_text="dagmaster submit").get_by_role("button").click()

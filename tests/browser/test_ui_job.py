@@ -212,6 +212,7 @@ def test_inputs_and_result_can_be_copied_as_json(site: Site, page: Page) -> None
     job_id = site.run("stumble", failures=0)
     page.goto(f"/ui/jobs/{job_id}?tab=data")
     page.locator("#inputs").get_by_role("button", name="Copy as JSON").click()
+    expect(page.locator("#toasts")).to_contain_text("Copied")
     assert '"failures": 0' in page.evaluate("navigator.clipboard.readText()")
     expect(page.locator("#result")).to_contain_text("step")
 

@@ -17,7 +17,7 @@ workflow_id: routes
 name: Routes
 version: 3
 description: "Fails when it is told to. {SCRIPT}"
-schedule: {{cron: "0 3 * * *"}}
+schedule: {{cron: "0 3 29 2 *"}}
 inputs:
   fails: {{type: boolean, default: false, description: Whether it fails.}}
   api_key: {{type: string, default: hunter2}}
@@ -40,6 +40,7 @@ nodes:
   say: {{type: task, handler: echo, next: END}}
   END: {{type: end}}
 """
+UNUSED = PLAIN.replace(LONG, "unused")
 BROKEN = """
 workflow_id: broken
 nodes:
@@ -50,7 +51,7 @@ nodes:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("workflows")
-    for name, text in {"routes": ROUTES, "plain": PLAIN, "broken": BROKEN}.items():
+    for name, text in {"routes": ROUTES, "plain": PLAIN, "unused": UNUSED, "broken": BROKEN}.items():
         (path / f"{name}.yaml").write_text(text)
     return path
 
@@ -77,7 +78,7 @@ def test_the_list_shows_the_statistics_of_each_workflow(site: Site, failed: str,
     expect(row.get_by_role("img")).to_have_attribute("aria-label", "Of the last 3 runs: 1 failed, 2 completed")
     expect(row).to_contain_text("67 %")
     expect(row).to_contain_text(SCRIPT)
-    expect(page.locator(f"#workflow-{LONG}")).to_contain_text("never run")
+    expect(page.locator("#workflow-unused")).to_contain_text("never run")
 
 
 def test_a_search_filters_the_list(site: Site, page: Page) -> None:
@@ -104,7 +105,7 @@ def test_the_page_of_a_workflow_shows_its_graph_inputs_and_definition(site: Site
     page.goto("/ui/workflows/routes")
     expect(page).to_have_title("routes · dagmaster")
     expect(page.locator("#graph")).to_contain_text("choose")
-    expect(page.locator("#head")).to_contain_text("0 3 * * *")
+    expect(page.locator("#head")).to_contain_text("0 3 29 2 *")
     expect(page.locator("#head").get_by_role("link", name="Submit")).to_have_attribute(
         "href", "/ui/submit?workflow=routes"
     )
@@ -112,6 +113,7 @@ def test_the_page_of_a_workflow_shows_its_graph_inputs_and_definition(site: Site
     expect(page.locator("main")).not_to_contain_text("hunter2")
     expect(page.locator("#versions tbody tr")).to_contain_text("current")
     page.get_by_role("button", name="Copy definition as YAML").click()
+    expect(page.locator("#toasts")).to_contain_text("Copied")
     assert "workflow_id: routes" in page.evaluate("navigator.clipboard.readText()")
 
 
