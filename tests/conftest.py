@@ -33,8 +33,12 @@ sys.dont_write_bytecode = False
 gc.disable()
 COLLECT_THRESHOLDS = (20_000, 20, 50)
 
-# The duration of an example depends on how busy the machine is.
-settings.register_profile("dagmaster", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The duration of an example depends on how busy the machine is. Every run repeats the same examples: a new one that
+# fails would stop a change that has nothing to do with it. `--hypothesis-profile=search` searches new ones.
+settings.register_profile(
+    "dagmaster", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", settings.get_profile("dagmaster"), derandomize=False)
 settings.load_profile("dagmaster")
 
 

@@ -98,12 +98,12 @@ async def test_a_kill_that_fails_is_tried_again_and_the_caller_is_cancelled() ->
     engine: Any = Failing()
     runner = EngineRunner("chdb:///tables", NO_LIMITS)
     runner._engine = engine
-    running = asyncio.create_task(runner.run(lambda: engine.ended.wait(5)))
+    running = asyncio.create_task(runner.run(lambda: engine.ended.wait(60)))
     await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert engine.kills == 2
+    assert engine.kills >= 2
 
 
 async def test_the_service_kills_queries_of_gone_clients_after_a_kill_has_failed() -> None:
@@ -113,7 +113,7 @@ async def test_the_service_kills_queries_of_gone_clients_after_a_kill_has_failed
     client, other_end = socket.socketpair()
     other_end.close()
     with client, watch.over(client, "q1"):
-        assert await asyncio.to_thread(engine.ended.wait, 5)
+        assert await asyncio.to_thread(engine.ended.wait, 60)
 
 
 async def test_an_engine_is_released_although_its_temporary_tables_cannot_be_dropped() -> None:

@@ -51,7 +51,7 @@ def test_a_skipped_clock_is_ahead_by_that_time() -> None:
     forget()
     clock.advance(days=1)
     assert skips == [timedelta(hours=2, minutes=1)]
-    assert abs(clock.now() - datetime.now(UTC) - timedelta(days=1, hours=2, minutes=1)) < timedelta(seconds=1)
+    assert abs(clock.now() - datetime.now(UTC) - timedelta(days=1, hours=2, minutes=1)) < timedelta(minutes=1)
 
 
 def test_the_databases_time_does_not_undo_a_skip() -> None:
