@@ -1,4 +1,4 @@
-"""The table engines that a test runs on, and the installation of tasks that use tables."""
+"""The table engines that a test runs on, the installation of tasks that use tables, and patience."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 from clickhouse_server import CLUSTER, run_servers, why_not
+from fleet import SOON
 
 from dagmaster.data import DataContext
 from dagmaster.data.engine import folder_url
 from dagmaster.python.data_context import release_engines
 from dagmaster.python.local import LocalFleet
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Routes wait for the owner of a job, which may take seconds to respond on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dagmaster.web.service_context.WAIT_SECONDS", SOON)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import handlers
+from ports import held_port
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules
@@ -20,9 +21,11 @@ from dagmaster.web.server import bind, url_of
 class Server:
     """A server that can be stopped and restarted at the same address."""
 
-    def __init__(self, dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> None:
+    def __init__(
+        self, dsn: str, workflows: Path, port: int, *, works: bool = True, **functions: Callable[..., Any]
+    ) -> None:
         self._dsn, self._workflows, self._works, self._known = dsn, workflows, works, handlers(**functions)
-        self._port = 0
+        self._port = port
         self.url = ""
 
     def start(self) -> None:
@@ -52,7 +55,7 @@ class Server:
         settings = load_settings(poll_interval_seconds=0.1, worker_queue="q", shutdown_grace_seconds=1)
         catalog = Catalog(self._workflows, queues=QueueRules(self._known.queues(), "q"))
         listener = bind("127.0.0.1", self._port)
-        self.url, self._port = url_of(listener), listener.getsockname()[1]
+        self.url = url_of(listener)
         async with AsyncExitStack() as stack:
             work = worker_options(settings, ["q"], 8) if self._works else None
             roles = fleet(self._dsn, settings, orchestrate=self._works, work=work, registry=self._known)
@@ -65,9 +68,10 @@ class Server:
 @contextmanager
 def server(dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> Iterator[Server]:
     """Includes an orchestrator and a worker of queue `q`, unless `works` is false."""
-    started = Server(dsn, workflows, works=works, **functions)
-    started.start()
-    try:
-        yield started
-    finally:
-        started.stop()
+    with held_port() as port:  # Nobody else is given it while the server is stopped.
+        started = Server(dsn, workflows, int(port), works=works, **functions)
+        started.start()
+        try:
+            yield started
+        finally:
+            started.stop()

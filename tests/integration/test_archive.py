@@ -59,7 +59,7 @@ async def test_exported_files_contain_the_rows(dsn: str, conn: Connection, tmp_p
 
 async def test_jobs_are_exported_to_a_folder_per_day(dsn: str, conn: Connection, tmp_path: Path) -> None:
     await ended(dsn, days_ago=40)
-    await ended(dsn, days_ago=41)
+    await ended(dsn, days_ago=42)  # Another day even if midnight has passed in between.
     await remove(conn, export=Archive(tmp_path).export)
     assert len(list((tmp_path / "jobs").iterdir())) == 2
     for path in (tmp_path / "jobs").rglob("*.parquet"):

@@ -185,8 +185,8 @@ def test_nodes_and_results_are_in_the_order_of_the_graph(tmp_path: Path) -> None
     waiting = call("submit", write_workflow(tmp_path, f"workflow_id: ordered\n{nodes}"), "--json").json["job_id"]
     order = ["START", "zebra", "apple", "END"]
     assert [node["node_id"] for node in call("show", waiting, "--json").json["nodes"]] == order
-    assert call("run", write_workflow(tmp_path, f"workflow_id: other\n{nodes}")).code == 0
-    job = call("show", waiting, "-o", "json").json
+    ran = call("run", write_workflow(tmp_path, f"workflow_id: other\n{nodes}"), "--json").json
+    job = call("show", ran["job_id"], "-o", "json").json  # It has ended; the waiting job may not have.
     assert [name for name in job["result_data"] if name in order] == [
         name for name in order if name in job["result_data"]
     ]

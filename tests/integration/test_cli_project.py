@@ -88,17 +88,24 @@ def dev(project: Path) -> Iterator[Dev]:
     dev_server.end()
 
 
+def edit(path: Path, text: str) -> None:
+    """Replace the file, as editors do: `dev` must not read it while it is empty."""
+    edited = path.parents[1] / "edited"
+    edited.write_text(text)
+    edited.replace(path)
+
+
 def test_dev_reloads_edited_files(project: Path, dev: Dev) -> None:
     api = dev.until("api  ")
     dev.until("ready")
-    (project / "workflows" / "newcomer.yaml").write_text(NEW)
+    edit(project / "workflows" / "newcomer.yaml", NEW)
     dev.until("reloaded    newcomer (new)")
-    (project / "workflows" / "newcomer.yaml").write_text(NEW.replace("hello_world", "echo"))
+    edit(project / "workflows" / "newcomer.yaml", NEW.replace("hello_world", "echo"))
     dev.until("reloaded    newcomer (changed)")
     handlers = (project / "handlers.py").read_text()
-    (project / "handlers.py").write_text(handlers + "\nthis is no Python\n")
+    edit(project / "handlers.py", handlers + "\nthis is no Python\n")
     dev.until("not loaded  handlers.py changed; still using the previous version")
-    (project / "handlers.py").write_text(handlers + "\n\nANSWER = 42\n")
+    edit(project / "handlers.py", handlers + "\n\nANSWER = 42\n")
     dev.until("restarting  handlers.py changed")
     assert dev.until("api  ") == api
     dev.until("ready")

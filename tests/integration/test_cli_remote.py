@@ -185,6 +185,8 @@ def test_a_job_without_bounding_boxes_cannot_be_retried_by_box() -> None:
 
 @pytest.mark.usefixtures("at_server")
 def test_workers_and_orchestrators_are_listed_over_http() -> None:
+    while "active" not in call("workers").out:  # The worker registers itself after the server has started.
+        pass
     header, orchestrator, worker = call("workers").out.splitlines()
     assert header.split()[:3] == ["ROLE", "ID", "STATUS"]
     assert orchestrator.split()[0::2][:2] == ["orchestrator", "running"]

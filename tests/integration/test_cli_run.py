@@ -157,7 +157,8 @@ def test_run_times_out_and_leaves_the_job_running(tmp_path: Path) -> None:
     done = call("run", write_workflow(tmp_path, SLOW), "--timeout", "0.5", env=env)
     assert done.code == 124
     assert "timed out" in done.err
-    assert [job["status"] for job in call("jobs", "--json").json] == ["running"]
+    [job] = call("jobs", "--json").json
+    assert job["status"] in ("pending", "running")  # A busy machine may not have started it in time.
 
 
 def test_the_default_queue_is_used_and_printed(tmp_path: Path) -> None:

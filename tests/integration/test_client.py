@@ -2,6 +2,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,6 +80,8 @@ def running(dsn: str, tmp_path: Path, gate: Gate) -> Iterator[Server]:
 @pytest.fixture
 def client(running: Server) -> Iterator[Client]:
     with Client(running.url) as client:
+        while not client.workers().items:  # The worker registers itself after the server has started.
+            time.sleep(0.01)
         yield client
 
 

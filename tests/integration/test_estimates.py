@@ -1,12 +1,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from fleet import chain, child, fan, graph, rows, single, task
+from fleet import WorkerRole, chain, child, fan, graph, rows, single, task, wait_until
 from job_owner import owner
 from web import Web, web
 
@@ -15,7 +14,7 @@ from dagmaster.explain.estimate import Basis, Usual
 from dagmaster.model.graph import Graph
 from dagmaster.model.progress import percent_done
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
-from dagmaster.store.connect import Connection, opened
+from dagmaster.store.connect import opened
 from dagmaster.store.estimates import Histories, load_snapshot, usual_times
 
 PROMPT = 0.2
@@ -33,13 +32,16 @@ class Gate:
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.open.set()
+        self.calls = 0
 
-    def let_through(self) -> None:
-        """Release the current waiters only."""
+    async def let_through(self, calls: int) -> None:
+        """Release only the tasks so far, once all have been called: a task runs in the database a little earlier."""
+        await wait_until(lambda: self.calls == calls)
         self.open.set()
         self.open = asyncio.Event()
 
     async def work(self, ctx: Any) -> dict[str, Any]:
+        self.calls += 1
         is_open = self.open
         await asyncio.sleep(PROMPT)
         await is_open.wait()
@@ -82,7 +84,8 @@ async def test_a_jobs_end_is_estimated_from_earlier_runs(dsn: str) -> None:
         total = sum((times[node].run_seconds or 0) + times[node].wait_seconds for node in ("n0", "n1", "n2"))
         assert seconds_until(progress["estimated_completion"]) < 2 * total
         started_at = await api.fleet.value("SELECT max(started_at) FROM dagapp.dag_node_states WHERE node_id = 'n0'")
-        assert datetime.fromisoformat(progress["estimated_completion"]) > started_at + timedelta(seconds=total / 2)
+        usual = timedelta(seconds=total - times["n0"].wait_seconds)
+        assert datetime.fromisoformat(progress["estimated_completion"]) > started_at + usual / 2
         gate.open.set()
         await api.fleet.completed(int(progress["job_id"]))
         over = await api.get(f"/api/v1/jobs/{progress['job_id']}/progress")
@@ -95,7 +98,7 @@ async def test_without_history_the_estimate_uses_the_current_run(dsn: str) -> No
         gate.open.clear()
         progress = await begun(api, two)
         assert (progress["estimated_completion"], progress["estimate_basis"]) == (None, None), "no task has ended yet"
-        gate.let_through()
+        await gate.let_through(1)
         job_id = progress["job_id"]
         query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'n1'"
         await api.fleet.until(query, lambda: [int(job_id)])
@@ -136,7 +139,7 @@ async def test_the_percentage_of_a_fan_out_never_falls_while_children_are_create
             await asyncio.sleep(0.02)
             return seen[-1]
 
-        gate.let_through()
+        await gate.let_through(2)
         while await percent() == 25.0:
             pass
         assert seen[-1] < 100.0
@@ -216,37 +219,27 @@ async def complete_all(dsn: str, seconds: float = 10.0) -> None:
         dsn,
         """WITH j AS (UPDATE dagapp.dag_jobs SET status = 'completed', owner_id = NULL WHERE status <> 'completed'
                       RETURNING job_id)
-           UPDATE dagapp.dag_node_states n SET status = 'completed', dispatched_at = clock_timestamp(),
-               started_at = clock_timestamp() + interval '2 s',
-               completed_at = clock_timestamp() + make_interval(secs => %s + 2)
+           UPDATE dagapp.dag_node_states n SET status = 'completed', dispatched_at = now(),
+               started_at = now() + interval '2 s', completed_at = now() + make_interval(secs => %s + 2)
            FROM j WHERE n.job_id = j.job_id""",
         seconds,
     )
 
 
-async def usual(conn: Connection, workflow: Graph) -> dict[str, Usual]:
-    """Times in hundredths of a second: the rows of a job are not all written at the same moment."""
-    by_node = {}
-    for name, row in (await usual_times(conn, workflow)).items():
-        run_seconds = round(row.run_seconds, 2) if row.run_seconds is not None else None
-        by_node[name] = replace(row, run_seconds=run_seconds, wait_seconds=round(row.wait_seconds, 2))
-    return by_node
-
-
 async def test_the_median_counts_and_the_same_definition_is_preferred(dsn: str) -> None:
     former, present = chain(2), chain(2, timeout_seconds=77)
     async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
-        assert await usual(conn, present) == {}
+        assert await usual_times(conn, present) == {}
         for seconds in (100, 101, 900):
             await job_owner.submit(former)
             await complete_all(dsn, seconds)
-        assert (await usual(conn, present))["n0"] == Usual(101.0, 2.0), "better than nothing"
+        assert (await usual_times(conn, present))["n0"] == Usual(101.0, 2.0), "better than nothing"
         for seconds in (10, 12, 50):
             await job_owner.submit(present)
             await complete_all(dsn, seconds)
-        assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
+        assert (await usual_times(conn, present))["n1"] == Usual(12.0, 2.0)
         await job_owner.submit(present)  # Has not ended, so it is no history.
-        assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
+        assert (await usual_times(conn, present))["n1"] == Usual(12.0, 2.0)
 
 
 async def test_skipped_branches_and_empty_fan_outs_are_recognised(dsn: str) -> None:
@@ -261,7 +254,7 @@ async def test_skipped_branches_and_empty_fan_outs_are_recognised(dsn: str) -> N
     async with web(dsn, workflow, runs=True) as api:
         assert (await api.fleet.run(workflow))["status"] == "completed"
     async with opened(dsn, application="test") as conn:
-        assert await usual(conn, workflow) == {
+        assert await usual_times(conn, workflow) == {
             "repair": Usual(None, is_skipped=True),
             "spread": Usual(None, items=0),
         }
@@ -285,7 +278,7 @@ async def test_a_large_fan_out_is_sampled(dsn: str) -> None:
                    started_at + make_interval(secs => 4 * (i / 50) + 4)
                FROM fan, generate_series(0, 4999) AS i""",
         )
-        spread = (await usual(conn, workflow))["spread"]
+        spread = (await usual_times(conn, workflow))["spread"]
         assert (spread.run_seconds, spread.items) == (4.0, 5000)
         assert spread.parallel == pytest.approx(50, rel=0.02)
         snapshot = await load_snapshot(conn, job_owner.job_id)
@@ -299,7 +292,7 @@ async def test_an_output_that_resembles_a_fan_outs_is_not_misread(dsn: str) -> N
         await complete_all(dsn)
         await rows(dsn, """UPDATE dagapp.dag_node_states SET output = '{"fan_out_count": "many"}'""")
         assert (await load_snapshot(conn, job_owner.job_id)).job.nodes["work"].fan is None
-        assert (await usual(conn, single()))["work"] == Usual(10.0, 2.0)
+        assert (await usual_times(conn, single()))["work"] == Usual(10.0, 2.0)
 
 
 async def test_a_job_without_node_rows_can_be_loaded(dsn: str) -> None:
@@ -320,6 +313,8 @@ async def test_a_job_with_an_unclaimable_task_has_no_estimated_end(dsn: str) -> 
         assert progress["estimated_completion"] is not None
         job_id = progress["job_id"]
         await rows(dsn, "UPDATE dagapp.dag_workers SET wanted = 'drain'")
+        [worker] = [role for role in api.fleet.roles if isinstance(role, WorkerRole)]
+        await wait_until(lambda: worker.instance.desired_state == "drain")  # Until then it claims the next task.
         gate.open.set()
         waits = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE job_id = %s"
         await api.fleet.until(waits, lambda: [int(job_id)])

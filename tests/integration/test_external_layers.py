@@ -27,6 +27,12 @@ from dagmaster.store.layers import get_layer
 AWAY = "postgresql://writer:hunter2@127.0.0.1:1/outside"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, the first use of the external database takes seconds."""
+    monkeypatch.setattr("dagmaster.store.layer_catalog.EXTERNAL_SECONDS", 100.0)
+
+
 @pytest.fixture
 async def roads(conn: Connection, dsn: str) -> str:
     return await add_roads(conn, dsn)
@@ -193,8 +199,7 @@ async def test_a_refusal_by_the_external_database_is_a_warning_of_the_decision(
 async def test_a_slow_external_database_does_not_block_other_decisions(
     conn: Connection, public_roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("EXTERNAL_SECONDS", "LOCK_SECONDS"):
-        monkeypatch.setattr(f"dagmaster.store.layer_catalog.{name}", 100.0)
+    monkeypatch.setattr("dagmaster.store.layer_catalog.LOCK_SECONDS", 100.0)
     async with opened(external, application="slow") as slow, opened(dsn, application="second") as second:
         await second.execute("SET lock_timeout = '2s'")
         async with slow.transaction():

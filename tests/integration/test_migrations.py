@@ -67,14 +67,23 @@ def ask(dsn: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def objects(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything that a migration can create in the schema, by kind."""
+    """Everything that a migration can create in the schema, by kind.
+
+    All days of the timeline have the same name here: midnight may be between two migrations.
+    """
+    day = r"(dag_job_events_)\d{8}"
     return {
         "columns": ask(
             dsn,
-            f"""SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity
+            f"""SELECT regexp_replace(table_name, '{day}', '\\1day'), column_name, data_type, is_nullable,
+                    column_default, is_identity
                 FROM information_schema.columns WHERE table_schema = '{SCHEMA}' ORDER BY 1, 2""",
         ),
-        "indexes": ask(dsn, f"SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = '{SCHEMA}' ORDER BY 1"),
+        "indexes": ask(
+            dsn,
+            f"""SELECT regexp_replace(indexname, '{day}', '\\1day'), regexp_replace(indexdef, '{day}', '\\1day', 'g')
+                FROM pg_indexes WHERE schemaname = '{SCHEMA}' ORDER BY 1""",
+        ),
         "functions": ask(
             dsn,
             f"""SELECT p.proname, pg_get_functiondef(p.oid) FROM pg_proc p

@@ -119,9 +119,9 @@ async def test_cancelling_a_job_cancels_its_children(running: Fleet) -> None:
 
 
 async def test_a_child_that_times_out_is_cancelled(running: Fleet) -> None:
-    job_id = await running.submit(calls(patient(), timeout_seconds=0.5))
-    child = await until_called(running, job_id)
-    job, called = await running.ended(job_id, child["job_id"])
+    job = await running.run(calls(patient(), timeout_seconds=0.5))
+    [child] = await children(running, job["job_id"])
+    [called] = await running.ended(child["job_id"])
     assert "did not end within 0.5 s" in job["error_message"]
     assert called["status"] == "cancelled"
 

@@ -153,8 +153,13 @@ async def test_tasks_for_other_queues_and_handlers_are_left_to_other_workers(dsn
 
 
 async def test_local_and_remote_workers_share_a_fan_out(dsn: str) -> None:
+    at_work, both = set(), asyncio.Event()
+
     async def where(ctx: HandlerContext) -> dict[str, Any]:
-        await asyncio.sleep(0.01)
+        at_work.add(ctx.worker_id)
+        if len(at_work) == 2:
+            both.set()
+        await both.wait()  # One of them may be slow to begin.
         return {"worker": ctx.worker_id}
 
     async with fleet(dsn, where=where) as running:

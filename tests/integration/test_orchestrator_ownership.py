@@ -62,8 +62,9 @@ async def test_two_orchestrators_share_the_jobs(dsn: str) -> None:
         await running.worker(concurrency=16)
         ids = [await running.submit(chain(3)) for _ in range(40)]
         await running.completed(*ids)
-        ended = [role.instance.stats.jobs_ended for role in pair]
-        assert sum(ended) == 40 and all(ended)
+        # The rows exist before their owners know.
+        await wait_until(lambda: sum(role.instance.stats.jobs_ended for role in pair) == 40)
+        assert all(role.instance.stats.jobs_ended for role in pair)
         for job_id in ids:
             await assert_nothing_doubled(running, job_id)
         await running.is_clean()
@@ -139,14 +140,16 @@ async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
 
 async def test_an_orchestrator_can_take_over_from_itself(dsn: str) -> None:
     """Its heartbeat was late, it took its own jobs for orphans, and it holds them under an old epoch."""
-    async with fleet(dsn) as running:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
         only = await running.orchestrator(heartbeat_seconds=NEVER)
         await running.worker()
-        job_id = await running.submit(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.8)))
-        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE not_before IS NOT NULL")
+        job_id = await running.submit(single("gate"))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         await make_stale(running, only)
         await running.until("SELECT owner_epoch > 1 AS ok FROM dagapp.dag_jobs")
         await running.rows("UPDATE dagapp.dag_orchestrators SET heartbeat_at = now()")
+        gate.open.set()
         await running.completed(job_id)
 
 
@@ -157,7 +160,7 @@ async def test_on_stop_jobs_are_handed_to_another_orchestrator(dsn: str) -> None
         await running.worker()
         ids = [await running.submit(chain(2, "gate")) for _ in range(4)]
         waiting = await running.submit(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.5)))
-        await running.until("SELECT count(*) = 5 AS ok FROM dagapp.dag_jobs WHERE status = 'running'")
+        await running.until("SELECT count(*) = 5 AS ok FROM dagapp.dag_jobs WHERE status <> 'pending'")
         second = await running.orchestrator(orphan_scan_seconds=NEVER, poll=60.0)
         await first.stop()
         assert {await owner_of(running, job_id) for job_id in ids} == {(second.id, 2)}
@@ -294,7 +297,7 @@ async def test_an_instance_with_a_blocked_loop_is_stalled_until_it_continues(
                 pass_time(role.intervals.orphan_threshold_seconds / 2.5)
                 await chores.beat(conn, role.instance, role.intervals)
             assert await running.value(STATUS) == "stalled"
-            await wait_until(lambda: judged.seconds_since_cycle < 1)
+            await wait_until(lambda: judged.seconds_since_cycle < 10)
             await chores.beat(conn, role.instance, role.intervals)
             assert await running.value(STATUS) == "running"
 
@@ -342,7 +345,7 @@ async def test_all_timestamps_are_the_databases(dsn: str, monkeypatch: pytest.Mo
         job = await running.run(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.1)))
         near = timedelta(minutes=1)  # As exact as a round trip to the database on a busy machine.
         for event in await running.events(job["job_id"]):
-            assert job["created_at"] - near < event["created_at"] <= job["completed_at"]
+            assert job["created_at"] - near < event["created_at"] < job["completed_at"] + near
         assert datetime.now(UTC) - job["started_at"] < timedelta(minutes=5)
 
 

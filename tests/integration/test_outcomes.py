@@ -81,8 +81,9 @@ async def submitted(api: Web, outcome: str) -> JobId:
     workflow_id = GRAPHS[outcome].workflow.workflow_id
     job_id = JobId(int((await api.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"]))
     ended = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
-    expanded = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
-    await api.fleet.until(expanded if outcome == "running" else ended, lambda: [job_id])
+    held = """SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE job_id = %s
+              AND (node_id, status::text) IN (('spread__0', 'completed'), ('spread__1', 'running'))"""
+    await api.fleet.until(held if outcome == "running" else ended, lambda: [job_id])
     return job_id
 
 

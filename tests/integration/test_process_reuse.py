@@ -131,5 +131,5 @@ async def test_without_process_handlers_no_fork_server_is_started() -> None:
     children = make(Registry())
     before = psutil.Process().children()
     await children.start()
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)  # Some may just have ended.
     await children.close()

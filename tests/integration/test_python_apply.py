@@ -238,7 +238,7 @@ async def adds_and_waits() -> Any:
 async def test_the_tasks_of_a_killed_worker_are_added_once(dsn):
     async with fleet(dsn) as running:
         await running.orchestrator(worker_lost_after_seconds=1.0)
-        doomed = await running.worker()
+        doomed = await running.worker(concurrency=1)  # It has no slot for the tasks that it adds.
         job = await create_job("killed", create_task(adds_and_waits, retries=2))
         await events["go"].wait()
         await doomed.kill()

@@ -169,7 +169,9 @@ async def test_the_next_attempt_carries_the_newest_valid_checkpoint(dsn: str, me
         assert (before.phase, before.data, before.artifacts) == ("one", b"{}", None)
         assert await worker.queue.discard(again.task_id, before.checkpoint_id, "gone too") is None
     events = await rows(
-        dsn, "SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events WHERE checkpoint_name IS NOT NULL"
+        dsn,
+        "SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events "
+        "WHERE checkpoint_name IS NOT NULL ORDER BY event_id",
     )
     assert [event["warning"] for event in events] == [
         "the checkpoint two was discarded: the file is gone",

@@ -59,6 +59,11 @@ def hour_ago(hours: float = 1) -> datetime:
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=hours)
 
 
+def daily(at: datetime) -> str:
+    """A rule with this time whose next time is far away, even if the hour changes during the test."""
+    return f"0 {at.hour} * * *"
+
+
 async def test_a_job_starts_on_schedule_and_records_its_schedule(dsn: str) -> None:
     definition = scheduled(
         {"every": "1s", "inputs": {"a": "x"}, "time_input": "at"}, inputs={"a": "string", "at": "string"}
@@ -97,7 +102,8 @@ async def test_three_orchestrators_start_each_scheduled_job_once(dsn: str) -> No
 
 
 async def test_concurrent_chores_start_one_job(dsn: str) -> None:
-    await keep(dsn, scheduled("0 * * * *"), due_at=hour_ago(0))
+    at = hour_ago(0)
+    await keep(dsn, scheduled(daily(at)), due_at=at)
     await asyncio.gather(*(look(dsn) for _ in range(8)))
     assert len(await rows(dsn, JOBS)) == 1
 
@@ -121,7 +127,8 @@ async def test_missed_runs_are_started_as_catchup_says(dsn: str, catchup: str, s
 
 
 async def test_an_aborted_start_leaves_no_job_and_is_repeated(dsn: str) -> None:
-    await keep(dsn, scheduled("0 * * * *"), due_at=hour_ago(0))
+    at = hour_ago(0)
+    await keep(dsn, scheduled(daily(at)), due_at=at)
     dying = await connect(dsn, application="test")
     with pytest.raises(psycopg.OperationalError):
         async with dying, dying.transaction():
@@ -133,7 +140,7 @@ async def test_an_aborted_start_leaves_no_job_and_is_repeated(dsn: str) -> None:
             await rows(dsn, "SELECT pg_terminate_backend(%s)", dying.info.backend_pid)
             await dying.execute(b"SELECT 1")
     await look(dsn)
-    assert [job["scheduled_for"] for job in await rows(dsn, JOBS)] == [hour_ago(0)]
+    assert [job["scheduled_for"] for job in await rows(dsn, JOBS)] == [at]
 
 
 async def test_schedules_of_a_killed_orchestrator_are_run_by_others(dsn: str) -> None:
@@ -148,9 +155,9 @@ async def test_schedules_of_a_killed_orchestrator_are_run_by_others(dsn: str) ->
 async def test_a_scheduled_time_gets_at_most_one_job(dsn: str) -> None:
     """The key is unique even if the schedule is set back and its inputs have changed."""
     at = hour_ago(0)
-    await keep(dsn, scheduled({"cron": "0 * * * *", "inputs": {"a": "x"}}, inputs={"a": "string"}), due_at=at)
+    await keep(dsn, scheduled({"cron": daily(at), "inputs": {"a": "x"}}, inputs={"a": "string"}), due_at=at)
     await look(dsn)
-    await keep(dsn, scheduled({"cron": "0 * * * *", "inputs": {"a": "y"}}, inputs={"a": "string"}), due_at=at)
+    await keep(dsn, scheduled({"cron": daily(at), "inputs": {"a": "y"}}, inputs={"a": "string"}), due_at=at)
     await look(dsn)
     assert [job["input_params"] for job in await rows(dsn, JOBS)] == [{"a": "x"}]
     assert len(await events(dsn, "schedule_fired")) == 1
@@ -171,7 +178,8 @@ async def test_a_paused_schedule_starts_nothing_and_does_not_catch_up(dsn: str) 
 
 
 async def test_a_schedule_that_cannot_start_records_an_error_and_does_not_stop_the_others(dsn: str) -> None:
-    await keep(dsn, scheduled("0 * * * *", "bad"), scheduled("0 * * * *", "good"), due_at=hour_ago(0))
+    at = hour_ago(0)
+    await keep(dsn, scheduled(daily(at), "bad"), scheduled(daily(at), "good"), due_at=at)
     await rows(dsn, "DELETE FROM dagapp.dag_workflows WHERE workflow_id = 'bad' RETURNING 1")
     await look(dsn)
     assert [job["schedule_id"] for job in await rows(dsn, JOBS)] == ["good"]
@@ -238,9 +246,10 @@ async def test_a_changed_workflow_changes_its_schedule_and_keeps_the_pause(dsn: 
 
 async def test_a_due_run_is_kept_when_other_fields_change(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
-        await keep(dsn, scheduled("0 6 * * *"), due_at=hour_ago(3))
+        due_at = hour_ago(3)
+        await keep(dsn, scheduled("0 6 * * *"), due_at=due_at)
         await sync_schedules(conn, [scheduled("0 6 * * *", description="better now")])
-        assert await next_at(conn) == hour_ago(3)
+        assert await next_at(conn) == due_at
         await sync_schedules(conn, [scheduled("5 6 * * *", description="better now")])
         assert await next_at(conn) > datetime.now(UTC)
 

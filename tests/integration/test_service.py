@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 import pytest
-from fleet import fleet, graph, rows, single
+from fleet import SOON, fleet, graph, rows, single
 from web import web
 
 from dagmaster.client import AsyncClient
@@ -52,7 +52,7 @@ async def over_the_database(dsn: str, *, runs: bool) -> AsyncIterator[Service]:
             await crew.worker(owner=owner)
         settings = load_settings(database_url=dsn)
         definitions = Definitions(settings, crew.known.contracts(), find)
-        yield DatabaseService(ServiceContext(conn, settings, actor="ada"), definitions)
+        yield DatabaseService(ServiceContext(conn, settings, actor="ada", wait_seconds=SOON), definitions)
 
 
 @asynccontextmanager

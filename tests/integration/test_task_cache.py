@@ -93,16 +93,19 @@ async def test_failures_are_not_cached_and_a_later_success_is(dsn: str) -> None:
 
 async def test_a_result_is_not_cached_if_an_earlier_attempt_added_nodes(dsn: str) -> None:
     count = Counter(fails=1)
-    async with at_work(dsn, knowing(count)) as running:
-        definition = graph({"work": task("count", "END", retry=retry(1, 0.3))}, "again", start="work")
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        definition = graph({"work": task("count", "END", retry=retry(1))}, "again", start="work")
         job_id = await running.submit(definition)
-        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE retry_count = 1")
+        # Its owner has loaded the job, and the node exists before any attempt can end.
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         await rows(
             dsn,
             "INSERT INTO dagapp.dag_node_states (job_id, node_id, status, parent_node_id, max_retries, retry_count) "
             "VALUES (%s, 'work.1', 'completed', 'work', 0, 0)",
             job_id,
         )
+        await running.worker(known=knowing(count))
         await running.completed(job_id)
     assert count.calls == 2
     assert await rows(dsn, CACHED) == []

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["pytester"]
-# Each run of pytest starts a server.
-pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ("-p", "dagmaster.testing.plugin", "-p", "no:cacheprovider", "-W", "error")
@@ -52,8 +50,11 @@ async def test_a_task_that_takes_too_long(dagmaster_job, dagmaster_clock):
 def test_a_handler_without_a_name(dagmaster_job):
     dagmaster_job("greet.yaml", {"name": "Ada"}, handlers=[lambda ctx: None])
 
-def test_that_waits_in_vain(dagmaster_job):
-    dagmaster_job("greet.yaml", {"name": "Ada"}).replace("greeting", {}).fail("greet").run(timeout=1)
+@pytest.mark.asyncio
+async def test_that_waits_in_vain(dagmaster_job):
+    async with dagmaster_job("greet.yaml", {"name": "Ada"}).replace("greeting", {}).fail("greet").started() as job:
+        await job.until("greet", "ready")
+        await job.ended(timeout=0.1)
 """
 TESTS = """
 import time

@@ -22,6 +22,7 @@ async def test_the_totals_of_all_orchestrators_are_at_the_top_level(dsn: str) ->
         for name in ("broken", "broken", "single"):
             submitted = await api.post("/api/v1/jobs", {"workflow_id": name}, 201)
             await api.fleet.ended(int(submitted["job_id"]))
+        await api.until_counted(3)
         stats = await api.get("/api/v1/orchestrator/stats")
         assert stats["failing_handlers"]["fail"]["failed"] == 2
         assert stats["failing_queues"]["q"]["failed"] == 2

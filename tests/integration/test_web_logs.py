@@ -138,7 +138,7 @@ async def test_a_missing_log_is_explained(dsn: str) -> None:
 
 
 async def test_a_log_can_be_followed_across_retries(dsn: str) -> None:
-    async with stage(dsn) as on, on.api.real_server() as url, httpx.AsyncClient(base_url=url) as client:
+    async with stage(dsn) as on, on.api.real_server() as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         pieces: asyncio.Queue[str] = asyncio.Queue()
 
         async def follow(query: str) -> None:
@@ -167,7 +167,7 @@ async def test_a_log_can_be_followed_across_retries(dsn: str) -> None:
 
 
 async def test_a_follower_does_not_keep_the_server_from_stopping(dsn: str) -> None:
-    async with stage(dsn) as on, httpx.AsyncClient() as client:
+    async with stage(dsn) as on, httpx.AsyncClient(timeout=60) as client:
         await on.start()
         await on.write("one")
         async with on.api.real_server() as url, client.stream("GET", f"{url}{on.path}/logs?follow=true") as answer:

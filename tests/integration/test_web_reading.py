@@ -180,6 +180,7 @@ async def test_orchestrators_are_described_and_without_one_it_is_503(dsn: str) -
             await api.get(f"/api/v1/orchestrator/{path}", 503)
     async with web(dsn, single(), runs=True) as api:
         await ran(api, "single")
+        await api.until_counted(1)
         status = await api.get("/api/v1/orchestrator/status")
         assert (status["is_running"], status["tasks_dispatched"], len(status["instances"])) == (True, 1, 1)
         assert (await api.get("/api/v1/orchestrator/stats"))["counters"]["jobs_completed"] == 1

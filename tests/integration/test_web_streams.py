@@ -92,8 +92,9 @@ async def test_long_histories_are_streamed_completely_in_pages(dsn: str, monkeyp
         assert await listen(url, job_id) == await timeline(api, job_id)
 
 
-async def test_a_late_commit_is_neither_missed_nor_duplicated(dsn: str) -> None:
+async def test_a_late_commit_is_neither_missed_nor_duplicated(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer got its id earlier than another, but commits later."""
+    monkeypatch.setattr(streams, "WINDOW_SECONDS", 60.0)  # All events after the first id below are late.
     async with web(dsn, single()) as api, api.real_server() as url:
         await api.fleet.orchestrator()
         submitted = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)

@@ -155,6 +155,7 @@ async def test_an_orchestrator_in_the_same_process_shows_current_statistics(dsn:
     async with web(dsn, single(), runs=True) as api:
         job = await api.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         await api.fleet.completed(int(job["job_id"]))
+        await api.until_counted(1)
         [me] = [role.id for role in api.fleet.roles if isinstance(role, OrchestratorRole)]
         text = await api.get("/metrics")
         assert f'dagmaster_jobs_completed_total{{instance="{me}"}} 1.0' in text

@@ -60,10 +60,11 @@ async def test_an_invalid_registration_is_refused(dsn: str, wrong: dict[str, Any
 
 async def test_a_worker_without_heartbeats_is_lost_and_told_so(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as api:
-        await api.fleet.orchestrator(worker_lost_after_seconds=0.6)
+        await api.fleet.orchestrator()
         job_id = await submitted(api)
         worker = await registered_worker(api)
         [first] = await worker.claim()
+        await rows(dsn, "UPDATE dagapp.dag_workers SET last_heartbeat = now() - interval '1 hour'")
         await api.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_workers WHERE status = 'lost'")
         await worker.beat(status=410)
         gone = await worker.post("claim", {"limit": 1}, 410)

@@ -73,7 +73,11 @@ async def test_a_worker_whose_slots_are_all_stuck_is_unhealthy(dsn: str) -> None
 async def test_a_handler_that_blocks_the_event_loop_is_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = 0.0  # Of the watch: the time that a busy machine takes is no blocked loop.
+
     def compute_for_long() -> None:
+        nonlocal clock
+        clock += 2.0
         deadline = time.monotonic() + 60
         while not warnings() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -82,9 +86,17 @@ async def test_a_handler_that_blocks_the_event_loop_is_named(
         """Without those of other threads."""
         return [record.getMessage() for record in caplog.records if record.name == loop_guard.__name__]
 
-    monkeypatch.setattr(loop_guard, "TICK_SECONDS", 0.02)  # A loop with longer iterations looks blocked.
-    with caplog.at_level(logging.WARNING), LoopWatch(blocked_seconds=1.0).running():
-        await asyncio.sleep(0.1)
+    monkeypatch.setattr(loop_guard, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(loop_guard, "monotonic", lambda: clock)
+    watch = LoopWatch(blocked_seconds=1.0)
+
+    def has_turned() -> bool:
+        return watch._turned_at == clock
+
+    with caplog.at_level(logging.WARNING), watch.running():
+        for _ in range(4):
+            clock += 0.5
+            await wait_until(has_turned)
         assert warnings() == []
         compute_for_long()
         await asyncio.sleep(0)

@@ -66,7 +66,7 @@ async def test_a_cancelled_job_s_process_is_ended(dsn: str) -> None:
         await wait_until(lambda: bool(worker.instance.task_runner.children.pids))
         [pid] = worker.instance.task_runner.children.pids.values()
         await running.cancel(job_id)
-        await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 6)
+        await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 40)
         await wait_until(lambda: worker.instance.free_slots == worker.instance.options.concurrency)
         assert [row["status"] for row in await running.ended(job_id)] == ["cancelled"]
 

@@ -141,7 +141,7 @@ async def test_on_stop_running_tasks_finish_and_no_new_ones_start(dsn: str) -> N
         await running.orchestrator()
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
         job_id = await running.submit(fan(handler="gate"), {"items": [0, 1, 2, 3]})
-        await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_tasks_running")
+        await wait_until(lambda: gate.at_once == 2)
         stopping = asyncio.create_task(worker.stop())
         await asyncio.sleep(2 * POLL)
         assert not stopping.done()
@@ -321,7 +321,7 @@ async def closed(dsn: str) -> AsyncIterator[None]:
 
     await execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     try:
-        await execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        await execute(f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{name}'")
         yield
     finally:
         await execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

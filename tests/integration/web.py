@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from fleet import Fleet, fleet
+from fleet import Fleet, OrchestratorRole, fleet, wait_until
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.access import Role
@@ -47,6 +47,11 @@ class Web:
         assert answer.status_code == status, f"{method} {path} with {options}: {answer.status_code}: {answer.text}"
         is_json = answer.headers.get("content-type", "").startswith(("application/json", "application/geo+json"))
         return answer.json() if is_json else answer.text
+
+    async def until_counted(self, jobs: int) -> None:
+        """Until the orchestrator in this process has counted so many ended jobs, which it does after their commit."""
+        [role] = [role for role in self.fleet.roles if isinstance(role, OrchestratorRole)]
+        await wait_until(lambda: role.instance.stats.jobs_ended == jobs)
 
     @asynccontextmanager
     async def real_server(self) -> AsyncIterator[str]:
