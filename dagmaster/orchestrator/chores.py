@@ -35,7 +35,7 @@ from dagmaster.store.instances import (
     stall_orchestrator,
     take_over_jobs,
 )
-from dagmaster.store.job_control import cancel_orphans
+from dagmaster.store.job_control import cancel_abandoned, cancel_orphans
 from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.orchestrators import is_orchestrated
 from dagmaster.store.tasks import close_stale
@@ -61,7 +61,9 @@ class Intervals:
     worker_lost_after_seconds: float = 55.0
     late_mail_seconds: float = 2.0
     vacuum_seconds: float = 5.0
-    children_seconds: float = 15.0
+    abandoned_jobs_seconds: float = 15.0
+    # A program that ran a job by itself may be suspended for a while, or its machine asleep.
+    abandoned_after_seconds: float = 300.0
     housekeeping_seconds: float = 3600.0
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
@@ -133,7 +135,12 @@ def chores_of(
         ),
         Chore("late mail", intervals.late_mail_seconds, shared.takes(close_late)),
         Chore("stale tasks", intervals.late_mail_seconds, shared.takes(close_stale)),
-        Chore("children", intervals.children_seconds, shared.takes(Children(orchestrator, notifier).run_once), settle),
+        Chore(
+            "abandoned jobs",
+            intervals.abandoned_jobs_seconds,
+            shared.takes(AbandonedJobs(orchestrator, intervals, notifier).run_once),
+            settle,
+        ),
         Chore("vacuum", intervals.vacuum_seconds, Vacuum(connections).run_once, settle),
         Chore("housekeeping", intervals.housekeeping_seconds, opens(clean_up), settle),
         Chore("callbacks", intervals.callback_seconds, lambda: callbacks.run_once(shared)),
@@ -236,13 +243,17 @@ async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Interva
             return
 
 
-class Children:
-    """Cancel child jobs whose parent attempt ended while its owner could not notify them."""
+class AbandonedJobs:
+    """Cancel jobs whose caller has ended without cancelling them: child jobs whose parent attempt is over, and jobs
+    that a program ran by itself.
+    """
 
-    def __init__(self, orchestrator: Orchestrator, notifier: Notifier) -> None:
-        self._orchestrator, self._notifier = orchestrator, notifier
+    def __init__(self, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
+        self._orchestrator, self._intervals, self._notifier = orchestrator, intervals, notifier
 
     async def run_once(self, conn: Connection) -> None:
-        if await cancel_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
+        children = await cancel_orphans(conn, age_seconds=CHILD_AGE_SECONDS)
+        abandoned = await cancel_abandoned(conn, age_seconds=self._intervals.abandoned_after_seconds)
+        if children or abandoned:
             self._notifier.notify(MAIL)
             self._orchestrator.check_mail()

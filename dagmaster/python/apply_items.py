@@ -22,13 +22,12 @@ from dagmaster.python.tasks import TaskFunction
 from dagmaster.settings import load_settings
 from dagmaster.snowflakes import new_id
 from dagmaster.store.dynamic_nodes import add_to_job, until_added
+from dagmaster.store.queues import is_local
 
 Callback = str | Callable[..., Any]
 Applied = TypeVar("Applied", bound="Item | Sequence[Item]")
 
 ACTOR = "python"
-# Prefix of the queues of jobs that one process runs alone.
-LOCAL_QUEUE = "local-"
 WITHIN_SECONDS = 3.0
 # As many as can be planned within a few milliseconds; more would block the loop and its heartbeats.
 PLANNED_AT_ONCE = 250
@@ -92,11 +91,11 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         job_id = context.job_id
     if task is not None and job_id in (None, task.job_id):
         numbers = _numbers.setdefault(task, Numbers())
-        is_local = task.queue.startswith(LOCAL_QUEUE)
-        if is_local:
+        runs_alone = is_local(task.queue)
+        if runs_alone:
             _check_known(listed)
         # Without contracts, the node runs on the queue of the task that adds it, not on the handler's.
-        queue_of: Callable[[Task], str | None] = (lambda _: None) if is_local else (lambda added: added.queue)
+        queue_of: Callable[[Task], str | None] = (lambda _: None) if runs_alone else (lambda added: added.queue)
         plan, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
         if (tables := find_tables()) is not None:
             await tables.keep_passed()

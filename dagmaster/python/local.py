@@ -22,7 +22,6 @@ from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import FanOutNode, Node, TaskNode, Workflow
-from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
 from dagmaster.python.entrypoints import allow_modules
 from dagmaster.python.job_end import outcome_of, until_ended
@@ -32,12 +31,12 @@ from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.service.context import ServiceContext, read_fleet
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
-from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
 from dagmaster.store.jobs import get_job
 from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
+from dagmaster.store.queues import new_local_queue
 from dagmaster.store.workflows import load_definitions
 
 STOP_SECONDS = 3.0
@@ -65,7 +64,7 @@ class LocalFleet:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or load_settings()
-        self.queue = f"{LOCAL_QUEUE}{os.getpid()}-{new_id()}"
+        self.queue = new_local_queue()
         self._dsn = ""
         self._background: Background | None = None
         self._starting = threading.Lock()

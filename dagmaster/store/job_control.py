@@ -17,6 +17,7 @@ from dagmaster.store.mail_codec import Mailed, encode, mail_values
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.nodes import NodeHead, get_node_head
 from dagmaster.store.notifications import MAIL
+from dagmaster.store.queues import LOCAL_QUEUE
 from dagmaster.store.statements import fetch
 from dagmaster.store.workers import find_worker
 
@@ -145,3 +146,11 @@ async def control_worker(
 async def cancel_orphans(conn: Connection, *, age_seconds: float) -> int:
     """Cancel child jobs whose parent no longer waits for them, and return their number."""
     return len(await fetch(conn, "cancel_orphans", {"age_seconds": age_seconds}))
+
+
+async def cancel_abandoned(conn: Connection, *, age_seconds: float) -> int:
+    """Cancel the jobs of programs that have ended before their jobs, and return their number.
+
+    A suspended program has `age_seconds` to consume its queue again.
+    """
+    return len(await fetch(conn, "cancel_abandoned", {"local_queue": LOCAL_QUEUE, "age_seconds": age_seconds}))

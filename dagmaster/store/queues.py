@@ -1,11 +1,17 @@
 """Read queues: their waiting and running tasks, and their consumers."""
 
+import os
+import re
 from datetime import datetime
 from typing import TypedDict
 
 from dagmaster.ids import JobId
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, fetch_as
+
+# The queue of a program that runs its jobs alone, for Python and PostgreSQL. Other queues may start with "local-" too.
+LOCAL_QUEUE = "^local-[0-9]+-[0-9]{10,}$"
 
 
 class QueueRow(TypedDict):
@@ -31,6 +37,15 @@ class UnservedTasks(TypedDict):
     queue: str
     handler: str
     tasks: int
+
+
+def new_local_queue() -> str:
+    return f"local-{os.getpid()}-{new_id()}"
+
+
+def is_local(queue: str) -> bool:
+    """Whether only the program that made the queue consumes it."""
+    return re.search(LOCAL_QUEUE, queue) is not None
 
 
 async def list_queues(conn: Connection, *, lost_after_seconds: float | None = None) -> list[QueueRow]:

@@ -34,3 +34,13 @@ WHERE c.parent_job_id IS NOT NULL AND c.status IN ('pending', 'running')
         SELECT FROM dagapp.dag_job_events e WHERE e.job_id = c.job_id AND e.event_type = 'job_reopened'
     )
 RETURNING job_id;
+
+-- cancel_abandoned --
+-- Cancel jobs whose tasks wait on the queue of a program that has no worker any more: no other one consumes it.
+INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
+SELECT DISTINCT t.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the program that ran it has ended"}'::jsonb
+FROM dagapp.dag_tasks_waiting t
+WHERE t.queue ~ :local_queue AND t.dispatched_at < clock_timestamp() - make_interval(secs => :age_seconds)
+    AND NOT EXISTS (SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND t.queue = ANY(w.queues))
+    AND NOT EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = t.job_id AND m.kind = 'cancel')
+RETURNING job_id;
