@@ -164,7 +164,8 @@ async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> Row:
 def _why_over(node: Row, task_id: str, claimer: str | None = None) -> tuple[str, str]:
     """The reason for the reporter and for the timeline. `claimer` is the worker that claimed the task."""
     if node["task_id"] != task_id:
-        return f"task {task_id} is over; the current attempt is {node['task_id']}", "the attempt was superseded"
+        now = f"the current attempt is {node['task_id']}" if node["task_id"] else f"its node is {node['status']}"
+        return f"task {task_id} is over; {now}", "the attempt was superseded"
     if node["status"] not in NODE_IN_FLIGHT:
         return f"task {task_id} is over; its node is {node['status']}", "the node has ended"
     if claimer is not None:
@@ -178,7 +179,8 @@ def _why_over(node: Row, task_id: str, claimer: str | None = None) -> tuple[str,
 async def _find(conn: Connection, values: Mapping[str, Any]) -> Row:
     row = await (await run(conn, "find_task", values)).fetchone()
     attempt = int(str(values["task_id"]).rpartition("_")[2])
-    if row is None or row["task_id"] is None or attempt > row["retry_count"]:
+    # Between two attempts a node has no task, but the earlier ones existed.
+    if row is None or attempt >= row["retry_count"] + (row["task_id"] is not None):
         raise UnknownTask(f"there is no task {values['task_id']}")
     return row
 

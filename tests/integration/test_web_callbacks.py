@@ -176,6 +176,21 @@ async def test_a_failure_is_retried_and_a_late_result_of_the_first_attempt_is_re
         assert job["status"] == "failed"
 
 
+async def test_reports_on_an_ended_attempt_are_answered_before_the_next_one(dsn: str) -> None:
+    async with web(dsn, single(retry=retry(1, delay=200))) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        failure = {"task_id": task_id, "status": "failed", "error_message": "no"}
+        await api.post(RESULT, failure, 202)
+        await api.fleet.until("SELECT status = 'ready' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
+        assert (await api.post(RESULT, failure, 202))["duplicate"]
+        refused = await api.post(RESULT, result(task_id), 409)
+        assert refused["error"]["message"] == f"task {task_id} is over; its node is ready"
+        assert len(await ignored(api, task_id)) == 1
+        await api.post(PROGRESS, {"task_id": task_id, "progress_current": 1}, 409)
+        await api.post(RESULT, result(task_id[:-1] + "1"), 404)
+
+
 @pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0"])
 async def test_an_unknown_task_is_not_found(dsn: str, task_id: str) -> None:
     async with web(dsn) as api:
