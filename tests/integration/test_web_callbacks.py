@@ -142,8 +142,8 @@ async def test_a_report_of_a_superseded_attempt_is_refused_and_recorded(dsn: str
             assert second in refused["error"]["message"]
         [noted] = await ignored(api, first)
         assert "superseded" in noted["message"]
-        [stored] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
-        assert stored == {"status": "completed", "output": {"n": 7}}
+        [stored] = await rows(dsn, "SELECT status, output, ended_by FROM dagapp.dag_task_results")
+        assert stored == {"status": "completed", "output": {"n": 7}, "ended_by": "result"}
         await api.post(RESULT, result(second, output={"n": 9}), 202)
         [job] = await api.fleet.completed(job_of(first))
         assert job["result_data"]["work"] == {"n": 9}
@@ -158,7 +158,8 @@ async def test_a_report_for_a_cancelled_job_is_kept_and_recorded(dsn: str) -> No
         await api.fleet.ended(job_of(task_id))
         await api.post(RESULT, result(task_id), 409)
         assert len(await ignored(api, task_id)) == 1
-        assert await rows(dsn, "SELECT output FROM dagapp.dag_task_results") == [{"output": {"n": 7}}]
+        [kept] = await rows(dsn, "SELECT output, ended_by FROM dagapp.dag_task_results")
+        assert kept == {"output": {"n": 7}, "ended_by": "result"}
 
 
 async def test_a_failure_is_retried_and_a_late_result_of_the_first_attempt_is_refused(dsn: str) -> None:

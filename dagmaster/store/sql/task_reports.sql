@@ -52,10 +52,12 @@ ORDER BY r.place LIMIT 1;
 -- A late report: stored if there is no other, stored or mailed, and noted once in the timeline.
 WITH kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
-        task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
+        task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at,
+        processed, ended_by
     )
     SELECT :task_id::text, :job_id::bigint, :node_id::text, :kind::dagapp.task_status, dagapp.as_jsonb(:output::json),
-        left(:error::text, 2000), :worker_id::text, :duration_ms::bigint, clock_timestamp(), true
+        left(:error::text, 2000), :worker_id::text, :duration_ms::bigint, clock_timestamp(), true,
+        CASE WHEN :kind::text = 'completed' THEN 'result' ELSE 'failure' END::dagapp.ended_by
     WHERE NOT EXISTS (
         SELECT FROM dagapp.dag_mailbox
         WHERE task_id = :task_id AND job_id = :job_id AND kind IN ('completed', 'failed')
@@ -63,7 +65,7 @@ WITH kept AS (
     ON CONFLICT (task_id) DO UPDATE
     SET status = excluded.status, output = excluded.output, error_message = excluded.error_message,
         worker_id = coalesce(excluded.worker_id, t.worker_id), execution_duration_ms = excluded.execution_duration_ms,
-        reported_at = excluded.reported_at, processed = true
+        reported_at = excluded.reported_at, processed = true, ended_by = excluded.ended_by
     WHERE t.status NOT IN ('completed', 'failed')
     RETURNING task_id
 )
