@@ -67,6 +67,7 @@ class JobRow(NamedTuple):
     paused_at: datetime | None = None
     paused_by: str | None = None
     resumed_at: datetime | None = None
+    idle_seconds: float = 0.0
     signals: tuple[dict[str, Any], ...] = ()
 
 
@@ -158,7 +159,7 @@ class Store:
         size = len(orjson.dumps(self.inputs))
         inputs = self.inputs if size <= self.inline_bytes else StoredValue(size)
         job = new_job(self.job.job_id, self.graph, inputs, self.job.created_at)
-        for name in ("version", *JOB_COLUMNS):
+        for name in ("version", "completed_at", *JOB_COLUMNS):
             setattr(job, name, getattr(self.job, name))
         job.signals = list(self.job.signals)
         if job.status is JobStatus.PENDING:

@@ -161,7 +161,7 @@ def run_time(job: Mapping[str, Any], now: datetime | None = None) -> float | Non
         return None
     if "duration_seconds" in job:  # computed by the server
         return float(job["duration_seconds"])
-    seconds = between(job["started_at"], job["completed_at"] or now) or 0.0
+    seconds = between(job["started_at"], job["paused_at"] or job["completed_at"] or now) or 0.0
     return max(seconds - float(job["idle_seconds"]), 0.0)
 
 

@@ -122,6 +122,7 @@ class JobState:
     resumed_at: datetime | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
+    idle_seconds: float = 0.0  # paused, or failed before it was reopened
     error: str | None = None
     failed_node: str | None = None  # the node that made it fail
     ended_by: JobEndedBy | None = None  # also set while it is failing
@@ -168,10 +169,11 @@ class JobState:
 
     @property
     def duration_seconds(self) -> float | None:
-        """None until the job has ended."""
+        """Without idle time; None until the job has ended."""
         if self.started_at is None or self.completed_at is None:
             return None
-        return round((self.completed_at - self.started_at).total_seconds(), 3)
+        ended_at = min(self.completed_at, self.paused_at or self.completed_at)
+        return round(max((ended_at - self.started_at).total_seconds() - self.idle_seconds, 0.0), 3)
 
     def task_id(self, node: NodeState) -> str:
         return f"{self.job_id}_{node.node_id}_{node.attempt}"

@@ -301,6 +301,8 @@ def cancel_job(changes: ChangeSet, actor: str | None, reason: str | None) -> Non
 def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -> None:
     """Reopen the job with its full timeout."""
     job = changes.job
+    if job.completed_at is not None and not job.is_paused:  # A running pause is counted when it ends.
+        job.idle_seconds += max((changes.now - job.completed_at).total_seconds(), 0.0)
     job.completed_at = job.error = job.ended_by = job.failed_node = job.result = None
     changes.reopened = True
     _move_job(changes, states.JOB_REOPENED, **data)
@@ -321,6 +323,8 @@ def resume_job(changes: ChangeSet, actor: str | None) -> None:
     if job.deadline_at is not None:
         job.deadline_at += pause
         changes.arm(TimerKind.DEADLINE, job.deadline_at)
+    if job.started_at is not None:
+        job.idle_seconds += max(pause.total_seconds(), 0.0)
     job.paused_at = job.paused_by = None
     job.resumed_at = job.last_progress_at = changes.now
     changes.job_touched, changes.holds_tasks = True, False

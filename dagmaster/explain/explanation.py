@@ -8,9 +8,10 @@ from typing import Any
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain.facts import Explanation, Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import culprits, reasons
-from dagmaster.explain.sentences import LISTED, describe, names, no_owner, paused, span
+from dagmaster.explain.sentences import LISTED, describe, names, no_owner, paused
 from dagmaster.explain.waits import Words, clock, iso
 from dagmaster.model.added_nodes import OUTSIDE
+from dagmaster.model.durations import write_duration
 from dagmaster.model.states import NODE_TERMINAL, JobStatus
 
 # Nodes that wait for another node or for a sibling's slot are not the cause of the wait.
@@ -98,7 +99,7 @@ def _explain_ended(job: JobState, facts: Facts) -> Explanation:
         sentence = f"Job {job.job_id} failed and is about to be retried: its owner acts within a moment."
         return Explanation(Kind.ABOUT_TO_RUN, sentence, data)
     at = f" at {clock(job.completed_at)}" if job.completed_at else ""
-    took = f" after {span(job.completed_at - job.started_at)}" if job.completed_at and job.started_at else ""
+    took = f" after {write_duration(job.duration_seconds)}" if job.duration_seconds is not None else ""
     why = f": {job.error.strip().partition(chr(10))[0]}" if job.error else ""
     verb = f"was {job.status}" if job.status is JobStatus.CANCELLED else str(job.status)
     return Explanation(Kind.ENDED, f"Job {job.job_id} {verb}{at}{took}{why}.", data)

@@ -259,6 +259,7 @@ def _job_row(changes: ChangeSet) -> dict[str, Any]:
         "paused_at": job.paused_at,
         "paused_by": job.paused_by,
         "resumed_at": job.resumed_at,
+        "idle_seconds": job.idle_seconds,
         "reopened": changes.reopened,
         "signals": job.signals or None,
     }

@@ -83,7 +83,7 @@ async def _load(conn: Connection, row: Row, pinned: PinnedGraphs) -> JobState:
         raise NotFound(f"the pinned definition of job {row['job_id']} is not in dag_workflows")
     job = new_job(row["job_id"], graph, {}, row["created_at"], priority=row["priority"])
     job.status = JobStatus(row["status"])
-    job.started_at, job.completed_at = row["started_at"], row["completed_at"]
+    job.started_at, job.completed_at, job.idle_seconds = row["started_at"], row["completed_at"], row["idle_seconds"]
     job.error, job.failed_node = row["error_message"], row["failed_node"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     deciding = [node.node_id for node in graph.nodes.values() if node.type in DECIDING]

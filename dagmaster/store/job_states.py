@@ -82,7 +82,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
         correlation_id=row["correlation_id"],
     )
     job.status = JobStatus(row["status"])
-    job.started_at = row["started_at"]
+    job.started_at, job.completed_at, job.idle_seconds = row["started_at"], row["completed_at"], row["idle_seconds"]
     job.trace_parent = row["trace_parent"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     job.version, job.has_version = row["version"], row["has_version"]

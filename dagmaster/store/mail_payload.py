@@ -49,7 +49,7 @@ _NEW_JOB: Types = {
 # Columns of a job that has not started.
 _UNSET = dict.fromkeys(
     (
-        *("started_at", "paused_at", "paused_by", "resumed_at", "signals"),
+        *("started_at", "completed_at", "paused_at", "paused_by", "resumed_at", "signals"),
         *("error_message", "failed_node", "ended_by", "deadline_at"),
     )
 )
@@ -78,7 +78,7 @@ def _new_job(values: list[Any], payload: str) -> Mail:
     row = _row(_NEW_JOB, values)
     if row["status"] != JobStatus.PENDING or not isinstance(orjson.loads(row["input_params"]), dict):
         raise ValueError("not a new job")
-    return Mail(row["mail_id"], row["job_id"], Load(), {**row, **_UNSET}, payload=payload)
+    return Mail(row["mail_id"], row["job_id"], Load(), {**row, **_UNSET, "idle_seconds": 0.0}, payload=payload)
 
 
 def _row(types: Types, values: list[Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def snapshot_counts(job: JobSnapshot) -> NodeCounts:
 
 def run_seconds(job: Row) -> float | None:
     """The duration of a job so far, without paused time."""
-    seconds = seconds_between(job["started_at"], job["completed_at"])
+    seconds = seconds_between(job["started_at"], job["paused_at"] or job["completed_at"])
     return None if seconds is None else round(max(seconds - job["idle_seconds"], 0.0), 3)
 
 

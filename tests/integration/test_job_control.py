@@ -196,7 +196,9 @@ async def test_time_between_a_failure_and_its_manual_retry_is_not_run_time(dsn: 
         await retry_job(running, job_id)
         await reopened(running, job_id)
         [job] = await running.completed(job_id)
+        [event] = await running.events(job_id, "job_completed")
     day = timedelta(days=1).total_seconds()
+    assert event["event_data"]["duration_seconds"] == run_seconds(job)
     assert (job["completed_at"] - job["started_at"]).total_seconds() >= day
     assert day <= job["idle_seconds"] < day + 3600
     assert (run_seconds(job) or 0.0) < 3600
@@ -209,9 +211,11 @@ async def test_paused_time_is_not_run_time(dsn: str) -> None:
         job_id = await running.submit(graph({"nap": WaitNode(seconds=1000, next=("END",))}, start="nap"))
         begun = "SELECT started_at IS NOT NULL AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
         await running.until(begun, lambda: [job_id])
-        await pause(running, job_id)
+        paused = await pause(running, job_id)
+        took = (paused["paused_at"] - paused["started_at"]).total_seconds()
         job = await resume(running, job_id)
         [event] = await running.events(job_id, "job_resumed")
+    assert run_seconds(paused) == round(took, 3)
     assert job["idle_seconds"] == pytest.approx(event["event_data"]["paused_seconds"], abs=0.01)
 
 

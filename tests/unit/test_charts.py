@@ -16,6 +16,7 @@ def a_run(status: str = "completed", seconds: float | None = 1.0, number: int = 
         "job_id": number,
         "status": status,
         "created_at": NOW,
+        "paused_at": None,
         "idle_seconds": 0.0,
         "started_at": NOW,
         "completed_at": ended,

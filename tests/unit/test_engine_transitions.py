@@ -57,6 +57,7 @@ FIELDS = frozenset(
         "paused_at",
         "paused_by",
         "resumed_at",
+        "idle_seconds",
         "last_progress_at",
     }
 )

@@ -258,6 +258,27 @@ def test_an_ended_node_shows_why_and_its_cause():
     assert (of_job.kind, of_job.data["cause"]) == (Kind.ENDED, ["x"])
 
 
+def test_the_duration_of_a_job_excludes_pauses_and_the_time_before_it_was_reopened():
+    bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
+    bench.begin("a")
+    bench.wait(1)
+    bench.pause()
+    bench.wait(10)
+    bench.unpause()
+    bench.wait(2)
+    bench.fail("a", "no luck")
+    assert (bench.data(None, "job_failed") or {})["duration_seconds"] == 3
+    assert " after 3 s: " in text_of(bench, owner=OwnerFacts())
+    bench.wait(100)
+    bench.retry()
+    bench.begin("a")
+    bench.wait(4)
+    bench.pause()
+    bench.wait(1000)
+    bench.cancel()
+    assert " after 7 s: " in text_of(bench, owner=OwnerFacts())
+
+
 def test_a_skipped_node_added_by_a_finalizer_shows_why():
     bench = Bench(chains={"finally": ("clean",)}, a=task(retry=NO_RETRY), end=end("a"), clean=task()).start()
     bench.fail("a")

@@ -59,13 +59,7 @@ SELECT pg_notify('dagmaster_tasks', '');
 -- {job_changes} --
 -- The state of a job. An ended job is released. Setting `updated_at` here avoids the trigger's call.
 status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
-    paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
-    idle_seconds = j.idle_seconds + CASE
-        -- A running pause is counted when it ends.
-        WHEN r.reopened AND j.paused_at IS NULL THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
-        WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
-            THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
-        ELSE 0 END,
+    paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at, idle_seconds = r.idle_seconds,
     signals = r.signals, failed_node = r.failed_node, ended_by = r.ended_by, deadline_at = r.deadline_at,
     version = j.version + 1, updated_at = now(),
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
@@ -74,8 +68,8 @@ status = r.status, started_at = r.started_at, completed_at = r.completed_at, err
 json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
     error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
-    reopened boolean, signals jsonb, failed_node text, ended_by dagapp.job_ended_by, deadline_at timestamptz,
-    result_parts jsonb
+    idle_seconds float, reopened boolean, signals jsonb, failed_node text, ended_by dagapp.job_ended_by,
+    deadline_at timestamptz, result_parts jsonb
 )
 
 -- {same_job} --

@@ -4,8 +4,8 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- explain_job --
 -- A job and the facts about its owner.
-SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.error_message, j.failed_node, j.paused_at,
-    j.paused_by, j.resumed_at, j.owner_id, j.workflow_hash, clock_timestamp() AS now,
+SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.idle_seconds, j.error_message,
+    j.failed_node, j.paused_at, j.paused_by, j.resumed_at, j.owner_id, j.workflow_hash, clock_timestamp() AS now,
     coalesce(o.status = 'running', false) AS owner_runs,
     extract(epoch FROM clock_timestamp() - o.heartbeat_at)::float AS beat_seconds_ago,
     (

@@ -2,11 +2,11 @@
 -- Load these jobs for their owner's memory.
 WITH named AS MATERIALIZED (
     SELECT job_id, owner_id, workflow_hash, status, priority, input_params, input_bytes, correlation_id, owner_epoch,
-        created_at, started_at, version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, ended_by,
-        deadline_at, signals, asset_id IS NOT NULL AS has_version
+        created_at, started_at, completed_at, idle_seconds, version, trace_parent, paused_at, paused_by, resumed_at,
+        error_message, failed_node, ended_by, deadline_at, signals, asset_id IS NOT NULL AS has_version
     FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
 )
-SELECT job_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at,
+SELECT job_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at, completed_at, idle_seconds,
     CASE WHEN coalesce(input_bytes, pg_column_size(input_params)) <= :inline_bytes THEN input_params END AS input_params,
     coalesce(input_bytes, pg_column_size(input_params)) AS input_bytes,
     version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, ended_by, deadline_at, signals,

@@ -63,7 +63,8 @@ ORDER BY j.job_id DESC LIMIT :limit;
 
 -- job_status --
 -- The status of these jobs.
-SELECT job_id, workflow_id, status, error_message, result_data, idle_seconds, created_at, started_at, completed_at
+SELECT job_id, workflow_id, status, error_message, result_data, paused_at, idle_seconds, created_at, started_at,
+    completed_at
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
 -- {run} --

@@ -33,15 +33,15 @@ json_build_array(
 -- writes them. A new job comes with its mail.
 SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.output_bytes, m.error,
     m.duration_ms, m.data, m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id,
-    j.owner_epoch, j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at,
-    j.paused_by, j.resumed_at, j.input_params, j.input_bytes, j.signals, j.error_message, j.failed_node, j.ended_by,
+    j.owner_epoch, j.created_at AS job_created_at, j.started_at, j.completed_at, j.idle_seconds, j.version, j.trace_parent,
+    j.paused_at, j.paused_by, j.resumed_at, j.input_params, j.input_bytes, j.signals, j.error_message, j.failed_node, j.ended_by,
     j.deadline_at, j.has_version, k.is_new,
     m.data_bytes + coalesce(m.output_bytes, 0)
         + CASE WHEN k.is_new AND j.input_bytes <= :inline_bytes THEN j.input_bytes ELSE 0 END AS bytes
 FROM dagapp.dag_mailbox m
 CROSS JOIN LATERAL (
     SELECT job_id, owner_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at,
-        version, trace_parent, paused_at, paused_by, resumed_at, input_params, signals, error_message,
+        completed_at, idle_seconds, version, trace_parent, paused_at, paused_by, resumed_at, input_params, signals, error_message,
         failed_node, ended_by, deadline_at, asset_id IS NOT NULL AS has_version,
         coalesce(input_bytes, pg_column_size(input_params)) AS input_bytes
     FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
@@ -55,7 +55,7 @@ ORDER BY m.mail_id
 mail_id, job_id, kind, node_id, task_id, worker_id,
     CASE WHEN kind <> 'added' AND output_bytes <= :inline_bytes THEN output END AS output, output_bytes, error,
     duration_ms, data, created_at, workflow_hash, status, priority, correlation_id, owner_epoch, job_created_at,
-    started_at, version, trace_parent, paused_at, paused_by, resumed_at,
+    started_at, completed_at, idle_seconds, version, trace_parent, paused_at, paused_by, resumed_at,
     CASE WHEN is_new AND input_bytes <= :inline_bytes THEN input_params END AS input_params, input_bytes,
     CASE WHEN is_new THEN signals END AS signals, error_message, failed_node, ended_by, deadline_at, has_version,
     is_new
