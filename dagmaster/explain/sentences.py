@@ -1,5 +1,6 @@
 """Reasons in words, with names and numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from dagmaster.explain.facts import Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import bypass, culprits, is_lost, slot_holders, undecided
 from dagmaster.explain.waits import Words, clock, describe_wait, find_skip_reason, iso
 from dagmaster.model.durations import write_duration
+from dagmaster.model.outcome import Outcome, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NAMED = 4
@@ -20,6 +22,11 @@ STATUS_WORDS = {
     NodeStatus.READY: "ready",
     NodeStatus.DISPATCHED: "queued",
     NodeStatus.RUNNING: "running",
+}
+ENDS_OF_CHILDREN = {
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "stopped with the job",
+    Outcome.SKIPPED: "never started",
 }
 
 
@@ -248,7 +255,8 @@ def _ended(job: JobState, node: NodeState) -> Words:
     }
     match node.status:
         case NodeStatus.COMPLETED:
-            return Words(f"completed{_when(node)}{_children(job, node)}", data)
+            children = _children(job, node)
+            return Words(f"{'expanded' if children else 'completed'}{_when(node)}{children}", data)
         case NodeStatus.FAILED if is_revoked(node):
             return Words(f"was stopped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
         case NodeStatus.FAILED:
@@ -281,8 +289,15 @@ def _when(node: NodeState) -> str:
 
 
 def _children(job: JobState, node: NodeState) -> str:
+    """A fan-out completes when it has expanded: its children may be open, or may have ended otherwise."""
     fan = None if node.is_child else job.fans.get(node.node_id)
-    return f"; {fan.open:,} of its {fan.total:,} children are still open" if fan and fan.open else ""
+    if fan is None or not fan.total:
+        return ""
+    if fan.open:
+        return f"; {fan.open:,} of its {fan.total:,} children are still open"
+    counts = Counter(outcome_of(child.status, ended_by=child.ended_by) for child in job.children(node.node_id))
+    others = [f"{counts[outcome]:,} {verb}" for outcome, verb in ENDS_OF_CHILDREN.items() if counts[outcome]]
+    return f"; of its {count(fan.total, 'item')} {_joined(others, len(others))}" if others else ""
 
 
 def _line(error: str | None) -> str:

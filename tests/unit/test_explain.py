@@ -258,6 +258,17 @@ def test_an_ended_node_shows_why_and_its_cause():
     assert (of_job.kind, of_job.data["cause"]) == (Kind.ENDED, ["x"])
 
 
+def test_an_ended_fan_out_tells_how_its_children_ended():
+    bench = Bench(f=fan_out([1] * 4, max_parallel=2, child={"retry": NO_RETRY}), end=end("f")).start()
+    bench.begin("f__0")
+    bench.begin("f__1")
+    assert text_of(bench, "f").endswith("; 4 of its 4 children are still open.")
+    bench.fail("f__0", "no luck")
+    sentence = text_of(bench, "f")
+    assert sentence.startswith("Node `f` expanded at ")
+    assert sentence.endswith("; of its 4 items 1 failed, 1 stopped with the job and 2 never started.")
+
+
 def test_the_duration_of_a_job_excludes_pauses_and_the_time_before_it_was_reopened():
     bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
     bench.begin("a")
