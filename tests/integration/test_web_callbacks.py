@@ -162,6 +162,23 @@ async def test_a_report_for_a_cancelled_job_is_kept_and_recorded(dsn: str) -> No
         assert kept == {"output": {"n": 7}, "ended_by": "result"}
 
 
+async def test_an_attempt_that_ended_without_a_result_is_listed(dsn: str) -> None:
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        path = f"/api/v1/jobs/{job_of(task_id)}"
+        await api.post(RESULT, {"task_id": task_id, "status": "running", "worker_id": "far"}, 202)
+        await api.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
+        await api.post(f"{path}/cancel", {})
+        await api.fleet.ended(job_of(task_id))
+        [attempt] = (await api.get(f"{path}/nodes/work"))["attempts"]
+        assert (attempt["task_id"], attempt["status"], attempt["ended_by"]) == (task_id, "failed", "cancelled")
+        assert (attempt["worker_id"], attempt["error_message"]) == ("far", "stopped because the job was cancelled")
+        [listed] = (await api.get(f"{path}/nodes/work/attempts"))["items"]
+        assert (listed["attempt"], listed["ended_by"]) == (1, "cancelled")
+        assert (await api.get(f"{path}/nodes/END"))["attempts"] == []
+
+
 async def test_a_failure_is_retried_and_a_late_result_of_the_first_attempt_is_refused(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as api:
         await api.fleet.orchestrator()

@@ -95,28 +95,51 @@ SELECT * FROM named WHERE :handler::text IS NULL OR handler = :handler
 ORDER BY reported_at DESC, task_id LIMIT :limit;
 
 -- view_attempts --
--- The reports on a node by attempt. If the last report of an earlier attempt says running, the timeline tells how it
--- ended.
-SELECT r.task_id, CASE WHEN over.is_over THEN 'failed' ELSE r.status::text END AS status,
-    CASE WHEN over.is_over THEN over.ended_by ELSE r.ended_by::text END AS ended_by, r.worker_id, r.error_type,
-    CASE WHEN over.is_over THEN over.error_message ELSE r.error_message END AS error_message,
-    r.execution_duration_ms, r.peak_memory_bytes, r.cpu_seconds, r.metrics, r.log_path, r.progress_current,
-    r.progress_total, r.progress_percent, r.progress_message, r.reported_at
-FROM dagapp.dag_task_results r
-LEFT JOIN LATERAL (
-    SELECT true AS is_over, e.error_message, e.ended_by
-    FROM dagapp.dag_node_states n
+-- The attempts at a node that were reported or have ended. If the last report of an earlier attempt says running, or if
+-- an attempt ended without a report, the timeline tells how; it is read only then.
+WITH reported AS MATERIALIZED (
+    SELECT r.task_id, CASE WHEN over.is_over THEN 'failed' ELSE r.status::text END AS status,
+        CASE WHEN over.is_over THEN over.ended_by ELSE r.ended_by::text END AS ended_by, r.worker_id, r.error_type,
+        CASE WHEN over.is_over THEN over.error_message ELSE r.error_message END AS error_message,
+        r.execution_duration_ms, r.peak_memory_bytes, r.cpu_seconds, r.metrics, r.log_path, r.progress_current,
+        r.progress_total, r.progress_percent, r.progress_message, r.reported_at
+    FROM dagapp.dag_task_results r
     LEFT JOIN LATERAL (
-        SELECT error_message, event_data ->> 'ended_by' AS ended_by FROM dagapp.dag_job_events
-        WHERE job_id = r.job_id AND task_id = r.task_id AND event_type = 'node_failed'
-            AND error_message IS NOT NULL
-        ORDER BY event_id DESC LIMIT 1
-    ) e ON true
-    WHERE r.status NOT IN ('completed', 'failed') AND n.job_id = r.job_id AND n.node_id = r.node_id
-        AND (n.task_id IS DISTINCT FROM r.task_id OR n.status NOT IN ('dispatched', 'running'))
-) over ON true
-WHERE r.job_id = :job_id AND r.node_id = :node_id
-ORDER BY r.reported_at, r.task_id LIMIT 1000;
+        SELECT true AS is_over, e.error_message, e.ended_by
+        FROM dagapp.dag_node_states n
+        LEFT JOIN LATERAL (
+            SELECT error_message, event_data ->> 'ended_by' AS ended_by FROM dagapp.dag_job_events
+            WHERE job_id = r.job_id AND task_id = r.task_id AND event_type = 'node_failed'
+                AND error_message IS NOT NULL
+            ORDER BY event_id DESC LIMIT 1
+        ) e ON true
+        WHERE r.status NOT IN ('completed', 'failed') AND n.job_id = r.job_id AND n.node_id = r.node_id
+            AND (n.task_id IS DISTINCT FROM r.task_id OR n.status NOT IN ('dispatched', 'running'))
+    ) over ON true
+    WHERE r.job_id = :job_id AND r.node_id = :node_id
+    ORDER BY r.reported_at, r.task_id LIMIT 1000
+), incomplete AS (
+    SELECT job_id, node_id FROM dagapp.dag_node_states
+    WHERE job_id = :job_id AND node_id = :node_id
+        AND (SELECT count(*) FROM reported) < retry_count + (status = 'failed' AND task_id IS NOT NULL)::int
+)
+SELECT * FROM reported
+UNION ALL
+SELECT e.task_id, 'failed', e.ended_by, e.worker_id, e.error_type, e.error_message, e.duration_ms, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL, e.ended_at
+FROM incomplete i
+CROSS JOIN LATERAL (
+    SELECT task_id, max(event_data ->> 'ended_by') AS ended_by, max(event_data ->> 'worker_id') AS worker_id,
+        max(event_data ->> 'error_type') AS error_type, max(error_message) AS error_message,
+        max(duration_ms) AS duration_ms, max(created_at) AS ended_at
+    FROM dagapp.dag_job_events
+    WHERE job_id = i.job_id AND node_id = i.node_id AND task_id IS NOT NULL
+        AND event_type IN ('node_dispatched', 'node_started', 'node_failed')
+        AND task_id NOT IN (SELECT task_id FROM reported)
+    GROUP BY task_id -- Only tasks have a queue.
+    HAVING bool_or(event_type = 'node_failed') AND max(event_data ->> 'queue') IS NOT NULL
+) e
+ORDER BY reported_at, task_id LIMIT 1000;
 
 -- page_results_of_nodes --
 -- How the attempts at some nodes ended, as their workers reported it.
