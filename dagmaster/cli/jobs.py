@@ -138,7 +138,7 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
         listing.add(
             escape(node["node_id"]),
             with_symbol("retrying" if _is_retrying(node) else node["outcome"], _label(node)),
-            str(node["retry_count"] + 1) if node["dispatched_at"] or _is_retrying(node) else "",
+            str(node["retry_count"] + 1) if _was_attempted(node) else "",
             duration(node["duration_seconds"]),
             note=escape(_why(node)),
         )
@@ -171,6 +171,11 @@ def _label(node: Mapping[str, Any]) -> str | None:
     if node["outcome"] != Outcome.COMPLETED_WITH_FAILURES:
         return None
     return f"completed, {node['children'][NodeStatus.FAILED]:,} failed"
+
+
+def _was_attempted(node: Mapping[str, Any]) -> bool:
+    """An attempt may fail before it is dispatched."""
+    return bool(node["dispatched_at"] or node["status"] == NodeStatus.FAILED or _is_retrying(node))
 
 
 def _is_retrying(node: Mapping[str, Any]) -> bool:

@@ -167,6 +167,15 @@ def test_show_prints_the_nodes_and_the_result_of_a_job(ended: str) -> None:
     assert '"fan_out_count": 2' in result.out
 
 
+def test_show_counts_attempts_that_failed_before_their_dispatch(tmp_path: Path) -> None:
+    retry = "retry: {retries: 1, initial_delay_seconds: 0, on: ExpressionFailed}"
+    node = 'params: {x: "{{ [1][inputs.n] }}"}, ' + retry
+    path = write_workflow(tmp_path, f"workflow_id: unready\nnodes: {{a: {{handler: echo, queue: default, {node}}}}}")
+    job_id = call("run", path, "-i", "n=3", "--json").json["job_id"]
+    lines = [line.split() for line in call("show", job_id).out.splitlines()]
+    assert any(line[:3] == ["a", "failed", "2"] for line in lines)
+
+
 def test_show_prints_the_return_value_of_a_python_workflow(tmp_path: Path) -> None:
     (tmp_path / "sums_up.py").write_text(
         "from dagmaster import task, workflow\n\n\n@task\ndef one(n: int) -> int:\n    return n + 1\n\n\n"
