@@ -238,6 +238,22 @@ async def test_a_second_late_report_of_the_same_task_is_not_recorded_again(dsn: 
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
 
 
+async def test_a_late_report_of_a_task_that_reported_progress_is_kept_and_recorded(dsn: str, me: Owner) -> None:
+    await ended_job(me)
+    await me.conn.execute(
+        b"INSERT INTO dagapp.dag_task_results "
+        b"(task_id, job_id, node_id, status, worker_id, progress_percent, reported_at) "
+        b"VALUES ($1, $2, 'work', 'running', 'w', 40, now())",
+        [f"{me.job_id}_work_0", me.job_id],
+    )
+    await add_mail(me.conn, [report(me, "completed", output={"late": 1}, duration_ms=9)])
+    await close_late_mail(me.conn)
+    [result] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
+    assert (result["status"], result["output"], result["processed"]) == ("completed", {"late": 1}, True)
+    assert (result["ended_by"], result["execution_duration_ms"], result["progress_percent"]) == ("result", 9, 40)
+    assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")) == 1
+
+
 async def test_late_signals_and_tasks_are_recorded(dsn: str, me: Owner) -> None:
     """Their senders were told that they would be processed."""
     await ended_job(me)

@@ -176,8 +176,22 @@ FROM json_to_recordset(:nodes::json) AS r(
 WHERE {same_node}
 RETURNING n.job_id, n.node_id, CASE WHEN r.is_part THEN n.output END AS output;
 
+-- {first_end} --
+-- Of the reports on an attempt, the first that ends it is kept.
+status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE excluded.status END,
+    output = CASE WHEN t.status IN ('completed', 'failed') THEN t.output ELSE excluded.output END,
+    error_message = CASE WHEN t.status IN ('completed', 'failed') THEN t.error_message ELSE excluded.error_message END,
+    worker_id = coalesce(t.worker_id, excluded.worker_id),
+    execution_duration_ms = coalesce(t.execution_duration_ms, excluded.execution_duration_ms),
+    reported_at = CASE WHEN t.status IN ('completed', 'failed') THEN t.reported_at ELSE excluded.reported_at END,
+    ended_by = CASE WHEN t.status IN ('completed', 'failed') THEN t.ended_by ELSE excluded.ended_by END,
+    error_type = coalesce(t.error_type, excluded.error_type), log_path = coalesce(t.log_path, excluded.log_path),
+    peak_memory_bytes = coalesce(t.peak_memory_bytes, excluded.peak_memory_bytes),
+    cpu_seconds = coalesce(t.cpu_seconds, excluded.cpu_seconds), metrics = coalesce(t.metrics, excluded.metrics),
+    processed = true
+
 -- result_rows --
--- Workers' reports; the first report that ends an attempt is kept.
+-- Workers' reports.
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed,
     error_type, log_path, peak_memory_bytes, cpu_seconds, metrics, ended_by
@@ -194,17 +208,7 @@ FROM json_to_recordset(:results::json) AS r(
     output_mail bigint, ended_by dagapp.ended_by
 )
 ON CONFLICT (task_id) DO UPDATE
-SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE excluded.status END,
-    output = CASE WHEN t.status IN ('completed', 'failed') THEN t.output ELSE excluded.output END,
-    error_message = CASE WHEN t.status IN ('completed', 'failed') THEN t.error_message ELSE excluded.error_message END,
-    worker_id = coalesce(t.worker_id, excluded.worker_id),
-    execution_duration_ms = coalesce(t.execution_duration_ms, excluded.execution_duration_ms),
-    reported_at = CASE WHEN t.status IN ('completed', 'failed') THEN t.reported_at ELSE excluded.reported_at END,
-    ended_by = CASE WHEN t.status IN ('completed', 'failed') THEN t.ended_by ELSE excluded.ended_by END,
-    error_type = coalesce(t.error_type, excluded.error_type), log_path = coalesce(t.log_path, excluded.log_path),
-    peak_memory_bytes = coalesce(t.peak_memory_bytes, excluded.peak_memory_bytes),
-    cpu_seconds = coalesce(t.cpu_seconds, excluded.cpu_seconds), metrics = coalesce(t.metrics, excluded.metrics),
-    processed = true;
+SET {first_end};
 
 -- group_rows --
 -- Groups of added tasks.

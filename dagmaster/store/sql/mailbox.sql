@@ -137,15 +137,17 @@ WITH late AS MATERIALIZED (
         CASE WHEN kind = 'completed' THEN 'result' WHEN (data ->> 'timed_out')::boolean THEN 'timeout' ELSE 'failure'
         END::dagapp.ended_by
     FROM reports
-    ON CONFLICT (task_id) DO UPDATE SET processed = true
-    RETURNING task_id, xmax = 0 AS is_new
+    ON CONFLICT (task_id) DO UPDATE SET {first_end}
 ), noted AS (
     INSERT INTO dagapp.dag_job_events (
         job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
     )
     SELECT r.job_id, r.node_id, r.task_id, 'result_ignored', 'warning',
         jsonb_build_object('reason', 'the job has ended', 'worker_id', r.worker_id), clock_timestamp(), 'orchestrator'
-    FROM reports r JOIN kept k ON k.task_id = r.task_id AND k.is_new
+    FROM reports r
+    WHERE NOT EXISTS ( -- In the snapshot, without the rows of `kept`.
+        SELECT FROM dagapp.dag_task_results t WHERE t.task_id = r.task_id AND t.status IN ('completed', 'failed')
+    )
 ), told AS ( -- Their senders got a success response.
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
     SELECT job_id, CASE kind WHEN 'signal' THEN 'signal_received' ELSE 'job_warning' END::dagapp.event_type, 'warning',
