@@ -3,6 +3,9 @@ from pathlib import Path
 import pytest
 from command_line import WORKFLOWS, call, write_workflow
 
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.serve import workflows_of
+from dagmaster.model.workflow import EndNode, StartNode, Workflow
 from dagmaster.python import catalogue
 
 GOOD = """\
@@ -175,3 +178,14 @@ def test_contracts_are_not_mentioned_without_a_database(folder: Path) -> None:
     result = call("validate", flow, "--contracts")
     assert result.code == 2
     assert "no database is configured" in result.err
+
+
+def test_dev_says_where_workflows_come_from(folder: Path) -> None:
+    catalog = Catalog(folder)
+    assert workflows_of(catalog, folder) == f"none (in {folder})"
+    nodes = {"START": StartNode(next=("END",)), "END": EndNode()}
+    catalog.register(Workflow(workflow_id="orders", name="orders", nodes=nodes))
+    assert workflows_of(catalog, folder) == "orders (in Python)"
+    write_workflow(folder, GOOD)
+    catalog.reload()
+    assert workflows_of(catalog, folder) == f"good, orders (in {folder} and Python)"
