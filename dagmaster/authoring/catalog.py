@@ -13,6 +13,8 @@ from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
 from dagmaster.model.workflow import Workflow
 
 _SUFFIXES: Final = (".yaml", ".yml")
+# The source of workflows that have no file.
+IN_PYTHON: Final = "Python code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Catalog:
 
     def _publish(self) -> None:
         workflows = dict(self._registered)
-        sources = dict.fromkeys(self._registered, "Python code")
+        sources = dict.fromkeys(self._registered, IN_PYTHON)
         problems: dict[str, tuple[Problem, ...]] = {}
         for path, file in self._files.items():
             file_problems = file.problems

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,12 +54,14 @@ class Reloader:
                 stop.set()
 
     async def _reload_workflows(self) -> None:
-        workflows, problems = self.catalog.workflows, self.catalog.problems
+        workflows, sources, problems = self.catalog.workflows, self.catalog.sources, self.catalog.problems
         self.catalog.reload()
-        changed = list(changes(workflows, self.catalog.workflows))
+        now = self.catalog.problems
+        broken = {name for name, file in sources.items() if any(problem.is_error for problem in now.get(file, ()))}
+        changed = list(changes(workflows, self.catalog.workflows, broken))
         for line in changed:
             typer.echo(f"reloaded    {line}")
-        for file, current in self.catalog.problems.items():
+        for file, current in now.items():
             if problems.get(file) != current:
                 tell(*map(str, current))
         if changed and self.on_change is not None:
@@ -88,12 +90,13 @@ class Reloader:
         return True
 
 
-def changes(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+def changes(before: Mapping[str, object], after: Mapping[str, object], broken: Collection[str] = ()) -> Iterator[str]:
+    """`broken` are those whose file has errors now."""
     for name in sorted({*before, *after}):
         if name not in before:
             yield f"{name} (new)"
         elif name not in after:
-            yield f"{name} (removed)"
+            yield f"{name} (not available: its file has errors)" if name in broken else f"{name} (removed)"
         elif before[name] is not after[name] and before[name] != after[name]:
             yield f"{name} (changed)"
 

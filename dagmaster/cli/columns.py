@@ -74,7 +74,7 @@ class Listing:
             widths = self._narrowed(widths, most)
         while _total(widths) > most and len(widths) > self.fixed:
             widths.pop()
-        longest = max((row.note.cell_len for row in self.rows), default=0)
+        longest = max([cell_len(self.note or ""), *(row.note.cell_len for row in self.rows)])
         room = most - _total(widths) - GAP
         is_beside = len(widths) == len(self.titles) and room >= min(longest, NARROWEST_NOTE)
         return widths, room if is_beside else 0

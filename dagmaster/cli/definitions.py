@@ -35,16 +35,17 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
         return Catalog(queues=rules).register(function.workflow)
     if path.suffix in SUFFIXES or "/" in name:
         return load_workflow(path, queues=rules)
-    if not settings.workflows_dir.is_dir():
-        raise UnknownWorkflow(
-            f"{name!r} is not a workflow file, and the workflows folder {str(settings.workflows_dir)!r} does not "
-            "exist; set DAGMASTER_WORKFLOWS_DIR, or load a Python workflow with --handlers FILE.py"
-        )
-    catalog = Catalog(settings.workflows_dir, queues=rules)
+    catalog = Catalog(settings.workflows_dir, queues=rules, must_exist=False)
     if name not in catalog.workflows:
         for file, problems in catalog.problems.items():
             if Path(file).stem == name:
                 raise InvalidWorkflow(problems)
+        join(catalog)  # The error lists the workflows in Python too.
+        if not catalog.workflows and not settings.workflows_dir.is_dir():
+            raise UnknownWorkflow(
+                f"{name!r} is not a workflow file, and the workflows folder {str(settings.workflows_dir)!r} does not "
+                "exist; set DAGMASTER_WORKFLOWS_DIR, or load a Python workflow with --handlers FILE.py"
+            )
     workflow = catalog.get(name)
     problems = catalog.problems.get(catalog.sources[name], ())
     if any(problem.is_error for problem in problems):

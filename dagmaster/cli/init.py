@@ -1,5 +1,6 @@
 """Create a starter project."""
 
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def init(
     name: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Folder to create; default: the current folder.")
+        Path,
+        typer.Argument(metavar="NAME", help="Folder to create; default: the current folder.", show_default=False),
     ] = Path(),
 ) -> None:
     """Create a starter project.
@@ -42,7 +44,7 @@ def init(
         typer.echo(f"wrote {name / file}")
     typer.echo("")
     if name != Path():
-        typer.echo(f"  cd {name}")
+        typer.echo(f"  cd {shlex.quote(str(name))}")
     typer.echo("  dagmaster dev          # then open http://127.0.0.1:8080/ui/")
     typer.echo("  dagmaster run words    # or run one workflow in this terminal")
 

@@ -21,7 +21,7 @@ app.add_typer(fleet)
 SHOWN_WORKERS = 100
 MANY = 100_000
 
-Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="Worker ids.")]
+Workers = Annotated[list[str] | None, typer.Argument(metavar="WORKER", help="Worker ids.")]
 Everyone = Annotated[bool, typer.Option("--all", help="All active workers.")]
 
 

@@ -146,7 +146,8 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
     listing.print(screen)
     for row in waiting:
         tasks = count_of(row["tasks"], "task")
-        tell(f"{tasks} in queue {row['queue']!r} for handler {row['handler']!r}: no running worker accepts them")
+        them = "it" if row["tasks"] == 1 else "them"
+        tell(f"{tasks} in queue {row['queue']!r} for handler {row['handler']!r}: no running worker accepts {them}")
     for title, value in {"returned": details.value, "result": outputs}.items():
         if value is not None:
             screen.print()

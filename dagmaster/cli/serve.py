@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import typer
 
 from dagmaster import __version__
-from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.catalog import IN_PYTHON, Catalog
 from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparation import queues_of
 from dagmaster.authoring.yaml import QueueRules
@@ -87,7 +88,7 @@ def serve_dev(
         location = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
         print_fact("dagmaster", __version__)
         print_fact("data", str(location))
-        print_fact("workflows", f"{listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
+        print_fact("workflows", workflows_of(catalog, settings.workflows_dir))
         print_fact("handlers", _handlers_of(registry))
         print_fact("queues", listed(queues))
         print_fact("api", url_of(listener))
@@ -151,6 +152,14 @@ def serve_worker(
         names = ", ".join(options.queues)
         log.info("starting worker: queues %s, concurrency %s", names, count_of(options.concurrency, "task"))
         serve(dsn, settings, work=options, registry=registry, health=listener)
+
+
+def workflows_of(catalog: Catalog, folder: Path) -> str:
+    """Their names, and where they come from; without any, the folder that is read."""
+    from_files = [name for name, source in catalog.sources.items() if source != IN_PYTHON]
+    has_python = len(from_files) < len(catalog.sources)
+    places = [*([str(folder)] if from_files or not has_python else []), *(["Python"] if has_python else [])]
+    return f"{listed(sorted(catalog.workflows))} (in {' and '.join(places)})"
 
 
 def _handlers_of(registry: Registry) -> str:

@@ -52,7 +52,7 @@ def validate(
     ctx: typer.Context,
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Workflow files, Python files, or folders of workflow files."),
+        typer.Argument(metavar="PATH", help="Workflow files, Python files, or folders of workflow files."),
     ],
     handlers: Handlers = None,
     contracts: Annotated[

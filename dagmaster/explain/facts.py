@@ -68,11 +68,15 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """`depth` counts the claimable tasks; `limit` is known for a queue that is closed because it is full."""
+    """`depth` counts the claimable tasks; `limit` is known for a queue that is closed because it is full.
+
+    An `is_local` queue belongs to the program that runs the job; nobody else consumes it.
+    """
 
     depth: int = 0
     limit: int | None = None
     consumers: tuple[Consumer, ...] = ()
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,8 @@ def _queued(node: NodeState, facts: Facts) -> Words:
 
 
 def _service(queue: QueueFacts, everyone: int, able: int, free: int, handler: str) -> str:
+    if not queue.consumers and queue.is_local:
+        return "the program that runs this job has stopped; unless it continues, the job will be cancelled"
     if not queue.consumers:
         return "no worker consumes this queue"
     if not everyone:

@@ -236,7 +236,7 @@ async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Interva
     while True:
         taken = await take_over_jobs(conn, orchestrator.me, threshold_seconds=threshold, limit=TAKE_OVER_AT_ONCE)
         if taken:
-            log.info("took over %d jobs", len(taken))
+            log.info("took over %d job%s", len(taken), "" if len(taken) == 1 else "s")
             orchestrator.stats.jobs_reclaimed += len(taken)
             orchestrator.adopt(taken)
         if len(taken) < TAKE_OVER_AT_ONCE:

@@ -16,6 +16,7 @@ from dagmaster.store.handlers import known_handlers
 from dagmaster.store.job_states import node_of
 from dagmaster.store.jobs import known_job
 from dagmaster.store.orchestrators import is_orchestrated
+from dagmaster.store.queues import is_local
 from dagmaster.store.statements import fetch, fetch_one, run
 from dagmaster.store.workers import WorkerRow, list_workers
 from dagmaster.store.workflows import PinnedGraphs
@@ -116,7 +117,11 @@ async def _queues(
     rows = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
     workers = await list_workers(conn, status="active", queues=names)
     consumers = {name: tuple(_consumer(worker) for worker in workers if name in worker["queues"]) for name in names}
-    facts = {row["queue"]: QueueFacts(row["depth"], row["most"], consumers[row["queue"]]) for row in rows}
+    facts = {
+        name: QueueFacts(row["depth"], row["most"], consumers[name], is_local(name))
+        for row in rows
+        for name in [row["queue"]]
+    }
     return facts, {row["queue"] for row in rows if row["is_closed"]}
 
 

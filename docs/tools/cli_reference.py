@@ -48,7 +48,8 @@ def _help(command: Any) -> Iterator[str]:
 
 
 def _argument(param: Any) -> str:
-    return str(param.metavar) if param.required else f"[{param.metavar}]"
+    more = "" if param.nargs == 1 else "..."
+    return f"{param.metavar}{more}" if param.required else f"[{param.metavar}]{more}"
 
 
 def _table(head: str, params: list[Any]) -> Iterator[str]:

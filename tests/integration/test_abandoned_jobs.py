@@ -3,6 +3,7 @@
 from fleet import fleet, single
 
 from dagmaster.store.connect import opened
+from dagmaster.store.explanations import explain_job
 from dagmaster.store.instances import register_worker, this_instance
 from dagmaster.store.job_control import cancel_abandoned
 from dagmaster.store.queues import is_local, new_local_queue
@@ -35,6 +36,15 @@ async def test_a_job_whose_program_lives_is_kept(dsn: str) -> None:
         assert await cancel_abandoned(conn, age_seconds=0) == 0
         await conn.execute("UPDATE dagapp.dag_workers SET status = 'lost'")
         assert await cancel_abandoned(conn, age_seconds=0) == 1
+
+
+async def test_the_explanation_of_such_a_job_says_that_its_program_has_stopped(dsn: str) -> None:
+    async with fleet(dsn) as running, opened(dsn, application="test") as conn:
+        await running.orchestrator()
+        job_id = await running.submit(single(queue=new_local_queue()))
+        await running.until(WAITING)
+        explained = await explain_job(conn, job_id, threshold_seconds=30)
+        assert "the program that runs this job has stopped" in explained.sentence
 
 
 async def test_a_task_on_a_queue_that_users_name_waits_for_its_worker(dsn: str) -> None:

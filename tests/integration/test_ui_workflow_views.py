@@ -48,6 +48,17 @@ async def test_a_broken_file_is_shown_with_its_error_and_advice(dsn: str, tmp_pa
     assert str(tmp_path) not in page
 
 
+async def test_the_advice_for_a_broken_file_names_its_path_in_the_working_folder(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("workflows").mkdir()
+    Path("workflows/broken.yaml").write_text("nodes: [\n")
+    async with web(dsn) as api:
+        api.services.catalog = Catalog(Path("workflows"))
+        assert "dagmaster validate workflows/broken.yaml" in await api.get("/ui/workflows")
+
+
 async def test_a_workflow_page_shows_its_runs_and_nodes(dsn: str) -> None:
     async with web(dsn, single("fail"), runs=True) as api:
         job_id = (await api.fleet.run(single("fail")))["job_id"]

@@ -110,6 +110,15 @@ def test_a_project_that_cannot_be_written_is_one_message(tmp_path: Path) -> None
     assert (result.code, result.err) == (2, "error: cannot write shop/dagmaster.toml: File exists\n")
 
 
+def test_the_folder_of_a_new_project_is_quoted_for_the_shell() -> None:
+    assert "\n  cd 'my shop'\n" in call("init", "my shop").out
+
+
+@pytest.mark.parametrize(("command", "usage"), [(["validate"], "{PATH}..."), (["workers", "stop"], "[WORKER]...")])
+def test_a_repeatable_argument_is_marked_once(command: list[str], usage: str) -> None:
+    assert f"[OPTIONS] {usage} " in call(*command, "--help").out
+
+
 def test_an_unknown_role_is_one_message() -> None:
     result = call(env={"RUN_MODE": "cook"})
     assert result.code == 2

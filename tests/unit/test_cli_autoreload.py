@@ -1,14 +1,33 @@
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 
-from dagmaster.cli.autoreload import changes, python_files, start_again
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.autoreload import Reloader, changes, python_files, start_again
 
 
 def test_changes_are_classified() -> None:
     before, after = {"a": 1, "b": 2, "c": 3}, {"b": 2, "c": 4, "d": 5}
     assert list(changes(before, after)) == ["a (removed)", "c (changed)", "d (new)"]
+
+
+def test_a_workflow_whose_file_has_errors_is_not_called_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "words.yaml"
+    file.write_text("workflow_id: words\nnodes: {a: {handler: echo}}\n")
+    reloader = Reloader(Catalog(tmp_path), [], [])
+    file.write_text("workflow_id: words\nnodes: [\n")
+    asyncio.run(reloader._reload_workflows())
+    assert capsys.readouterr().out == "reloaded    words (not available: its file has errors)\n"
+    file.unlink()
+    file.with_name("other.yaml").write_text("workflow_id: other\nnodes: {a: {handler: echo}}\n")
+    asyncio.run(reloader._reload_workflows())
+    file.with_name("other.yaml").unlink()
+    asyncio.run(reloader._reload_workflows())
+    assert capsys.readouterr().out == "reloaded    other (new)\nreloaded    other (removed)\n"
 
 
 def test_local_handlers_and_modules_are_watched_and_installed_ones_are_not(

@@ -72,6 +72,13 @@ def test_columns_that_do_not_fit_are_printed_below_the_row() -> None:
     ]
 
 
+def test_a_column_without_any_notes_is_left_out_where_its_title_does_not_fit() -> None:
+    width = max(map(len, drawn(jobs(error=""), 200)[1:])) + 3
+    head, row = drawn(jobs(error=""), width)
+    assert "ERR" not in head
+    assert row.endswith("1 h 23 min")
+
+
 def test_outside_a_terminal_a_row_is_one_plain_line() -> None:
     head, row = drawn(jobs(), 10_000, is_terminal=False)
     assert head.split() == ["JOB", "WORKFLOW", "STATUS", "SUBMITTED", "TIME", "ERROR"]

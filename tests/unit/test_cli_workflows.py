@@ -3,7 +3,12 @@ from pathlib import Path
 import pytest
 from command_line import WORKFLOWS, call, write_workflow
 
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.serve import workflows_of
+from dagmaster.model.workflow import EndNode, StartNode, Workflow
 from dagmaster.python import catalogue
+from dagmaster.python.tasks import task
+from dagmaster.python.workflows import workflow
 
 GOOD = """\
 workflow_id: good
@@ -24,6 +29,16 @@ nodes:
   a: {handler: echo, next: b, params: {m: "{{ inputs.m }}"}}
   b: {handler: echo, next: a}
 """
+
+
+@task
+def add_up() -> int:
+    return 1
+
+
+@workflow(id="orders_of_this_test")
+def orders() -> int:
+    return add_up()
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +190,30 @@ def test_contracts_are_not_mentioned_without_a_database(folder: Path) -> None:
     result = call("validate", flow, "--contracts")
     assert result.code == 2
     assert "no database is configured" in result.err
+
+
+def test_dev_says_where_workflows_come_from(folder: Path) -> None:
+    catalog = Catalog(folder)
+    assert workflows_of(catalog, folder) == f"none (in {folder})"
+    nodes = {"START": StartNode(next=("END",)), "END": EndNode()}
+    catalog.register(Workflow(workflow_id="orders", name="orders", nodes=nodes))
+    assert workflows_of(catalog, folder) == "orders (in Python)"
+    write_workflow(folder, GOOD)
+    catalog.reload()
+    assert workflows_of(catalog, folder) == f"good, orders (in {folder} and Python)"
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_an_unknown_name_is_compared_with_workflows_in_python_too(
+    folder: Path, has_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_folder:
+        write_workflow(folder, GOOD)
+    else:
+        folder.rmdir()
+
+    monkeypatch.setattr(catalogue, "defined", {"orders_of_this_test": orders})
+    unknown = call("run", "orders_of_this_tst")
+    loaded = "good, orders_of_this_test" if has_folder else "orders_of_this_test"
+    assert unknown.code == 2
+    assert f"loaded are: {loaded}; did you mean 'orders_of_this_test'?" in unknown.err

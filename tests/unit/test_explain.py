@@ -132,6 +132,14 @@ def test_a_queued_task_describes_the_workers_of_its_queue(consumers: tuple[Consu
     assert text_of(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` after 1 other task; {service}."
 
 
+def test_a_task_of_a_program_that_has_stopped_is_not_promised_a_worker():
+    bench = Bench(a=task(), end=end("a")).start()
+    assert text_of(bench, "a", queues={"tasks": QueueFacts(1, None, (), is_local=True)}) == (
+        "Node `a` is next in queue `tasks`; "
+        "the program that runs this job has stopped; unless it continues, the job will be cancelled."
+    )
+
+
 def test_a_full_queue_is_named_with_its_depth_and_limit():
     bench = Bench(a=task(), end=end("a")).close_queue().start()
     explanation = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})

@@ -72,11 +72,12 @@ def last_run(runs: Sequence[Row], waiting: Mapping[JobId, Row]) -> Row | None:
 
 
 def broken_files(catalog: Catalog) -> list[Row]:
-    """Files that cannot be loaded first; their folder is not disclosed."""
+    """Files that cannot be loaded first. Their folder is not disclosed unless it is below the working folder."""
     loaded = set(catalog.sources.values())
     files: list[Row] = [
         {
             "name": Path(file).name,
+            "path": Path(file).name if Path(file).is_absolute() else file,
             "is_loaded": file in loaded,
             "problems": sorted(problems, key=lambda problem: not problem.is_error),
         }
