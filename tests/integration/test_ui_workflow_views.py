@@ -22,7 +22,7 @@ async def test_workflows_known_only_from_jobs_are_listed(dsn: str) -> None:
         drawn = await api.get("/ui/workflow-graphs/chain")
     assert 'id="workflow-here"' in listed
     assert 'id="workflow-chain"' in listed
-    assert "no file" in listed
+    assert "not loaded" in listed
     assert "No file on this server defines this workflow" in page
     assert "/ui/submit?workflow=chain" not in page
     assert {node["node_id"] for node in drawn["nodes"]} == {"START", "n0", "n1", "END"}
