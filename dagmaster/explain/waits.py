@@ -32,13 +32,13 @@ def describe_wait(kind: WaitKind, node: NodeState, facts: Facts) -> Words:
         case Kind.WAITING_FOR_SIGNAL:
             assert node.spec.wait is not None
             name = node.spec.wait.signal
-            text = f"waits for the signal `{name}` since {clock(node.started_at)}{_at_most(node)}"
+            text = f"has been waiting for the signal `{name}` since {clock(node.started_at)}{_at_most(node)}"
             return Words(text, {**data, "signal": name})
         case Kind.WAITING_FOR_APPROVAL:
             assert node.spec.approval is not None
             approvers = node.spec.approval.approvers
             by = f" by {' or '.join(approvers)}" if approvers else ""
-            text = f"waits for approval{by} since {clock(node.started_at)}{_at_most(node)}"
+            text = f"has been waiting for approval{by} since {clock(node.started_at)}{_at_most(node)}"
             return Words(text, {**data, "approvers": list(approvers)})
         case Kind.WAITING_FOR_JOB:
             return _for_job(node, facts, data)
@@ -78,12 +78,12 @@ def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> Words:
     details = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
     if child is None:
         return Words(f"starts the child workflow `{workflow_id}`; its job is about to be submitted", details)
-    text = f"waits for job {child} of the workflow `{workflow_id}` since {clock(node.started_at)}{_at_most(node)}"
-    return Words(text, details)
+    since = f"since {clock(node.started_at)}{_at_most(node)}"
+    return Words(f"has been waiting for job {child} of the workflow `{workflow_id}` {since}", details)
 
 
 def _at_most(node: NodeState) -> str:
-    return f", at most until {clock(node.not_before)}" if node.not_before is not None else ""
+    return f", until {clock(node.not_before)} at the latest" if node.not_before is not None else ""
 
 
 def clock(at: datetime | None) -> str:

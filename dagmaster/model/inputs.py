@@ -78,15 +78,15 @@ def accept(value: Any, spec: InputSpec) -> Any:
     """Convert and validate the value. Raise WrongType if the input does not accept it."""
     fitted = fit(value, spec.type)
     if spec.enum and not any(type(fitted) is type(choice) and fitted == choice for choice in spec.enum):
-        raise WrongType(f"must be one of {', '.join(map(repr, spec.enum))}, not {_show(value)}")
+        raise WrongType(f"must be one of {', '.join(map(repr, spec.enum))}, not {_brief(value)}")
     if spec.minimum is not None and fitted < spec.minimum:
         raise WrongType(f"must be at least {spec.minimum:g}, not {fitted}")
     if spec.maximum is not None and fitted > spec.maximum:
         raise WrongType(f"must be at most {spec.maximum:g}, not {fitted}")
     if spec.format is not None and not _has_format(fitted, spec.format):
-        raise WrongType(f"must be {_FORMATS[spec.format][1]}, not {_show(value)}")
+        raise WrongType(f"must be {_FORMATS[spec.format][1]}, not {_brief(value)}")
     if spec.extensions and not _path_of(fitted).lower().endswith(spec.extensions):
-        raise WrongType(f"must be a file with the extension {' or '.join(spec.extensions)}, not {_show(value)}")
+        raise WrongType(f"must be a file with the extension {' or '.join(spec.extensions)}, not {_brief(value)}")
     return fitted
 
 
@@ -196,6 +196,12 @@ def _property(spec: InputSpec) -> dict[str, Any]:
     if spec.extensions:
         described["pattern"] = rf"(?i)({'|'.join(map(re.escape, spec.extensions))})(\?|$)"
     return described
+
+
+def _brief(value: Any) -> str:
+    """A value of the right type."""
+    written = repr(value)
+    return written if len(written) < 40 else describe(value)
 
 
 def _show(value: Any) -> str:

@@ -1,6 +1,7 @@
 """A job's timeline, in words."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from dagmaster.errors import Invalid
@@ -93,6 +94,8 @@ def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
     if "attempt" in fields:
         fields["next_attempt"] = fields["attempt"] + 1
         fields["attempts"] = fields.get("max_retries", fields["attempt"]) + 1
+    if fields.get("not_before"):
+        fields["not_before"] = f"{datetime.fromisoformat(fields['not_before']).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     if "fan_out_count" in fields:
         fields["items"] = "1 item" if fields["fan_out_count"] == 1 else f"{fields['fan_out_count']} items"
     if "approved" in fields:

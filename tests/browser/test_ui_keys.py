@@ -58,6 +58,23 @@ def test_a_key_can_be_created_shown_once_and_revoked(sign_in: Callable[[Role], V
     expect(row.get_by_role("button", name="Revoke")).to_have_count(0)
 
 
+def test_the_first_key_stays_visible_although_everyone_is_signed_out(sign_in: Callable[[Role], Visit]) -> None:
+    visited = sign_in(Role.ADMIN)
+    page = visited.page
+    page.goto("/ui/keys")
+    page.get_by_label("Name").fill("first")
+    page.get_by_role("button", name="Create key").click()
+    dialog = page.get_by_role("dialog", name="Key of first")
+    expect(dialog.locator("[data-key]")).to_contain_text("dm_")
+    visited.context.clear_cookies()
+    with page.expect_response(lambda response: "x-login" in response.headers):
+        page.evaluate("document.querySelector('[data-refresh]').click()")
+    expect(dialog.locator("[data-key]")).to_contain_text("dm_")
+    dialog.get_by_role("button", name="Done").click()
+    page.wait_for_url("**/ui/login**")
+    visited.forgive("401")
+
+
 def test_a_reviewers_key_can_be_limited_to_one_platform(sign_in: Callable[[Role], Visit]) -> None:
     page = sign_in(Role.ADMIN).page
     page.goto("/ui/keys")

@@ -101,6 +101,17 @@ def test_a_worker_can_be_drained_and_resumed(site: Site, page: Page) -> None:
     expect(page.locator("#orchestrators tbody tr")).to_have_count(1)
 
 
+@pytest.mark.parametrize("path", ["/ui/handlers", "/ui/queues"])
+def test_long_names_do_not_squeeze_other_columns(site: Site, visit: Callable[..., Visit], path: str) -> None:
+    page = visit(viewport={"width": 1280, "height": 800}).page
+    page.goto(path)
+    table = page.locator(".card.flush").first
+    expect(table).to_contain_text("a_workflow_with_a_long_identifier")
+    assert table.evaluate("card => card.scrollWidth - card.clientWidth") <= 0
+    for cell in page.locator("td.described").all():
+        assert cell.evaluate("cell => cell.clientWidth") >= 280
+
+
 def test_an_approval_can_be_given_with_a_comment(site: Site, page: Page, asking: str) -> None:
     page.goto("/ui/approvals")
     approval = page.locator(f"#approval-{asking}-ask")

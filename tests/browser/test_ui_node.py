@@ -114,7 +114,8 @@ def test_the_end_of_a_huge_log_is_shown_and_the_rest_is_offered(site: Site, page
     expect(page.locator(LINES).last).to_contain_text("the last word")
     expect(page.locator(".log-note")).to_contain_text("Showing the last 5,000 lines")
     page.get_by_label("Find in log").fill("line 4321")
-    expect(page.locator(".log-earlier summary")).to_contain_text("1 more match in earlier lines")
+    expect(page.locator(".log-earlier summary")).to_have_text("1 match in earlier lines")
+    expect(page.locator(".log-count")).to_have_text("only in earlier lines")
     expect(page.locator(".log-earlier li")).to_contain_text("line 4321")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()

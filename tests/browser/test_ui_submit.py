@@ -166,6 +166,27 @@ def test_form_and_json_stay_in_sync(site: Site, page: Page) -> None:
     assert submitted(site, page)["input_params"]["name"] == "Eve"
 
 
+def test_wrong_values_survive_a_look_at_the_json(page: Page) -> None:
+    page.goto("/ui/submit?workflow=everything")
+    page.get_by_label("level").fill("10")
+    page.get_by_role("tab", name="JSON").click()
+    assert json.loads(page.get_by_label("All inputs as a JSON object").input_value())["level"] == 10
+    page.get_by_role("tab", name="Form").click()
+    expect(page.get_by_label("level")).to_have_value("10")
+    page.get_by_label("tiles").fill("[1,")
+    page.get_by_role("tab", name="JSON").click()
+    expect(page.get_by_label("tiles")).to_be_focused()
+    expect(page.get_by_label("tiles")).to_have_value("[1,")
+
+
+def test_a_click_on_submit_is_not_lost_when_it_reveals_a_problem(page: Page) -> None:
+    page.goto("/ui/submit?workflow=everything")
+    page.get_by_label("name string").fill("Ada")
+    page.get_by_label("level").fill("10")
+    send(page)
+    expect(page.get_by_role("alert").filter(has_text="Fix 1 problem")).to_be_focused()
+
+
 def test_a_json_error_is_shown_with_line_and_column(page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_role("tab", name="JSON").click()

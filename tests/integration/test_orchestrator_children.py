@@ -112,7 +112,7 @@ async def test_cancelling_a_job_cancels_its_children(running: Fleet) -> None:
     second = await until_called(running, first["job_id"])
     async with opened(running.dsn, application="test") as conn:
         explanation = await explain_job(conn, job_id, threshold_seconds=30)
-    assert f"waits for job {first['job_id']} of the workflow `parent` since" in explanation.sentence
+    assert f"has been waiting for job {first['job_id']} of the workflow `parent` since" in explanation.sentence
     await running.cancel(job_id)
     ended = await running.ended(job_id, first["job_id"], second["job_id"])
     assert {job["status"] for job in ended} == {"cancelled"}

@@ -76,7 +76,10 @@ async def test_a_signal_completes_the_node_that_waits_for_it(running: Fleet) -> 
     async with opened(running.dsn, application="test") as conn:
         explanation = await explain_job(conn, job_id, threshold_seconds=30)
         await send_signal(conn, job_id, "go", data={"n": 1}, actor="ann")
-    assert explanation.kind == "waiting_for_signal" and "waits for the signal `go` since" in explanation.sentence
+    assert (
+        explanation.kind == "waiting_for_signal"
+        and "has been waiting for the signal `go` since" in explanation.sentence
+    )
     [job] = await running.completed(job_id)
     assert job["result_data"]["w"]["signal"] == {"name": "go", "data": {"n": 1}, "actor": "ann"}
     assert "signal_received" in [row["event_type"] for row in await running.events(job_id)]
@@ -125,7 +128,7 @@ async def test_only_approvers_can_decide(running: Fleet) -> None:
         with pytest.raises(Conflict, match="is a task: only an approval"):
             await request_decision(conn, job_id, NodeId("ship"), approved=True, actor="ann", comment=None)
         await request_decision(conn, job_id, ASK, approved=True, actor="bob", comment="fine")
-    assert "waits for approval by ann or bob since" in explanation.sentence
+    assert "has been waiting for approval by ann or bob since" in explanation.sentence
     [job] = await running.completed(job_id)
     decision = job["result_data"]["ask"]
     assert (decision["approved"], decision["by"], decision["comment"]) == (True, "bob", "fine")

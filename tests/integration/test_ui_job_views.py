@@ -10,7 +10,7 @@ from web import Web, web
 
 from dagmaster.ids import JobId
 from dagmaster.model.access import Role
-from dagmaster.model.workflow import ApprovalNode, ChildTask, FanInNode, FanOutNode, WorkflowNode
+from dagmaster.model.workflow import ApprovalNode, ChildTask, FanInNode, FanOutNode, WaitNode, WorkflowNode
 from dagmaster.store.connect import opened
 from dagmaster.store.events import EventFilter, find_events
 from dagmaster.store.jobs import get_job
@@ -42,12 +42,23 @@ RETURNS = graph(
     returns={"seven": "{{ nodes.step.output.echoed_params.x }}"},
 )
 CALLS = graph({"sub": WorkflowNode(workflow="stumbles", next=("END",))}, "calls", start="sub")
+WAITS = graph(
+    {
+        "step": task("echo", "signal", "timer"),
+        "signal": WaitNode(signal="go", next=("END",)),
+        "timer": WaitNode(seconds=3600, next=("END",)),
+    },
+    "waits",
+    start="step",
+)
+TOLERANT = graph({"step": task("fail", "END", retry=retry(0), allow_failure=True)}, "tolerant", start="step")
+NAPS = graph({"nap": task("sleep", "END", params={"seconds": 60})}, "naps", start="nap")
 FAILS = graph({"step": task("fail", "END", params={"password": "hunter2"}, retry=retry(0))}, "fails", start="step")
 
 
 @pytest.fixture
 async def api(dsn: str) -> AsyncIterator[Web]:
-    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, RETURNS, runs=True) as started:
+    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, RETURNS, WAITS, NAPS, TOLERANT, runs=True) as started:
         yield started
 
 
@@ -179,6 +190,42 @@ async def test_a_job_that_waits_for_a_decision_is_shown_as_waiting(api: Web) -> 
     assert "needs approval" in (await api.get("/ui/workflows/asks")).partition("Last run")[2].partition("</dd>")[0]
 
 
+async def test_a_waiting_node_says_so_on_every_page(api: Web) -> None:
+    job_id = await run(api, "waits")
+    query = "SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
+    await api.fleet.until(query, lambda: [job_id])
+    job_page = await api.get(f"/ui/jobs/{job_id}")
+    for node_id, words in (("signal", "awaits signal"), ("timer", "awaits timer")):
+        line = job_page.partition(f'<tr id="node-{node_id}"')[2].partition("</tr>")[0]
+        head = (await api.get(f"/ui/jobs/{job_id}/nodes/{node_id}")).partition('id="node-head"')[2]
+        panel = await api.get(f"/ui/jobs/{job_id}/nodes/{node_id}/panel")
+        for shown in (line, head, panel):
+            assert words in shown
+            assert "badge is-running" not in shown
+        assert "Available when the node starts" not in head
+
+
+async def test_a_node_that_was_stopped_with_its_job_did_not_fail(api: Web) -> None:
+    job_id = await run(api, "naps")
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'nap'"
+    await api.fleet.until(query, lambda: [job_id])
+    await api.post(f"/api/v1/jobs/{job_id}/cancel", {})
+    await api.fleet.until("SELECT status = 'cancelled' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])
+    page = await api.get(f"/ui/jobs/{job_id}/nodes/nap")
+    assert "Why it was cancelled" in page
+    assert "badge is-failed" not in page
+    assert "nodes/nap/retry" not in page + await api.get(f"/ui/jobs/{job_id}/nodes/nap/panel")
+
+
+async def test_only_the_nodes_of_failed_jobs_can_be_retried(api: Web) -> None:
+    tolerant, failed = await run(api, "tolerant"), await run(api, "fails")
+    for job_id in (tolerant, failed):
+        await until_ended(api, job_id)
+    for path in ("/nodes/step", "/nodes/step/panel"):
+        assert "nodes/step/retry" not in await api.get(f"/ui/jobs/{tolerant}{path}")
+        assert "nodes/step/retry" in await api.get(f"/ui/jobs/{failed}{path}")
+
+
 async def test_the_page_shows_the_same_as_the_api(api: Web) -> None:
     job_id = await run(api, "stumbles")
     await until_ended(api, job_id)
@@ -282,7 +329,7 @@ async def test_the_explanation_of_a_large_job_is_loaded_after_its_page(
     await api.fleet.until(query, lambda: [job_id])
     pages = [f"/ui/jobs/{job_id}{path}" for path in ("", "/nodes/ask", "/nodes/ask/panel")]
     for page in pages:
-        assert "waits for approval" in await api.get(page)
+        assert "waiting for approval" in await api.get(page)
     monkeypatch.setattr(job, "QUICKLY_EXPLAINED", 2)
     monkeypatch.setattr(waits, "QUICKLY_EXPLAINED", 2)
     for page in pages:

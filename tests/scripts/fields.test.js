@@ -21,6 +21,7 @@ test("an empty field has no value, and a problem only if it is required", () => 
 test("wrong values say what is expected", () => {
   assert.equal(read(field("integer", "2.5")).problem, "Must be a whole number");
   assert.equal(read(field("integer", "10", { max: "9" })).problem, "Must be at most 9");
+  assert.equal(read(field("integer", "10", { max: "9" })).text, "10");
   assert.equal(read(field("number", "0", { min: "1" })).problem, "Must be at least 1");
   assert.equal(read(field("number", "1e999")).problem, "Too large");
   assert.equal(read(field("array", "{}")).problem, "Must be a list such as [1, 2]");

@@ -21,4 +21,5 @@ test("the counter of matches", () => {
     [matchCount("", 3, 0), matchCount("a", 0, -1), matchCount("a", 1, -1), matchCount("a", 2, -1), matchCount("a", 2, 1)],
     ["", "not found", "1 line", "2 lines", "2 of 2"],
   );
+  assert.equal(matchCount("a", 0, -1, 3), "only in earlier lines");
 });

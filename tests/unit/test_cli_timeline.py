@@ -49,6 +49,10 @@ def test_an_event_without_data_has_a_description(kind: str) -> None:
         (event("node_failed", error="stopped", ended_by="cancelled"), "cancelled: stopped"),
         (event("node_failed", error="stopped", ended_by="revoked"), "cancelled: stopped"),
         (event("node_retrying", attempt=1, max_retries=3, not_before=None), "attempt 2 of 4"),
+        (
+            event("node_retrying", attempt=1, max_retries=3, not_before="2026-03-01T12:00:00.823425+00:00"),
+            "attempt 2 of 4 not before 2026-03-01 12:00:00 UTC",
+        ),
         (event("node_skipped", reason="conditional_branch_not_taken"), "skipped: its branch was not taken"),
         (event("job_taken_over", **TAKEN_OVER), "taken over by orchestrator 2 from 1"),
         (event("something_new", x=1), "something new"),

@@ -166,7 +166,7 @@ SCALE = InputSpec(type=InputType.NUMBER, minimum=0.5, maximum=2)
 @pytest.mark.parametrize(
     ("spec", "good", "bad", "reason"),
     [
-        (COLOUR, "red", "blue", "must be one of 'red', 'green', not a string ('blue')"),
+        (COLOUR, "red", "blue", "must be one of 'red', 'green', not 'blue'"),
         (InputSpec(type=InputType.INTEGER, enum=(1, 2)), 2, 3, "must be one of 1, 2"),
         (SCALE, 0.5, 0.4, "must be at least 0.5, not 0.4"),
         (SCALE, 2, 3, "must be at most 2, not 3"),

@@ -52,6 +52,20 @@ def test_integers_have_step_one() -> None:
     assert (field(spec(InputType.INTEGER)).step, field(spec(InputType.NUMBER)).step) == ("1", "any")
 
 
+@pytest.mark.parametrize(
+    ("input_spec", "allowed"),
+    [
+        (InputSpec(type=InputType.INTEGER, minimum=1, maximum=10), "1 to 10"),
+        (InputSpec(type=InputType.NUMBER, minimum=0.5), "0.5 or more"),
+        (InputSpec(format=InputFormat.DATE), "date"),
+        (InputSpec(enum=("a", "b")), ""),
+        (InputSpec(), ""),
+    ],
+)
+def test_a_field_says_what_it_accepts_unless_it_offers_choices(input_spec: InputSpec, allowed: str) -> None:
+    assert field(input_spec).allowed == allowed
+
+
 def test_the_default_is_prefilled_and_can_be_restored() -> None:
     control = field(spec(InputType.ARRAY, [1, 2]))
     assert (control.text, control.default, control.is_required) == ("[1, 2]", "[1, 2]", False)

@@ -44,7 +44,7 @@ def test_invalid_limits_of_inputs_are_reported() -> None:
         "8:3: input 'f': 'format' is for strings, and its type is integer",
         "9:47: 'extensions' of input 'h' must be a list such as [.tif, .tiff]",
         "10:3: input 'i': 'extensions' are for inputs with `format: file`",
-        "11:44: the default of input 'g' must be one of 'x', 'y', not a string ('z')",
+        "11:44: the default of input 'g' must be one of 'x', 'y', not 'z'",
     ]
 
 

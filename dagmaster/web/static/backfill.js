@@ -27,7 +27,8 @@ function open({ backfill, timezone }) {
   dialog.showModal();
 }
 
-const jobsOf = (count) => (count === 1 ? "1 job" : `${count} jobs`);
+const number = (count) => count.toLocaleString("en");
+const jobsOf = (count) => (count === 1 ? "1 job" : `${number(count)} jobs`);
 const range = () => Object.fromEntries(new FormData(form));
 const ask = (dry_run) => send(`/api/v1/schedules/${encodeURIComponent(schedule)}/backfill`, { body: { ...range(), dry_run } });
 
@@ -51,8 +52,8 @@ form.addEventListener("input", async () => {
 
 function count({ times, existing, left }) {
   const jobs = jobsOf(Math.min(left, MOST));
-  const had = existing ? ` ${existing} of ${times} times already have a job.` : "";
-  const rest = left > MOST ? ` ${left - MOST} more remain for another backfill.` : "";
+  const had = existing ? ` ${number(existing)} of ${number(times)} times already have a job.` : "";
+  const rest = left > MOST ? ` ${number(left - MOST)} more remain for another backfill.` : "";
   tell(left ? `This starts ${jobs}.${had}${rest}` : `No jobs to start in this range.${had}`, left ? "is-warning" : "");
   start.disabled = left === 0;
   start.textContent = left ? `Start ${jobs}` : "Start";

@@ -7,7 +7,7 @@ const TYPES = {
 };
 const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
 
-// { text, problem }: text is null for an empty field.
+// { text, problem }: text is null for a field that is empty or is not JSON. A wrong value keeps its text.
 export function read(element) {
   const { kind } = element.dataset;
   if (element.type === "checkbox") return { text: String(element.checked), problem: null };
@@ -33,11 +33,15 @@ function readNumber(element, kind) {
   const typed = element.value.trim();
   if (!typed) return missing(element);
   const value = Number(typed);
-  if (kind === "integer" && !Number.isInteger(value)) return { text: null, problem: "Must be a whole number" };
   if (!Number.isFinite(value)) return { text: null, problem: "Too large" };
-  if (element.min !== "" && value < Number(element.min)) return { text: null, problem: `Must be at least ${element.min}` };
-  if (element.max !== "" && value > Number(element.max)) return { text: null, problem: `Must be at most ${element.max}` };
-  return { text: NUMBER.test(typed) ? typed : String(value), problem: null };
+  return { text: NUMBER.test(typed) ? typed : String(value), problem: wrongNumber(element, kind, value) };
+}
+
+function wrongNumber({ min, max }, kind, value) {
+  if (kind === "integer" && !Number.isInteger(value)) return "Must be a whole number";
+  if (min !== "" && value < Number(min)) return `Must be at least ${min}`;
+  if (max !== "" && value > Number(max)) return `Must be at most ${max}`;
+  return null;
 }
 
 // Put JSON into the field; returns the problem if the type does not match.

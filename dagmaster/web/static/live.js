@@ -113,7 +113,8 @@ export async function refreshNow({ ifChanged = false, isFiltered = false } = {})
     const mark = ifChanged ? document.querySelector("[data-mark]")?.dataset.mark : "";
     const headers = { "X-Live": "1", Accept: "text/html", ...(mark && { "If-None-Match": mark }) };
     const answer = await fetch(location.href, { headers });
-    if (answer.headers.has("X-Login")) location.assign(answer.headers.get("X-Login"));
+    // A dialog that stays shows something for the only time: the first key, which signs everybody out.
+    if (answer.headers.has("X-Login") && !document.querySelector("dialog[data-stays][open]")) location.assign(answer.headers.get("X-Login"));
     if (answer.ok) {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       state.beat = Math.max(state.beat, beatOf(fresh));

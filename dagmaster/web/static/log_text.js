@@ -17,9 +17,9 @@ export function shownLine(text) {
 }
 
 // The text of the counter beside the search field.
-export function matchCount(text, total, at) {
+export function matchCount(text, total, at, earlier) {
   if (!text) return "";
-  if (!total) return "not found";
+  if (!total) return earlier ? "only in earlier lines" : "not found";
   if (at < 0) return total === 1 ? "1 line" : `${total} lines`;
   return `${at + 1} of ${total}`;
 }

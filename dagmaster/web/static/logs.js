@@ -20,7 +20,7 @@ const log = {
   attempt: null, isChosen: false, isBegun: false, read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, abort: null,
   drawing: false, atEnd: true, isDone: false, decoder: null,
 };
-const search = { text: "", places: [], at: -1 };
+const search = { text: "", places: [], at: -1, earlier: 0 };
 
 const known = () => JSON.parse(document.getElementById("log-data").textContent);
 
@@ -217,7 +217,7 @@ function mark(text) {
 }
 
 function count() {
-  part(".log-count").textContent = matchCount(search.text, search.places.length, search.at);
+  part(".log-count").textContent = matchCount(search.text, search.places.length, search.at, search.earlier);
 }
 
 // The page holds only the last lines; the server searches the earlier ones.
@@ -230,6 +230,7 @@ function lookEarlier() {
   asking?.abort.abort();
   const text = field.value;
   part(".log-earlier").hidden = true;
+  search.earlier = 0;
   if (!text || !(log.isCut || log.dropped)) return;
   const abort = new AbortController();
   asking = { abort, timer: setTimeout(() => askEarlier(text, abort), PAUSE) };
@@ -251,9 +252,12 @@ async function askEarlier(text, abort) {
   const details = part(".log-earlier");
   details.hidden = !earlier.length;
   const isAll = result.lines.length === result.total;
-  details.querySelector("summary").textContent = `${isAll ? "" : "At least "}${earlier.length.toLocaleString("en")} more ${earlier.length === 1 ? "match" : "matches"} in earlier lines`;
-  details.querySelector("ol").replaceChildren(...earlier.map(({ number, text: words }) =>
-    element("li", "", element("b", "", number.toLocaleString("en")), withoutEscapes(words))));
+  const words = [isAll ? "" : "At least", earlier.length.toLocaleString("en"), search.places.length ? "more" : "", earlier.length === 1 ? "match" : "matches"];
+  details.querySelector("summary").textContent = `${words.filter(Boolean).join(" ")} in earlier lines`;
+  search.earlier = earlier.length;
+  count();
+  details.querySelector("ol").replaceChildren(...earlier.map(({ number, text: line }) =>
+    element("li", "", element("b", "", number.toLocaleString("en")), withoutEscapes(line))));
 }
 
 function step(by) {

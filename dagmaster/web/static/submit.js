@@ -20,6 +20,7 @@ function install(place) {
   const draft = `draft:${location.search}`;
   const undeclared = JSON.parse(document.getElementById("submit-extra").textContent);
   const extra = new Map(Object.entries(undeclared).map(([name, value]) => [name, JSON.stringify(value)]));
+  let isSending = false;
   const isJson = () => form.querySelector("#tab-json").getAttribute("aria-selected") === "true";
   const isSecret = (name) => fields.get(name)?.type === "password";
   const isDefault = (name) => {
@@ -47,7 +48,7 @@ function install(place) {
   function note(element, name, values, problems) {
     const { text, problem } = read(element);
     if (problem) problems.push({ element, name, message: problem });
-    else if (text !== null) values.set(name, text);
+    if (text !== null) values.set(name, text);
   }
 
   // The JSON and the equivalent commands follow the input.
@@ -106,8 +107,14 @@ function install(place) {
     element.focus();
   }
 
-  // Invalid JSON stays open: the form could not show it.
+  // Text that only one of them can show keeps it open.
   function select(id) {
+    const unreadable = id === "tab-json" && !isJson() && [...fields.values()].find((field) => hasText(field) && read(field).text === null);
+    if (unreadable) {
+      tell(unreadable, read(unreadable).problem);
+      unreadable.focus();
+      return;
+    }
     if (id === "tab-form" && isJson()) {
       const { inputs, problems } = readAll(json.value, fields, true);
       if (!inputs) {
@@ -205,7 +212,14 @@ function install(place) {
   });
   form.addEventListener("change", ({ target }) => {
     if ("switch" in target.dataset) change(target);
-    else if (all.includes(target)) tell(target, read(target).problem);
+    else if (all.includes(target) && !isSending) tell(target, read(target).problem);
+  });
+  // A problem that appears between press and release would move the button away from the pointer; submission shows it anyway.
+  form.addEventListener("pointerdown", ({ target }) => {
+    isSending = Boolean(target.closest("[data-send]"));
+  });
+  addEventListener("pointerup", () => {
+    isSending = false;
   });
   form.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
@@ -225,6 +239,10 @@ function install(place) {
 function optionIn(message) {
   if (message.includes("callback")) return "callback_url";
   return message.includes("idempotency key") ? "idempotency_key" : "";
+}
+
+function hasText(field) {
+  return field.validity.badInput || typed(field).trim() !== "";
 }
 
 function typed(element) {

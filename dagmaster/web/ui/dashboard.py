@@ -146,7 +146,7 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
             waiting,
             "inbox",
             "/ui/tasks?state=waiting",
-            f"oldest for {duration(oldest)}" if waiting else "no backlog",
+            f"oldest {duration(oldest)}" if waiting else "no backlog",
         ),
     ]
 

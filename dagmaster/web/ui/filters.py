@@ -138,12 +138,13 @@ def attributes(values: Mapping[str, Any]) -> Markup:
 def prose(text: str) -> Markup:
     """Sentences of the engine: names in backticks become code, and exact times follow the reader's time zone."""
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else _with_times(part)
+        Markup("<code>{}</code>").format(part) if place % 2 else with_times(part)
         for place, part in enumerate(text.split("`"))
     )
 
 
-def _with_times(text: str) -> Markup:
+def with_times(text: str) -> Markup:
+    """Exact times in a sentence follow the reader's time zone."""
     return Markup("").join(
         exact(f"{part}+00:00") if place % 2 else escape(part) for place, part in enumerate(EXACT_TIME.split(text))
     )
@@ -198,6 +199,7 @@ FILTERS: Final = {
     "pretty": pretty,
     "progress_words": progress_words,
     "prose": prose,
+    "with_times": with_times,
     "size": size,
     "utc": utc,
 }

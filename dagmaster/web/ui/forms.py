@@ -40,6 +40,7 @@ class Field:
     is_hidden: bool = False
     choices: tuple[str, ...] = ()
     limits: Mapping[str, str] = field(default_factory=dict)
+    allowed: str = ""
 
     @property
     def step(self) -> str:
@@ -86,7 +87,20 @@ def _field(name: str, spec: InputSpec, value: Any, *, is_hidden: bool) -> Field:
         limits={
             name: typed(limit) for name, limit in (("min", spec.minimum), ("max", spec.maximum)) if limit is not None
         },
+        allowed="" if spec.enum else allowed_values(spec),  # The field offers the choices itself.
     )
+
+
+def allowed_values(spec: InputSpec) -> str:
+    if spec.enum:
+        return f"one of {', '.join(map(str, spec.enum))}"
+    if spec.minimum is not None and spec.maximum is not None:
+        return f"{spec.minimum:g} to {spec.maximum:g}"
+    if spec.minimum is not None:
+        return f"{spec.minimum:g} or more"
+    if spec.maximum is not None:
+        return f"{spec.maximum:g} or less"
+    return spec.format or ""
 
 
 def _control(name: str, spec: InputSpec, text: str) -> Control:

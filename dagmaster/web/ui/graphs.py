@@ -11,7 +11,7 @@ from dagmaster.ids import NodeId
 from dagmaster.model.added_nodes import OUTSIDE
 from dagmaster.model.outcome import outcome_of
 from dagmaster.model.redact import redact, redact_text
-from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import Node
 from dagmaster.store import attempts as attempt_store
 from dagmaster.store import node_counts
@@ -22,6 +22,7 @@ from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.graph_view import draw_columns, read_graph, task_of
 from dagmaster.web.services import Conn, Services, ServicesDep
+from dagmaster.web.ui.job_nodes import waits_for
 from dagmaster.web.ui.pages import Shown, ShownJob
 from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why
 from dagmaster.web.views import node_seconds, seconds_between
@@ -59,6 +60,7 @@ async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: NodeId) ->
         "panel.html",
         {
             "node": panel,
+            "can_retry": panel["not_before"] is not None or (panel["is_failed"] and job["status"] == JobStatus.FAILED),
             "may_decide": panel["is_decided_by_people"] and may_decide(page, panel["params"].get("approvers") or ()),
             "why": await why(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": row["status"] not in NODE_TERMINAL and not is_explained,
@@ -77,6 +79,7 @@ def _panel(row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node], folded:
     children = children_of_rows([{**count, "may_fail": getattr(node, "allow_failure", False)} for count in folded])
     params = redact(row["input_params"]) or {}
     is_asked = node_type == "approval" and is_waiting
+    signal = getattr(node, "signal", None)
     return {
         **{name: row[name] for name in ("job_id", "node_id", "dispatched_at", "started_at", "completed_at")},
         "type": node_type.replace("_", "-"),
@@ -95,7 +98,8 @@ def _panel(row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node], folded:
         "is_failed": row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB,
         "is_decided_by_people": is_asked,
         "approval_message": params.get("message") if is_asked else None,
-        "signal": getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
+        "signal": signal if node_type == "wait" and is_waiting else None,
+        "waits_for": waits_for(row, node_type, {row["node_id"]: {"signal": signal}}),
         "has_log": node_type in ("task", "fan_out") and row["task_id"] is not None,
         "outcome": outcome_of(row["status"], children, row["ended_by"]),
         "children": children,

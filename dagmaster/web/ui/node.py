@@ -8,10 +8,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 
 from dagmaster.ids import NodeId, TaskId
-from dagmaster.model.outcome import ENDED, end_of, outcome_of
+from dagmaster.model.outcome import ENDED, NO_CHILDREN, Outcome, end_of, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.shapes import shapes_of
-from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import attempts as attempt_store
 from dagmaster.store import node_counts
 from dagmaster.store.attempts import attempts_of_node, list_checkpoints
@@ -22,7 +22,7 @@ from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn, Services
 from dagmaster.web.ui.filters import value_of
 from dagmaster.web.ui.gantt import attempt_number
-from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
+from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of, waits_for
 from dagmaster.web.ui.pages import Shown, ShownJob, mark_of, unchanged
 from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why
 from dagmaster.web.views import node_seconds, seconds_between
@@ -45,6 +45,7 @@ async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> 
     definition = await definition_of(conn, job)
     counts = await node_counts.count_children(conn, job["job_id"], node_id)
     node = node_head(row, definition, counts)
+    is_job_failed = job["status"] == JobStatus.FAILED
     attempts = await _attempts(conn, page.services, job, row)
     is_open = row["status"] not in NODE_TERMINAL
     is_explained = is_open and await is_quickly_explained(conn, job["job_id"])
@@ -58,6 +59,7 @@ async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> 
             "job_status": job["status"],
             "workflow_id": job["workflow_id"],
             "node": node,
+            "can_retry": node["not_before"] is not None or (node["outcome"] == Outcome.FAILED and is_job_failed),
             "attempts": attempts,
             "log": _log(job, node, attempts),
             "mark": mark,
@@ -96,6 +98,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> R
         "outcome": outcome,
         "is_over": outcome in ENDED,
         "has_log": type == "task",
+        "waits_for": waits_for(row, type, definition),
     }
 
 
@@ -129,11 +132,12 @@ def _attempt(
     if (measured := report.get("execution_duration_ms")) is not None:  # Times in the timeline are those of batches.
         ran = measured / 1000
         started = report["reported_at"] - timedelta(milliseconds=measured)
-    status = node["status"] if is_newest else report.get("status") or "failed"
+    own_status = outcome_of(node["status"], NO_CHILDREN, node["ended_by"])
+    status = own_status if is_newest else report.get("status") or "failed"
     return {
         "number": attempt_number(task_id),
         "status": status,
-        "is_over": status in ("completed", "failed", "skipped"),
+        "is_over": status in ENDED,
         "worker_id": report.get("worker_id") or (worker if is_newest else None),
         "started_at": started,
         "queued": seconds_between(times["dispatched_at"], started or ended) if times else None,

@@ -22,6 +22,7 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> Mapping[str, Any]:
     """`can_retry`: the failed node of a failed job. Attempts count from 1."""
+    retry_at = row["not_before"] if row["status"] == NodeStatus.READY else None
     is_failed = row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB
     waits = row["status"] == NodeStatus.DISPATCHED
     queued_until = row["started_at"] or (None if waits else row["completed_at"])
@@ -34,7 +35,8 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> Mappi
         "queued_seconds": seconds_between(row["dispatched_at"], queued_until) or None,
         "run_seconds": node_seconds(row, children),
         "changed_at": row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
-        "retry_at": row["not_before"] if row["status"] == NodeStatus.READY else None,
+        "retry_at": retry_at,
+        "waits_for": "awaits retry" if retry_at else None,
         "can_retry": is_failed and row["job_status"] == JobStatus.FAILED,
         "children": children,
     }

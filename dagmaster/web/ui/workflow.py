@@ -14,7 +14,7 @@ from dagmaster.errors import Conflict, Invalid, UnknownSchedule, UnknownWorkflow
 from dagmaster.ids import NodeId
 from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact, redact_text
-from dagmaster.model.workflow import InputSpec, Workflow
+from dagmaster.model.workflow import Workflow
 from dagmaster.store.nodes import grid_nodes
 from dagmaster.store.schedules import get_schedule
 from dagmaster.store.workflows import (
@@ -29,6 +29,7 @@ from dagmaster.web.graph_view import workflow_edges, workflow_nodes
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import draw_durations, draw_ticks, median_seconds
 from dagmaster.web.ui.filters import duration, first_line, pretty
+from dagmaster.web.ui.forms import allowed_values
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.ui.workflows import last_run, schedule_state, waiting_runs
 from dagmaster.web.views import run_seconds, seconds_between
@@ -134,21 +135,9 @@ def _inputs(workflow: Workflow) -> list[Input]:
         # By name: the default of a password is a secret.
         default = redact({name: spec.default})[name]
         written = None if spec.default is None else json.dumps(default, ensure_ascii=False, default=str)
-        values = redact_text(_values(spec))
+        values = redact_text(allowed_values(spec))
         rows.append(Input(name, spec.type, values, spec.required, written, redact_text(spec.description)))
     return rows
-
-
-def _values(spec: InputSpec) -> str:
-    if spec.enum:
-        return f"one of {', '.join(map(str, spec.enum))}"
-    if spec.minimum is not None and spec.maximum is not None:
-        return f"{spec.minimum:g} to {spec.maximum:g}"
-    if spec.minimum is not None:
-        return f"{spec.minimum:g} or more"
-    if spec.maximum is not None:
-        return f"{spec.maximum:g} or less"
-    return spec.format or ""
 
 
 def _version(row: Row, current: str | None) -> Row:
