@@ -107,7 +107,6 @@ def test_a_long_result_prints_one_line_per_node(failed: str, tmp_path: Path) -> 
     assert document["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
 
 
-@pytest.mark.timeout(60)
 def test_a_wide_sql_row_fits_and_opens_no_pager(failed: str) -> None:
     screen = at_terminal(80, "psql", "-c", "SELECT 'a' AS first, repeat('word ', 14) AS second, 'b' AS third")
     assert any("RECORD 1" in line for line in screen)
