@@ -73,7 +73,7 @@ def at_terminal(width: int, *args: str) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100])
 def test_lists_fit_a_narrow_terminal(failed: str, width: int) -> None:
     listed = at_terminal(width, "jobs")
-    lines = at_terminal(width, "show", "last")
+    lines = at_terminal(width, "show", failed)
     assert max(len(line) for line in listed) <= width
     [row] = [line for line in listed if line.startswith(failed)]
     assert "✗ failed" in row
