@@ -73,7 +73,7 @@ def at_terminal(width: int, *args: str) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100])
 def test_lists_fit_a_narrow_terminal(failed: str, width: int) -> None:
     listed = at_terminal(width, "jobs")
-    lines = at_terminal(width, "show", "last")
+    lines = at_terminal(width, "show", failed)
     assert max(len(line) for line in listed) <= width
     [row] = [line for line in listed if line.startswith(failed)]
     assert "✗ failed" in row
@@ -107,7 +107,6 @@ def test_a_long_result_prints_one_line_per_node(failed: str, tmp_path: Path) -> 
     assert document["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
 
 
-@pytest.mark.timeout(60)
 def test_a_wide_sql_row_fits_and_opens_no_pager(failed: str) -> None:
     screen = at_terminal(80, "psql", "-c", "SELECT 'a' AS first, repeat('word ', 14) AS second, 'b' AS third")
     assert any("RECORD 1" in line for line in screen)

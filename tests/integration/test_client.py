@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 from command_line import write_workflow
+from fleet import SOON
 from serving import Server, server
 
 from dagmaster import AsyncClient, Client
@@ -172,7 +173,7 @@ def test_waiting_survives_a_server_restart(running: Server, client: Client, gate
     running.stop()
     gate.open.set()
     running.start()
-    waiting.join(30)
+    waiting.join(SOON)
     assert ended == ["completed"]
 
 

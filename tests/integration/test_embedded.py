@@ -29,8 +29,8 @@ from pathlib import Path
 from dagmaster.store.embedded import EmbeddedServer
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Also where the tests run in the background.
 server = EmbeddedServer.start(Path(sys.argv[1]))
-print(server.dsn, flush=True)
 try:
+    print(server.dsn, flush=True)
     sys.stdin.read()
 except KeyboardInterrupt:
     sys.exit(130)

@@ -134,7 +134,7 @@ async def test_a_waiting_retry_names_its_last_error_and_its_time(dsn: str) -> No
             explanation.sentence.startswith("Node `work` failed once (last: ")
             and "will be retried at " in explanation.sentence
         )
-        assert 150 < explanation.data["in_seconds"] <= 200
+        assert 150 < explanation.data["in_seconds"] < 201  # The orchestrator's clock may be a little ahead.
         assert explanation.data["last_error"]
 
 

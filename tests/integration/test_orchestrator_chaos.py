@@ -79,7 +79,7 @@ async def test_every_job_ends_once_despite_faults(dsn: str, seed: int | None) ->
         for _ in range(8):
             await asyncio.sleep(0.2 * rng.random())
             await storm.strike()
-        jobs = await running.ended(*fans, *chains, seconds=60)
+        jobs = await running.ended(*fans, *chains, seconds=180)
         assert {(job["status"], job["error_message"]) for job in jobs} == {("completed", None)}, f"seed {seed}"
         totals = [job["result_data"]["gather"]["total"] for job in jobs[:3]]
         assert totals == sizes, f"seed {seed}"

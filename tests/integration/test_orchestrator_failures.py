@@ -5,7 +5,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
+from fleet import NEVER, Fleet, child, fan, fleet, graph, retry, rows, single, task
 
 from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Cancel
@@ -121,7 +121,7 @@ async def test_a_worker_ends_a_task_that_times_out(dsn: str) -> None:
             raise
 
     async with fleet(dsn, endless=endless) as running:
-        await running.orchestrator()
+        await running.orchestrator(rules=Rules(timeout_grace_seconds=NEVER))
         await running.worker()
         job = await running.run(single("endless", timeout_seconds=1))
         assert job["error_message"] == "node work failed: timed out after 1 s"
@@ -148,18 +148,19 @@ async def test_the_owner_times_out_a_task_whose_worker_cannot_stop_it(dsn: str) 
     async with fleet(dsn, stubborn=stubborn) as running:
         await running.orchestrator(rules=Rules(timeout_grace_seconds=0.2))
         worker = await running.worker()
-        job = await running.run(single("stubborn", timeout_seconds=1, retry=retry(1)))
+        # The second attempt is the last, unless the machine stands still for a second.
+        job = await running.run(single("stubborn", timeout_seconds=1, retry=retry(20)))
         assert job["status"] == "completed"
-        assert job["result_data"]["work"] == {"attempt": 1}
-        [failed] = await running.events(job["job_id"], "node_failed")
-        assert failed["event_data"]["timeout"] == "execution"
+        last = job["result_data"]["work"]["attempt"]
+        [failed, *more] = await running.events(job["job_id"], "node_failed")
+        assert (failed["event_data"]["timeout"], len(more)) == ("execution", last - 1)
         let_go.set()
         await worker.stop()
-        assert runs == [0, 1]
+        assert (runs[0], runs[-1]) == (0, last) and runs == sorted(set(runs))
         await running.is_clean()
         late = await running.events(job["job_id"], "result_ignored")
-        assert len(late) <= 1
-        assert (await running.nodes(job["job_id"]))["work"]["output"] == {"attempt": 1}
+        assert len(late) <= last
+        assert (await running.nodes(job["job_id"]))["work"]["output"] == {"attempt": last}
 
 
 async def test_a_thread_that_cannot_be_stopped_does_not_block_its_job(dsn: str) -> None:
@@ -167,18 +168,19 @@ async def test_a_thread_that_cannot_be_stopped_does_not_block_its_job(dsn: str) 
 
     def stuck(ctx: HandlerContext) -> dict[str, Any]:
         if ctx.retry_count == 0:
-            let_go.wait(60)
+            let_go.wait(NEVER)
         return {"attempt": ctx.retry_count, "is_cancelled": ctx.cancelled.is_set()}
 
     async with fleet(dsn, stuck=stuck) as running:
         await running.orchestrator()
         await running.worker(concurrency=2, stop_within_seconds=0.1)  # It keeps its slot until it ends.
-        job_id = await running.submit(single("stuck", timeout_seconds=1, retry=retry(1)))
+        job_id = await running.submit(single("stuck", timeout_seconds=1, retry=retry(20)))
         try:
-            [job] = await running.completed(job_id, seconds=40)
+            [job] = await running.completed(job_id)
         finally:
             let_go.set()
-        assert job["result_data"]["work"] == {"attempt": 1, "is_cancelled": False}
+        result = job["result_data"]["work"]
+        assert result["attempt"] > 0 and not result["is_cancelled"]
 
 
 async def test_a_task_that_no_worker_claims_times_out(dsn: str) -> None:

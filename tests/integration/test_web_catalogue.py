@@ -285,7 +285,10 @@ async def test_unready_services_are_503(dsn: str) -> None:
         await api.get("/livez", 200)
 
 
-async def test_during_a_database_outage_requests_are_503_and_the_process_survives(dsn: str) -> None:
+async def test_during_a_database_outage_requests_are_503_and_the_process_survives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dagmaster.web.checks.REACH_SECONDS", 0.2)
     async with web("postgresql://nobody@127.0.0.1:1/none?connect_timeout=1", single()) as api:
         api.services.pool.timeout = 0.2
         for path in ("/readyz", "/api/v1/jobs"):

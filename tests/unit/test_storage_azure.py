@@ -64,9 +64,10 @@ def identity(azurite: Azurite, environment: pytest.MonkeyPatch) -> Iterator[Iden
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
+    """With a prefix of the shared container for this test alone."""
     (tmp_path / "storage" / "mount").mkdir(parents=True)
     (tmp_path / "storage" / "mount" / "a.txt").write_bytes(b"content")
-    return storage_in(tmp_path, storage_bronze="az://rasters/by-identity")
+    return storage_in(tmp_path, storage_bronze=f"az://rasters/{tmp_path.name}")
 
 
 @needs_azurite
@@ -136,7 +137,7 @@ async def run_handler(name: str, **params: Any) -> dict[str, Any]:
 async def test_a_raster_in_azure_can_be_validated_optimised_and_drawn(
     identity: IdentityServer, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    zones = {"bronze": "az://rasters/incoming", "silver": "az://rasters/cogs"}
+    zones = {"bronze": "az://rasters/scenes", "silver": "az://rasters/cogs"}
     environment.setenv("DAGMASTER_DATA_DIR", str(tmp_path))
     for zone, url in zones.items():
         environment.setenv(f"DAGMASTER_STORAGE_{zone.upper()}", url)
