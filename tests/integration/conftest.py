@@ -16,9 +16,10 @@ from dagmaster.python.local import LocalFleet
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Routes wait for the owner of a job, which may take seconds to respond on a busy machine."""
+    """Routes wait for the owner of a job, and workers for the cache, which may take seconds on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dagmaster.web.service_context.WAIT_SECONDS", SOON)
+        patch.setattr("dagmaster.worker.result_cache.WAIT_SECONDS", SOON)
         yield
 
 
