@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 LIVE = "#live-state"
 WATCHED = 3_500
 GAP = 1_500  # Between two requests of a page.
-PATIENCE = 6  # A slow page waits longer: a multiple of the time that its slowest request took.
+PATIENCE = 5  # A slow page waits longer: a multiple of the time that its slowest request took.
 SLOWEST = """Math.max(...performance.getEntries()
     .filter((one) => one.entryType === "navigation" || one.initiatorType === "fetch")
     .map((one) => one.responseEnd - one.startTime))"""
