@@ -55,7 +55,7 @@ from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
 COMMAND_SECONDS = 120
-STOP_SECONDS = 20
+STOP_SECONDS = 60
 FIRST_WORDS_SECONDS = 10
 READY_SECONDS = 60
 SHELLS = ("sh", "bash", "console")

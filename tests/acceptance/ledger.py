@@ -13,6 +13,7 @@ import psycopg
 from pydantic import BaseModel
 
 from dagmaster.handlers import HandlerContext, Permanent, handler
+from dagmaster.handlers.basic import Phases, multi_phase
 
 LEDGER = "ACCEPTANCE_LEDGER"  # The variable with its URL.
 PATIENCE_SECONDS = 60.0
@@ -49,6 +50,7 @@ WRITE = """
     INSERT INTO acceptance_ledger (execution_id, event, task_id, job_id, node_id, attempt, pid, at)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
+HELD = "SELECT count(*) FROM acceptance_holds WHERE node_id = %s"
 PRESENT = "SELECT count(DISTINCT node_id) FROM acceptance_ledger WHERE job_id = %s AND event = 'start'"
 
 Row = tuple[Any, ...]
@@ -158,6 +160,16 @@ async def phase(ctx: HandlerContext, params: Phase) -> AsyncIterator[dict[str, A
         yield {"type": "checkpoint", "phase": PHASE}
         await asyncio.sleep(params.seconds)
     yield {"type": "result", "output": {"has_resumed": not is_first}}
+
+
+@handler("ledger.held_phases", queue="work", params=Phases)
+async def held_phases(ctx: HandlerContext, params: Phases) -> AsyncIterator[dict[str, Any]]:
+    """The phases of `multi_phase`; one that the test holds does not end."""
+    async for said in multi_phase(ctx, params):
+        if said["type"] == "checkpoint":
+            while (await asyncio.to_thread(ledger.ask, HELD, said["phase"]))[0]:  # noqa: ASYNC110 - it is a table
+                await asyncio.sleep(0.02)
+        yield said
 
 
 class Meeting(BaseModel):

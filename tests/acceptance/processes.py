@@ -251,7 +251,7 @@ class Stage:
         return str(path)
 
     def hold(self, *node_ids: str) -> None:
-        """Tasks of these nodes start but do not end, so that no job ends before the test has acted.
+        """Tasks of these nodes, or phases of these names, start but do not end before the test has acted.
 
         A worker has one connection to the ledger: while a task is held, its other tasks wait to write.
         """

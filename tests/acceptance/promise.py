@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 from shapes import SHAPES, Outcome, Shape
 
-SWEEP_SECONDS = 30.0
+SWEEP_SECONDS = 90.0
 
 # Each finds rows that break the claim.
 CLAIMS: Mapping[str, str] = {

@@ -20,8 +20,8 @@ from dagmaster.store.migrate import upgrade
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
-LEASE_SECONDS = 8.0  # Longer than a worker takes to notice that the server is back.
-OUTAGE_SECONDS = 9.0
+LEASE_SECONDS = 15.0  # Longer than a slow worker takes to notice that the server is back; it looks every 5 seconds.
+OUTAGE_SECONDS = 16.0
 DONE = "SELECT count(*) >= %s FROM dagapp.dag_job_events WHERE event_type = 'node_completed'"
 
 

@@ -20,6 +20,7 @@ RUNS = "SELECT count(*) > 0 FROM acceptance_ledger WHERE event = 'start' AND job
 IS_TIMED = (
     "SELECT count(*) > 0 FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'toil' AND status = 'running'"
 )
+ARE_DISPATCHED = "SELECT count(DISTINCT job_id) = 3 FROM dagapp.dag_node_states WHERE task_id IS NOT NULL"
 RETRIES = "SELECT sum(retry_count) FROM dagapp.dag_node_states WHERE job_id = %s"
 
 # The clock changes.
@@ -54,11 +55,14 @@ def test_jobs_survive_a_clock_change_on_an_orchestrators_host(stage: Stage, hour
     orchestrator = stage.start(*ORCHESTRATOR, through=through)
     stage.launch(WORKER)
     stage.await_role(orchestrator)
-    job_id = stage.submit(LONG, first_seconds=3.0)
+    stage.hold("toil")
+    job_id = stage.submit(LONG, first_seconds=0.0)
     stage.until(IS_TIMED, job_id)
     skewed = set_clock(orchestrator)
     assert abs(skewed - datetime.now(UTC) - timedelta(hours=hours)) < timedelta(minutes=1)
     stage.submit_all([(FLAKY, {}), (CHAIN, {"n": 1})])
+    stage.until(ARE_DISPATCHED)  # The orchestrator has looked at its changed clock while the task runs.
+    stage.release()
     stage.until_ended()
     assert stage.database.value(RETRIES, job_id) == 0
     assert stage.database.rows(FOREIGN_TIMES) == []

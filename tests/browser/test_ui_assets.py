@@ -144,7 +144,7 @@ def test_a_failed_version_can_be_reprocessed_or_deleted(site: AssetSite, page: P
     )
     page.get_by_role("button", name="Delete asset").click()
     agree(page)
-    page.wait_for_url("**/ui/assets")
+    page.wait_for_url("**/ui/assets", wait_until="commit")  # The toasts disappear a few seconds later.
     expect(page.locator("#toasts")).to_contain_text("Asset deleted")
     expect(page.locator("#toasts")).to_contain_text("The published layer is not up to date")
     expect(page.locator(f"#asset-{asset_id}")).to_have_count(0)

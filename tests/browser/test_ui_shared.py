@@ -14,6 +14,10 @@ from playwright.sync_api import Page, expect
 LIVE = "#live-state"
 WATCHED = 3_500
 GAP = 1_500  # Between two requests of a page.
+PATIENCE = 5  # A slow page waits longer: a multiple of the time that its slowest request took.
+SLOWEST = """Math.max(...performance.getEntries()
+    .filter((one) => one.entryType === "navigation" || one.initiatorType === "fetch")
+    .map((one) => one.responseEnd - one.startTime))"""
 POLL = 10_000  # Of a page without a websocket.
 QUIET_TRIES = 20
 LAST_EVENT = "SELECT coalesce(max(event_id), 0) FROM dagapp.dag_job_events"
@@ -230,13 +234,16 @@ def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> tuple[lis
 
 
 def settle(page: Page) -> None:
-    """Wait until a page sends no more requests for as long as it waits between two."""
-    urls: list[str] = []
-    page.on("request", lambda request: urls.append(request.url))
+    """Wait until a page sends no more requests for longer than it waits between two."""
+    begun: list[str] = []
+    ended: list[str] = []
+    page.on("request", lambda request: begun.append(request.url))
+    for event in ("requestfinished", "requestfailed"):
+        page.on(event, lambda request: ended.append(request.url))  # type: ignore[call-overload]
     before = -1
-    while before != len(urls):
-        before = len(urls)
-        page.wait_for_timeout(GAP)
+    while before != len(begun) or len(ended) < len(begun):
+        before = len(begun)
+        page.wait_for_timeout(max(GAP, PATIENCE * page.evaluate(SLOWEST)))
 
 
 @pytest.mark.parametrize("path", ["/ui/", "/ui/jobs", "/ui/jobs/{job}", "/ui/workflows/greet"])
@@ -278,7 +285,8 @@ def until_quiet(site: Site) -> None:
             time.sleep(0.2)
 
 
-def test_an_idle_page_sends_no_requests(page: Page) -> None:
+def test_an_idle_page_sends_no_requests(site: Site, page: Page) -> None:
+    until_quiet(site)
     go(page)
     settle(page)
     assert requests_of(page)[0] == []

@@ -12,7 +12,7 @@ from processes import Process, Stage
 from storm_workflows import MEETING
 
 JOBS = "SELECT job_id, workflow_id FROM dagapp.dag_jobs"
-LEAVE_SECONDS = 30.0
+LEAVE_SECONDS = 60.0
 SIGNS_OF_A_CRASH = ("Fatal Python error", "never retrieved")
 OUTCOME = "SELECT status::text, error_message FROM dagapp.dag_jobs WHERE job_id = %s"
 

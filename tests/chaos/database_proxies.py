@@ -11,7 +11,7 @@ from typing import Any, Self
 from psycopg.conninfo import conninfo_to_dict
 
 CHUNK_BYTES = 65_536
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
 # Closing a socket with a linger time of zero resets the connection.
 LINGER = struct.pack("ii", 1, 0)
 

@@ -17,7 +17,7 @@ class HttpWorker:
     async def post(self, verb: str, body: Any, status: int = 200) -> Any:
         return await self.api.post(f"{WORKERS}/{self.id}/{verb}", body, status, headers=self.headers)
 
-    async def claim(self, limit: int = 4, wait_seconds: float = 10, **body: Any) -> list[dict[str, Any]]:
+    async def claim(self, limit: int = 4, wait_seconds: float = 20, **body: Any) -> list[dict[str, Any]]:
         reply = await self.post("claim", {"limit": limit, "wait_seconds": wait_seconds, **body})
         return list(reply["tasks"])
 

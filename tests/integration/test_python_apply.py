@@ -237,11 +237,12 @@ async def adds_and_waits() -> Any:
 
 async def test_the_tasks_of_a_killed_worker_are_added_once(dsn):
     async with fleet(dsn) as running:
-        await running.orchestrator(worker_lost_after_seconds=1.0)
+        await running.orchestrator()
         doomed = await running.worker(concurrency=1)  # It has no slot for the tasks that it adds.
         job = await create_job("killed", create_task(adds_and_waits, retries=2))
         await events["go"].wait()
         await doomed.kill()
+        await running.rows("UPDATE dagapp.dag_workers SET last_heartbeat = now() - interval '1 hour'")
         await running.worker()
         assert await result_of(running, job.id) == 3
         assert sorted(await running.nodes(job.id)) == ["END", "START", "entry", *(f"entry.{n}" for n in (1, 2, 3, 4))]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import rows, single
+from fleet import SOON, rows, single
 from job_owner import owner
 
 from dagmaster.engine.messages import Load
@@ -209,10 +209,9 @@ async def test_a_zombie_counts_as_dead(dsn: str, unreaped: int) -> None:
     async with opened(dsn, application="test") as conn:
         instance = replace(this_instance(), pid=unreaped)
         await instances.register_worker(conn, instance, **WORKER)
-        for _ in range(400):
-            if buried := await instances.mark_dead_lost(conn, instance.host_key):
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(SOON):
+            while not (buried := await instances.mark_dead_lost(conn, instance.host_key)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert buried == [instance.instance_id]
 
 

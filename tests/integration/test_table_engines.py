@@ -38,7 +38,9 @@ async def test_a_cancelled_task_kills_its_query(context: DataContext) -> None:
     sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeping
-    assert await context.run(running) == 0
+    async with asyncio.timeout(60):  # A server answers shortly before it forgets the query.
+        while await context.run(running):  # noqa: ASYNC110 - the other end is a server
+            await asyncio.sleep(0.01)
 
 
 async def test_a_query_that_reads_too_much_fails_alone(engine_url: str) -> None:
@@ -187,7 +189,7 @@ async def test_a_stranger_is_not_served(context: DataContext) -> None:
     address = find_address(folder_of(context.url))
     assert address is not None
     for path in ("/", "/?query=SELECT+1", "/ping"):
-        response = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{address.port}{path}")
+        response = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{address.port}{path}", timeout=60)
         assert response.status_code == 403
 
 

@@ -138,7 +138,10 @@ async def test_without_an_exporter_the_trace_still_reaches_the_handler(dsn: str)
 def test_a_request_has_an_id_a_trace_and_a_log_line(dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_workflow(tmp_path, GREETING)
     caplog.set_level(logging.DEBUG, "dagmaster.http.request_log")
-    with server(dsn, tmp_path, works=False, own_span=own_span) as host, httpx.Client(base_url=host.url) as client:
+    with (
+        server(dsn, tmp_path, works=False, own_span=own_span) as host,
+        httpx.Client(base_url=host.url, timeout=60) as client,
+    ):
         response = client.get("/api/v1/jobs?status=failed", headers={"X-Request-ID": "mine-1"})
         refused = client.get("/api/v1/jobs/77", headers={"X-Request-ID": "not\tmine"})
         body = {"workflow_id": "greeting"}

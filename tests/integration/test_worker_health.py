@@ -48,18 +48,20 @@ async def test_a_worker_reports_its_health_and_queues(dsn: str) -> None:
 
 
 async def test_a_worker_whose_slots_are_all_stuck_is_unhealthy(dsn: str) -> None:
-    go_on = threading.Event()
+    entered, go_on = threading.Event(), threading.Event()
 
     def stubborn(ctx: HandlerContext) -> None:
-        go_on.wait(30)
+        entered.set()
+        go_on.wait(100)
 
     async with fleet(dsn, stubborn=stubborn) as running:
         await running.orchestrator()
         worker = await running.worker(concurrency=1, stop_within_seconds=0.1)
         transport = httpx.ASGITransport(health_app(worker.instance))
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
-            job_id = await running.submit(single("stubborn", timeout_seconds=1))
-            await running.ended(job_id)
+            while not entered.is_set():  # On a busy machine the time may be over before the thread starts.
+                job_id = await running.submit(single("stubborn", timeout_seconds=1))
+                await running.ended(job_id)
             await wait_until(lambda: bool(worker.instance.slots.stuck))
             answer = await http.get("/health")
             assert (answer.status_code, answer.json()["status"]) == (503, "unhealthy")

@@ -158,15 +158,17 @@ async def test_on_stop_running_tasks_finish_and_no_new_ones_start(dsn: str) -> N
 
 async def test_a_stopping_worker_sends_heartbeats_and_reports(dsn: str) -> None:
     """One long task must neither delay the results of the others nor look like a dead worker."""
-    gate = Gate()
-    async with fleet(dsn, gate=gate) as running:
+    gate, short_gate = Gate(), Gate()
+    async with fleet(dsn, gate=gate, short=short_gate) as running:
         await running.orchestrator()
         worker = await running.worker(shutdown_grace_seconds=60)
         blocked_id = await running.submit(single("gate"))
-        short = await running.submit(single("sleep", params={"seconds": 0.4}))
+        short = await running.submit(single("short"))
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         stopping = asyncio.create_task(worker.stop())
-        await running.completed(short, seconds=40)
+        await wait_until(lambda: worker.instance.is_stopping)
+        short_gate.open.set()
+        await running.completed(short)
         now = await running.value("SELECT clock_timestamp()")
         await running.until("SELECT last_heartbeat > %s AS ok FROM dagapp.dag_workers", lambda: [now])
         assert await status_of(running, worker.id) == "active"
@@ -363,14 +365,15 @@ async def test_local_reports_survive_a_database_outage(dsn: str) -> None:
 async def test_a_worker_can_stop_during_a_database_outage(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
-        role = await running.orchestrator(worker_lost_after_seconds=1.0)
+        role = await running.orchestrator()
         worker = await running.worker(shutdown_grace_seconds=0.1)
         job_id = await running.submit(single("gate", retry=retry(1)))
         await asyncio.wait_for(gate.entered.wait(), 60)
         async with closed(dsn):
             await asyncio.wait_for(worker.stop(), 60)
         gate.open.set()
-        await rows(dsn, "UPDATE dagapp.dag_workers SET last_heartbeat = now() - interval '1 hour'")
+        # After an outage, each worker has a whole lease to renew its own.
+        await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
         await running.worker()
         await running.completed(job_id)
         assert not role.has_ended

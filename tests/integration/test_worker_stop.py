@@ -63,17 +63,19 @@ async def test_a_coroutine_that_cancels_itself_has_failed(dsn: str) -> None:
 async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_reported(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    go_on = threading.Event()
+    entered, go_on = threading.Event(), threading.Event()
 
     def stubborn(ctx: HandlerContext) -> None:
+        entered.set()
         go_on.wait(100)
 
     async with fleet(dsn, stubborn=stubborn) as running:
         await running.orchestrator()
         worker = await running.worker(concurrency=2, stop_within_seconds=0.1)
         with caplog.at_level(logging.ERROR):
-            job_id = await running.submit(single("stubborn", timeout_seconds=1))
-            [job] = await running.ended(job_id)
+            while not entered.is_set():  # On a busy machine the time may be over before the thread starts.
+                job_id = await running.submit(single("stubborn", timeout_seconds=1))
+                [job] = await running.ended(job_id)
         assert "timed out after 1 s" in job["error_message"]
         await wait_until(lambda: list(worker.instance.slots.stuck) == [f"{job_id}_work_0"])
         await wait_until(lambda: f"task {job_id}_work_0 is over, but its handler is still running" in caplog.text)
