@@ -239,7 +239,7 @@ def settle(page: Page) -> None:
     ended: list[str] = []
     page.on("request", lambda request: begun.append(request.url))
     for event in ("requestfinished", "requestfailed"):
-        page.on(event, lambda request: ended.append(request.url))  # type: ignore[call-overload]
+        page.on(event, lambda request: ended.append(request.url))
     before = -1
     while before != len(begun) or len(ended) < len(begun):
         before = len(begun)

@@ -16,9 +16,7 @@ from dagmaster.python.local import LocalFleet
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Routes wait for the owner of a job, workers for the cache, and checks for the database: on a busy machine they may
-    need seconds.
-    """
+    """Routes wait for the owner of a job, workers for the cache, checks for the database: seconds on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dagmaster.web.service_context.WAIT_SECONDS", SOON)
         patch.setattr("dagmaster.web.checks.REACH_SECONDS", SOON)
