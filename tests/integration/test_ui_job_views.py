@@ -226,6 +226,13 @@ async def test_only_the_nodes_of_failed_jobs_can_be_retried(api: Web) -> None:
         assert "nodes/step/retry" in await api.get(f"/ui/jobs/{failed}{path}")
 
 
+async def test_the_head_of_a_job_counts_its_failed_nodes(api: Web) -> None:
+    job_id = await run(api, "tolerant")
+    await until_ended(api, job_id)
+    head = (await api.get(f"/ui/jobs/{job_id}")).partition("<dt>Nodes</dt>")[2].partition("</div>")[0]
+    assert "<small>2/3</small>" in head and ">1 failed</small>" in head
+
+
 async def test_the_page_shows_the_same_as_the_api(api: Web) -> None:
     job_id = await run(api, "stumbles")
     await until_ended(api, job_id)
