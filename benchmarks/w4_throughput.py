@@ -95,7 +95,13 @@ def figures(times: Times, jobs: int) -> list[Figure]:
         Figure("W4", "floor: bare script, two processes", split.median, "tasks/s", split.spread),
         Figure("W4", "for comparison: two scripts, half the jobs each", parallel.median, "tasks/s", parallel.spread),
         Figure(
-            "W4", f"{jobs:,} jobs of 3 steps", product.median, "tasks/s", product.spread, floor, Bar(0.4, at_least=True)
+            "W4",
+            f"{jobs:,} jobs of 3 steps",
+            product.median,
+            "tasks/s",
+            product.spread,
+            floor,
+            Bar(0.55, at_least=True),
         ),
         Figure("W4", "of that, until all are submitted", submit.median, "s", submit.spread),
         *(
