@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from command_line import WORKFLOWS, Called, call, write_workflow
 
+from dagmaster.python import catalogue
+
 SLOW = """\
 workflow_id: slow
 nodes:
@@ -233,7 +235,8 @@ def test_an_input_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_workflow_is_refused() -> None:
+def test_an_unknown_workflow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "defined", {})  # Modules of other tests define workflows too.
     message = refused("run", "helo_world")
     assert message.startswith("error: no workflow is named 'helo_world'")
     assert "did you mean 'hello_world'?" in message
