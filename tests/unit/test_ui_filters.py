@@ -62,6 +62,11 @@ def test_only_names_and_times_in_sentences_are_marked() -> None:
     assert prose("`2026-03-01 12:00:00 UTC`") == "<code>2026-03-01 12:00:00 UTC</code>"
 
 
+@pytest.mark.parametrize("day", ["2026-02-30", "2026-13-01", "0000-00-00"])
+def test_a_day_that_does_not_exist_stays_as_it_is(day: str) -> None:
+    assert prose(f"failed: no data of {day} 10:00:00 UTC") == f"failed: no data of {day} 10:00:00 UTC"
+
+
 def test_json_for_scripts_cannot_end_its_element() -> None:
     written = data({"text": "</script><!--&"})
     assert "<" not in written and ">" not in written and "&" not in written

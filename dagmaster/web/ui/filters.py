@@ -146,8 +146,16 @@ def prose(text: str) -> Markup:
 def with_times(text: str) -> Markup:
     """Exact times in a sentence follow the reader's time zone."""
     return Markup("").join(
-        exact(f"{part}+00:00") if place % 2 else escape(part) for place, part in enumerate(EXACT_TIME.split(text))
+        _exact_or_text(part) if place % 2 else escape(part) for place, part in enumerate(EXACT_TIME.split(text))
     )
+
+
+def _exact_or_text(written: str) -> Markup:
+    """The error of a handler, which is part of some sentences, may name a day that does not exist."""
+    try:
+        return exact(f"{written}+00:00")
+    except ValueError:
+        return escape(f"{written} UTC")
 
 
 def _time(value: datetime | str) -> datetime:
