@@ -11,7 +11,7 @@ from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import NodeStatus
 from dagmaster.store.connect import Connection, escape_like, required
 from dagmaster.store.job_states import INLINE_BYTES
-from dagmaster.store.statements import fetch_as, fetch_one_as
+from dagmaster.store.statements import fetch, fetch_as, fetch_one_as
 
 Node = TypeVar("Node")
 
@@ -217,6 +217,13 @@ def jobs_of(rows: Sequence[ListedNode]) -> list[dict[str, Any]]:
     """The jobs of listed nodes, without duplicates."""
     jobs = {row["job_id"]: row["job_completed_at"] for row in rows}
     return [{"job_id": job_id, "completed_at": completed_at} for job_id, completed_at in jobs.items()]
+
+
+async def kinds_of_nodes(conn: Connection, rows: Sequence[ListedNode]) -> dict[tuple[JobId, NodeId], Mapping[str, Any]]:
+    """`type` and `signal` from the definitions of these nodes; None for the children of fan-outs."""
+    values = {"job_ids": [row["job_id"] for row in rows], "node_ids": [row["node_id"] for row in rows]}
+    kinds = await fetch(conn, "kinds_of_nodes", values) if rows else []
+    return {(kind["job_id"], kind["node_id"]): kind for kind in kinds}
 
 
 async def list_job_nodes(

@@ -65,8 +65,12 @@ async def save_progress(
     percent: float | None,
     message: str | None,
     worker_id: WorkerId | None,
+    reporter: WorkerId,
 ) -> None:
-    """Never changes how an attempt ended. Raises TaskOver if it has ended, UnknownTask if it never existed."""
+    """Never changes how an attempt ended. Raises TaskOver if it has ended, UnknownTask if it never existed.
+
+    `worker_id` is None if the report names no worker; a later one may.
+    """
     values = {
         **_key(task_id),
         "progress_current": current,
@@ -74,6 +78,7 @@ async def save_progress(
         "progress_percent": percent,
         "progress_message": message,
         "worker_id": worker_id,
+        "reporter": reporter,
     }
     await _apply(conn, "save_progress", values)
 

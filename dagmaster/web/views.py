@@ -118,8 +118,10 @@ def snapshot_counts(job: JobSnapshot) -> NodeCounts:
 
 def run_seconds(job: Row) -> float | None:
     """The duration of a job so far, without paused time."""
-    seconds = seconds_between(job["started_at"], job["paused_at"] or job["completed_at"])
-    return None if seconds is None else round(max(seconds - job["idle_seconds"], 0.0), 3)
+    if job["started_at"] is None:
+        return None
+    idle_seconds: float = job["idle_seconds"]
+    return round(max(_seconds(job["started_at"], job["paused_at"] or job["completed_at"]) - idle_seconds, 0.0), 3)
 
 
 def node_seconds(node: Row, children: Children = NO_CHILDREN) -> float | None:
@@ -132,9 +134,11 @@ def node_seconds(node: Row, children: Children = NO_CHILDREN) -> float | None:
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:
     """Up to now for nodes that have not ended."""
-    if start is None:
-        return None
-    return round(((_time(end) if end else datetime.now(UTC)) - _time(start)).total_seconds(), 3)
+    return None if start is None else round(_seconds(start, end), 3)
+
+
+def _seconds(start: datetime | str, end: datetime | str | None) -> float:
+    return ((_time(end) if end else datetime.now(UTC)) - _time(start)).total_seconds()
 
 
 def _time(value: datetime | str) -> datetime:

@@ -194,12 +194,13 @@ async def test_a_waiting_node_says_so_on_every_page(api: Web) -> None:
     job_id = await run(api, "waits")
     query = "SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
     await api.fleet.until(query, lambda: [job_id])
-    job_page = await api.get(f"/ui/jobs/{job_id}")
+    job_page, all_nodes = await api.get(f"/ui/jobs/{job_id}"), await api.get("/ui/nodes")
     for node_id, words in (("signal", "awaits signal"), ("timer", "awaits timer")):
         line = job_page.partition(f'<tr id="node-{node_id}"')[2].partition("</tr>")[0]
+        listed = all_nodes.partition(f'<tr id="node-{job_id}-{node_id}"')[2].partition("</tr>")[0]
         head = (await api.get(f"/ui/jobs/{job_id}/nodes/{node_id}")).partition('id="node-head"')[2]
         panel = await api.get(f"/ui/jobs/{job_id}/nodes/{node_id}/panel")
-        for shown in (line, head, panel):
+        for shown in (line, listed, head, panel):
             assert words in shown
             assert "badge is-running" not in shown
         assert "Available when the node starts" not in head

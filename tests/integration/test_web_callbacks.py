@@ -127,6 +127,22 @@ async def test_an_externally_running_task_is_neither_claimed_nor_lost(dsn: str) 
         await api.fleet.is_clean()
 
 
+@pytest.mark.parametrize("names", [(None, "far"), ("far", None), (None, "far", None)])
+async def test_the_worker_of_an_attempt_is_the_named_one(dsn: str, names: tuple[str | None, ...]) -> None:
+    async with web(dsn, single()) as api:
+        await api.fleet.orchestrator()
+        task_id = await waiting(api)
+        *progressed, last = names
+        for percent, name in enumerate(progressed):
+            await api.post(
+                RESULT, {"task_id": task_id, "status": "running", "progress": percent, "worker_id": name}, 202
+            )
+        await api.post(RESULT, result(task_id, worker_id=last), 202)
+        await api.fleet.completed(job_of(task_id))
+        [attempt] = (await api.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work"))["attempts"]
+        assert attempt["worker_id"] == "far"
+
+
 async def test_a_report_of_a_superseded_attempt_is_refused_and_recorded(dsn: str) -> None:
     async with web(dsn, single(timeout_seconds=1, retry=retry(1))) as api:
         await api.fleet.orchestrator(rules=Rules(timeout_grace_seconds=0))

@@ -69,6 +69,17 @@ ORDER BY j.created_at DESC, j.job_id DESC,
     coalesce(n.completed_at, n.started_at, n.dispatched_at) DESC NULLS LAST, n.node_id
 LIMIT :limit OFFSET :offset;
 
+-- kinds_of_nodes --
+-- The types of these nodes and the signals that they wait for, from the pinned definitions or their own.
+SELECT n.job_id, n.node_id, k.definition ->> 'type' AS type, k.definition ->> 'signal' AS signal
+FROM unnest(:job_ids::bigint[], :node_ids::text[]) AS r(job_id, node_id)
+JOIN dagapp.dag_node_states n ON n.job_id = r.job_id AND n.node_id = r.node_id
+JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
+JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
+CROSS JOIN LATERAL (
+    SELECT coalesce(n.definition, w.definition #> ARRAY['nodes', n.node_id]) AS definition
+) k;
+
 -- view_nodes --
 -- Nodes of all jobs, newest job first. Unfinished nodes exist only in live jobs.
 SELECT {listed_node}

@@ -98,7 +98,7 @@ SET status = 'running', worker_id = coalesce(excluded.worker_id, t.worker_id),
     progress_percent = excluded.progress_percent, progress_message = excluded.progress_message,
     reported_at = excluded.reported_at
 WHERE t.status NOT IN ('completed', 'failed')
-RETURNING task_id, dagapp.begin_elsewhere(task_id, :worker_id);
+RETURNING task_id, dagapp.begin_elsewhere(task_id, :reporter);
 
 -- tell_progress --
 -- The progress of a task that this worker holds. An ended attempt stays as it is.

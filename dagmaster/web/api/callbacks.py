@@ -91,7 +91,7 @@ async def _take_progress(
         if body.progress is not None:
             progress = body.progress
             fields = progress if isinstance(progress, ProgressFields) else ProgressFields(progress_percent=progress)
-            await _save_progress(conn, body.task_id, fields, worker_id)
+            await _save_progress(conn, body.task_id, fields, body.worker_id, worker_id)
             is_new = True
         if body.checkpoint is not None:
             await _save_checkpoint(conn, services, body.task_id, body.checkpoint, worker_id)
@@ -117,11 +117,13 @@ async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: WorkerI
 
 async def _take_task_progress(conn: Connection, services: Services, caller: Caller, body: TaskProgressCreate) -> None:
     await check_task(conn, services, caller, body.task_id)
-    await _save_progress(conn, body.task_id, body, _worker_of(body.worker_id, caller))
+    await _save_progress(conn, body.task_id, body, body.worker_id, _worker_of(body.worker_id, caller))
     services.wake()
 
 
-async def _save_progress(conn: Connection, task_id: TaskId, progress: ProgressFields, worker_id: WorkerId) -> None:
+async def _save_progress(
+    conn: Connection, task_id: TaskId, progress: ProgressFields, named: str | None, reporter: WorkerId
+) -> None:
     percent = progress.progress_percent
     if percent is None and progress.progress_current is not None and (progress.progress_total or 0) > 0:
         percent = round(min(max(100 * progress.progress_current / (progress.progress_total or 1), 0.0), 100.0), 1)
@@ -132,7 +134,8 @@ async def _save_progress(conn: Connection, task_id: TaskId, progress: ProgressFi
         total=progress.progress_total,
         percent=percent,
         message=clean_text(progress.progress_message) if progress.progress_message is not None else None,
-        worker_id=worker_id,
+        worker_id=reporter if named else None,
+        reporter=reporter,
     )
 
 

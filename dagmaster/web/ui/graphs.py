@@ -99,7 +99,7 @@ def _panel(row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node], folded:
         "is_decided_by_people": is_asked,
         "approval_message": params.get("message") if is_asked else None,
         "signal": signal if node_type == "wait" and is_waiting else None,
-        "waits_for": waits_for(row, node_type, {row["node_id"]: {"signal": signal}}),
+        "waits_for": waits_for(row, node_type, signal),
         "has_log": node_type in ("task", "fan_out") and row["task_id"] is not None,
         "outcome": outcome_of(row["status"], children, row["ended_by"]),
         "children": children,

@@ -69,19 +69,19 @@ def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN
         "progress_percent": row["progress_percent"] if is_running else None,
         "progress_message": redact(row["progress_message"]) if is_running else None,
         "children": children,
-        "waits_for": waits_for(row, type, definition),
+        "waits_for": waits_for(row, type, definition.get(row["node_id"], {}).get("signal")),
     }
 
 
-def waits_for(row: Row, type: str, definition: Definition) -> str | None:
+def waits_for(row: Row, type: str | None, signal: str | None) -> str | None:
     """What an unfinished node waits for, in the words of the graph."""
     if row["status"] == NodeStatus.READY and row["not_before"] is not None:
         return "awaits retry"
     if row["status"] != NodeStatus.RUNNING:
         return None
     if type == "wait":
-        return "awaits signal" if definition.get(row["node_id"], {}).get("signal") else "awaits timer"
-    return {"approval": "needs approval", "workflow": "awaits child job"}.get(type)
+        return "awaits signal" if signal else "awaits timer"
+    return {"approval": "needs approval", "workflow": "awaits child job"}.get(type or "")
 
 
 def kind_of(row: Row, definition: Definition) -> tuple[str, str | None]:

@@ -98,7 +98,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> R
         "outcome": outcome,
         "is_over": outcome in ENDED,
         "has_log": type == "task",
-        "waits_for": waits_for(row, type, definition),
+        "waits_for": waits_for(row, type, node.get("signal")),
     }
 
 

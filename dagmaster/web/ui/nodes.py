@@ -9,9 +9,10 @@ from fastapi.responses import HTMLResponse
 from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
-from dagmaster.store.nodes import NEWEST_JOBS, STATUSES, NodeSearch, jobs_of, search_nodes
+from dagmaster.store.nodes import NEWEST_JOBS, STATUSES, NodeSearch, jobs_of, kinds_of_nodes, search_nodes
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
+from dagmaster.web.ui.job_nodes import waits_for
 from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
 from dagmaster.web.ui.list_filters import PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.pages import Shown, paged
@@ -20,7 +21,10 @@ from dagmaster.web.views import node_seconds, seconds_between
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 
-def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> Mapping[str, Any]:
+Row = Mapping[str, Any]
+
+
+def node_line(row: Row, children: Children, kind: Row) -> Row:
     """`can_retry`: the failed node of a failed job. Attempts count from 1."""
     retry_at = row["not_before"] if row["status"] == NodeStatus.READY else None
     is_failed = row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB
@@ -36,7 +40,8 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> Mappi
         "run_seconds": node_seconds(row, children),
         "changed_at": row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
         "retry_at": retry_at,
-        "waits_for": "awaits retry" if retry_at else None,
+        "type": kind.get("type"),
+        "waits_for": waits_for(row, kind.get("type"), kind.get("signal")),
         "can_retry": is_failed and row["job_status"] == JobStatus.FAILED,
         "children": children,
     }
@@ -55,11 +60,16 @@ async def show_nodes(
     )
     rows = await search_nodes(conn, filter, limit=PAGE_SIZE + 1, offset=offset)
     known = await page.services.node_counts.of(conn, jobs_of(rows))
+    kinds = await kinds_of_nodes(conn, [row for row in rows if row["status"] == NodeStatus.RUNNING])
     return page.render(
         "nodes.html",
         {
             "nodes": [
-                node_line(row, known[row["job_id"]].children.get(row["node_id"], NO_CHILDREN))
+                node_line(
+                    row,
+                    known[row["job_id"]].children.get(row["node_id"], NO_CHILDREN),
+                    kinds.get((row["job_id"], row["node_id"]), {}),
+                )
                 for row in rows[:PAGE_SIZE]
             ],
             **paged(rows, PAGE_SIZE, offset),
