@@ -15,8 +15,8 @@ BIOME := node_modules/.bin/biome
 AZURITE := $(VENV)/azurite
 S3RVER := $(VENV)/s3rver
 CLICKHOUSE := $(VENV)/clickhouse
-# Tests wait about half of the time: three processes keep two cores busy. The tests of `make test-quick` hardly wait.
-WORKERS ?= 3
+# Tests wait about half of the time: four processes keep two cores busy. The tests of `make test-quick` hardly wait.
+WORKERS ?= 4
 QUICK_WORKERS ?= 2
 RUNS ?= 5000
 SECONDS ?= 120
