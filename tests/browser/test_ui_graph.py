@@ -130,6 +130,9 @@ def test_a_fan_out_is_one_node_whose_items_expand(page: Page, asking: str) -> No
     expect(card(page, "spread").locator(".ring")).to_be_visible()
     items = card(page, "spread").locator(".gnode-items")
     expect(items).to_have_text("9/10 · 1 failed")
+    word = card(page, "spread").locator(".gnode-word")
+    expect(word).to_have_text("completed")
+    assert word.evaluate("word => word.scrollWidth <= word.clientWidth"), "the word is cut"
     items.click()
     panel = page.locator(".graph-panel")
     expect(panel.locator(".grid-item")).to_have_count(10)

@@ -56,7 +56,8 @@ export function updateCard(card, node) {
   const mark = card.querySelector(".gnode-state .icon");
   mark.toggleAttribute("hidden", !is.icon);
   if (is.icon) setIcon(mark, is.icon);
-  say(card.querySelector(".gnode-word"), still);
+  // The button of its items counts the failed ones: there is no room to say it twice.
+  say(card.querySelector(".gnode-word"), is.name === "completed_with_failures" ? "completed" : still);
   const tries = node.retry_count ? `${node.retry_count + 1}×` : "";
   say(card.querySelector(".gnode-tries"), tries);
   say(card.querySelector(".gnode-time"), seconds);
