@@ -50,14 +50,15 @@ export function updateCard(card, node) {
   const is = displayState(node);
   const main = card.firstChild;
   const seconds = short(secondsOf(node));
-  const still = node.note ?? (node.status ? is.word : node.handler ?? node.type.replace("_", "-"));
+  // The items are counted beside it, failed ones too: there is no room to say it twice.
+  const word = is.name === "completed_with_failures" ? "completed" : is.word;
+  const still = node.note ?? (node.status ? word : node.handler ?? node.type.replace("_", "-"));
   card.dataset.status = is.name;
   card.classList.toggle("is-added", Boolean(sum(node.added)));
   const mark = card.querySelector(".gnode-state .icon");
   mark.toggleAttribute("hidden", !is.icon);
   if (is.icon) setIcon(mark, is.icon);
-  // The button of its items counts the failed ones: there is no room to say it twice.
-  say(card.querySelector(".gnode-word"), is.name === "completed_with_failures" ? "completed" : still);
+  say(card.querySelector(".gnode-word"), still);
   const tries = node.retry_count ? `${node.retry_count + 1}×` : "";
   say(card.querySelector(".gnode-tries"), tries);
   say(card.querySelector(".gnode-time"), seconds);
